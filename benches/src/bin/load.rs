@@ -1,0 +1,57 @@
+//! The load generator's program: parse, run, print, exit code.
+//!
+//! Everything else is in the package's library; its README says how to read what is printed.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use benches::cpu::Cores;
+use benches::machine::Machine;
+use benches::options::Options;
+use benches::progress::Progress;
+use benches::report::Report;
+use benches::{compare, memory};
+use clap::Parser;
+
+/// All replies came, and some were wrong.
+const WRONG: u8 = 1;
+/// The run could not finish.
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(wrong) => {
+            eprintln!("load: {wrong} wrong replies");
+            ExitCode::from(WRONG)
+        }
+        Err(error) => {
+            eprintln!("load: {error:#}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Makes the run, prints its report and returns how many replies were wrong.
+fn run(options: Options) -> anyhow::Result<u64> {
+    let options = options.resolve()?;
+    let machine = Machine::look();
+    let cores = options.pin.map(Cores::split).transpose().context("--pin")?;
+    let progress = Progress::default();
+    let mut report = Report::new(machine, options.reference_index());
+    let outcome = if options.memory {
+        memory::run(&options, cores.as_ref(), &progress, &mut report)
+    } else {
+        compare::run(&options, cores.as_ref(), &progress, &mut report)
+    };
+    if let Err(error) = &outcome {
+        report.notes.push(format!("**the run did not finish: {error}**"));
+    }
+    let text = report.render();
+    print!("{text}");
+    if let Some(path) = &options.out {
+        std::fs::write(path, &text).with_context(|| path.display().to_string())?;
+    }
+    outcome?;
+    Ok(report.wrong)
+}

@@ -1,0 +1,162 @@
+//! CPU time of a process in nanoseconds, and which cores it may use.
+//!
+//! Here: `/proc/<pid>/task/*/schedstat` summed over the threads, and affinity. Not here: memory and
+//! the process itself (`server`).
+//!
+//! The first number of `schedstat` is the time a thread ran, the second the time it was ready to run
+//! and had no core; both in nanoseconds (Linux, `Documentation/scheduler/sched-stats.rst`). `stat`
+//! counts in ticks of 10 ms, which is too coarse for a cell of a second. A running thread's number is
+//! brought up to date at the scheduler's tick only, so it is read while the server sleeps.
+//! On loopback the receiving half of TCP runs in the sender's time: a server is charged for delivering
+//! its replies into the generator's sockets, the generator for delivering its requests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use std::{fs, io};
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+
+/// Nanoseconds spent in some stretch of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuUse {
+    /// On a core.
+    pub ran_ns: u64,
+    /// Ready to run, while something else had the core.
+    pub waited_ns: u64,
+}
+
+/// What all threads of a process had used at some moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuReading {
+    threads: BTreeMap<u32, CpuUse>,
+}
+
+impl CpuReading {
+    /// Reads the process `pid`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such process, or the kernel keeps no `schedstat`.
+    pub fn take(pid: u32) -> io::Result<Self> {
+        let mut threads = BTreeMap::new();
+        for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let entry = entry?;
+            let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let text = match fs::read_to_string(entry.path().join("schedstat")) {
+                Ok(text) => text,
+                // A thread may end between the listing and the reading.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !threads.is_empty() => continue,
+                Err(e) => return Err(e),
+            };
+            let (Some(thread), Some(used)) = (thread, parse(&text)) else {
+                return Err(io::Error::other(format!("schedstat says {text:?}")));
+            };
+            threads.insert(thread, used);
+        }
+        Ok(Self { threads })
+    }
+
+    /// What was used between `earlier` and this reading. A thread that ended in between is missed.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> CpuUse {
+        let mut sum = CpuUse::default();
+        for (thread, used) in &self.threads {
+            let before = earlier.threads.get(thread).copied().unwrap_or_default();
+            sum.ran_ns += used.ran_ns.saturating_sub(before.ran_ns);
+            sum.waited_ns += used.waited_ns.saturating_sub(before.waited_ns);
+        }
+        sum
+    }
+}
+
+fn parse(schedstat: &str) -> Option<CpuUse> {
+    let mut words = schedstat.split_ascii_whitespace().map(|word| word.parse().ok());
+    Some(CpuUse { ran_ns: words.next()??, waited_ns: words.next()?? })
+}
+
+/// CPU time of this process, in nanoseconds.
+///
+/// # Errors
+///
+/// If the system has no such clock.
+pub fn own_cpu_ns() -> io::Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
+    Ok(Duration::from(time).as_nanos() as u64)
+}
+
+/// The cores of the servers and those of the generator.
+#[derive(Debug, Clone, Copy)]
+pub struct Cores {
+    server: CpuSet,
+    generator: CpuSet,
+}
+
+impl Cores {
+    /// Gives `core` to the servers, and to the generator all others that it may use.
+    ///
+    /// # Errors
+    ///
+    /// If `core` is not ours to give, or none would be left.
+    pub fn split(core: usize) -> io::Result<Self> {
+        let mut generator = sched_getaffinity(Pid::from_raw(0))?;
+        if !generator.is_set(core)? {
+            return Err(io::Error::other(format!("core {core} is not ours to use")));
+        }
+        let mut server = CpuSet::new();
+        server.set(core)?;
+        generator.unset(core)?;
+        if generator == CpuSet::new() {
+            return Err(io::Error::other("pinning needs a second core for the generator"));
+        }
+        Ok(Self { server, generator })
+    }
+
+    /// Calls `start` with this thread on the servers' core: what it starts stays there. This
+    /// thread, and threads it starts later, then run on the generator's.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn start_pinned<T>(&self, start: impl FnOnce() -> T) -> io::Result<T> {
+        sched_setaffinity(Pid::from_raw(0), &self.server)?;
+        let started = start();
+        sched_setaffinity(Pid::from_raw(0), &self.generator)?;
+        Ok(started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CpuReading, CpuUse, own_cpu_ns, parse};
+
+    #[test]
+    fn schedstat_is_two_numbers_and_a_third() {
+        let used = CpuUse { ran_ns: 1_454_340, waited_ns: 7 };
+        assert_eq!(parse("1454340 7 3\n"), Some(used));
+        assert_eq!(parse("1454340\n"), None);
+        assert_eq!(parse("x 7 3\n"), None);
+    }
+
+    #[test]
+    fn a_new_thread_counts_from_zero_and_an_ended_one_not_at_all() {
+        let reading = |threads: &[(u32, u64)]| CpuReading {
+            threads: threads
+                .iter()
+                .map(|&(n, ran_ns)| (n, CpuUse { ran_ns, waited_ns: 1 }))
+                .collect(),
+        };
+        let used = reading(&[(2, 50), (3, 7)]).since(&reading(&[(1, 1000), (2, 40)]));
+        assert_eq!(used, CpuUse { ran_ns: 17, waited_ns: 1 });
+    }
+
+    #[test]
+    fn our_own_work_is_seen() {
+        let (clock, reading) =
+            (own_cpu_ns().unwrap(), CpuReading::take(std::process::id()).unwrap());
+        while own_cpu_ns().unwrap() < clock + 30_000_000 {}
+        let used = CpuReading::take(std::process::id()).unwrap().since(&reading);
+        assert!(used.ran_ns > 10_000_000, "{used:?}");
+    }
+}

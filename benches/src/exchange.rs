@@ -1,0 +1,243 @@
+//! Requests under way on one connection, and the check of every reply that comes back.
+//!
+//! Here: who asked what and when, and the tally of right and wrong answers. Not here: the socket
+//! (`connection`), so that a test can feed bytes; what makes a reply right (`op`).
+
+use std::collections::VecDeque;
+
+use hdrhistogram::Histogram;
+
+use crate::ledger::Ledger;
+use crate::op::Op;
+use crate::reply::parse;
+
+/// Wrong replies that are kept to be shown; further ones are only counted.
+const SAMPLES_MAX: usize = 5;
+/// Latencies are kept in nanoseconds to three digits, from this on...
+const LATENCY_NS_MIN: u64 = 128;
+/// ...up to this; longer ones are kept as this.
+const LATENCY_NS_MAX: u64 = 120_000_000_000;
+
+/// What came back.
+#[derive(Debug)]
+pub struct Tally {
+    /// Requests answered, rightly or wrongly.
+    pub replies: u64,
+    /// Replies that were not what they must be.
+    pub wrong: u64,
+    /// The first few of them.
+    pub samples: Vec<String>,
+    /// Nanoseconds from sending a request (open loop: from when it was due) to its last reply.
+    pub latency: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let latency = Histogram::new_with_bounds(LATENCY_NS_MIN, LATENCY_NS_MAX, 3)
+            .expect("constant bounds, in order");
+        Self { replies: 0, wrong: 0, samples: Vec::new(), latency }
+    }
+}
+
+impl Tally {
+    /// Counts a wrong reply; `describe` is called only while samples are wanted.
+    pub fn wrong(&mut self, describe: impl FnOnce() -> String) {
+        self.wrong += 1;
+        if self.samples.len() < SAMPLES_MAX {
+            self.samples.push(describe());
+        }
+    }
+
+    /// Adds another thread's tally.
+    pub fn add(&mut self, other: Self) {
+        self.replies += other.replies;
+        self.wrong += other.wrong;
+        self.samples.extend(other.samples);
+        self.samples.truncate(SAMPLES_MAX);
+        self.latency.add(other.latency).expect("all tallies have the same bounds");
+    }
+}
+
+/// The requests of one connection that wait for their replies, in the order sent.
+#[derive(Debug)]
+pub struct Exchange {
+    op: Op,
+    /// When each was sent or due, in nanoseconds of the worker's clock.
+    sent_at: VecDeque<u64>,
+    /// The indices they name, those of the first request only as far as not yet answered.
+    named: VecDeque<u32>,
+    /// How many of `named` are the first request's.
+    left: usize,
+}
+
+impl Exchange {
+    /// A connection's exchange with nothing under way.
+    #[must_use]
+    pub fn new(op: Op) -> Self {
+        let left = op.keys() as usize;
+        Self { op, sent_at: VecDeque::new(), named: VecDeque::new(), left }
+    }
+
+    /// Requests not fully answered.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.sent_at.len()
+    }
+
+    /// Appends one request to `out`, as sent at `at`.
+    pub fn issue(
+        &mut self,
+        at: u64,
+        out: &mut Vec<u8>,
+        ledger: &mut Ledger,
+        pick: impl FnMut() -> u32,
+    ) {
+        self.op.write(out, &mut self.named, ledger, pick);
+        self.sent_at.push_back(at);
+    }
+
+    /// Checks all whole replies at the front of `bytes`, read at `now`; returns their length.
+    pub fn accept(
+        &mut self,
+        bytes: &[u8],
+        now: u64,
+        ledger: &mut Ledger,
+        tally: &mut Tally,
+    ) -> usize {
+        let mut at = 0;
+        while let Some((reply, used)) = parse(&bytes[at..]) {
+            at += used;
+            let Some(&sent_at) = self.sent_at.front() else {
+                tally.wrong(|| format!("nobody asked for {}", show(&bytes[at - used..at])));
+                continue;
+            };
+            let verdict = self.op.judge(&reply, self.named.range(..self.left).copied(), ledger);
+            if !verdict.right {
+                tally.wrong(|| {
+                    let key = self.named.front().filter(|_| self.left > 0);
+                    format!("{:?} of {key:?}: {}", self.op, show(&bytes[at - used..at]))
+                });
+            }
+            if verdict.is_last {
+                self.named.drain(..self.left);
+                self.left = self.op.keys() as usize;
+                self.sent_at.pop_front();
+                tally.replies += 1;
+                tally.latency.saturating_record(now.saturating_sub(sent_at));
+            } else if self.left > 0 {
+                self.named.pop_front();
+                self.left -= 1;
+            }
+        }
+        at
+    }
+}
+
+fn show(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(80)];
+    format!("\"{}\"", shown.escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exchange, Tally};
+    use crate::keys::{Space, key, value};
+    use crate::ledger::Books;
+    use crate::op::Op;
+
+    /// Sends requests for keys 0, 1, 2... and feeds `wire`, whole and cut at every byte.
+    fn check(op: Op, requests: u32, wire: &[u8], replies: u64, wrong: u64) {
+        for cut in 0..=wire.len() {
+            let mut books = Books::new(100, 1);
+            let ledger = &mut books.ledgers[0];
+            let mut exchange = Exchange::new(op);
+            let (mut out, mut tally, mut next) = (Vec::new(), Tally::default(), 0..);
+            for _ in 0..requests {
+                exchange.issue(1_000, &mut out, ledger, || next.next().unwrap_or(0));
+            }
+            let used = exchange.accept(&wire[..cut], 3_000, ledger, &mut tally);
+            assert_eq!(
+                used + exchange.accept(&wire[used..], 5_000, ledger, &mut tally),
+                wire.len()
+            );
+            let shown = (op, wire.escape_ascii().to_string(), cut, &tally.samples);
+            assert_eq!((tally.replies, tally.wrong), (replies, wrong), "{shown:?}");
+            assert_eq!(exchange.outstanding() as u64, u64::from(requests) - replies);
+            assert_eq!(tally.latency.len(), replies);
+        }
+    }
+
+    fn items(space: Space, of: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Vec<u8> {
+        let mut wire = Vec::new();
+        for (index, data) in of {
+            wire.extend_from_slice(b"VALUE ");
+            wire.extend_from_slice(&key(space, index));
+            wire.extend_from_slice(format!(" 0 {}\r\n", data.len()).as_bytes());
+            wire.extend_from_slice(&data);
+            wire.extend_from_slice(b"\r\n");
+        }
+        wire.extend_from_slice(b"END\r\n");
+        wire
+    }
+
+    #[test]
+    fn numbers_answer_increments() {
+        check(Op::Incr, 2, b"1\r\n1\r\n", 2, 0);
+        check(Op::Incr, 2, b"1\r\n2\r\n", 2, 1);
+        check(Op::Incr, 2, b"NOT_FOUND\r\n1\r\n", 2, 1);
+        check(Op::Incr, 2, b"SERVER_ERROR out of memory\r\n0\r\n", 2, 2);
+        check(Op::Incr, 2, b"1\r\n", 1, 0);
+        check(Op::Incr, 1, b"1\r\n1\r\n", 1, 1);
+    }
+
+    #[test]
+    fn items_must_be_the_ones_asked_for() {
+        let zero = |index| (index, b"0".to_vec());
+        let get = |keys| Op::Get { space: Space::Counter, keys };
+        check(get(1), 1, &items(Space::Counter, [zero(0)]), 1, 0);
+        check(get(1), 1, &items(Space::Counter, []), 1, 1);
+        check(get(1), 1, &items(Space::Counter, [zero(1)]), 1, 1);
+        check(get(1), 1, &items(Space::Counter, [(0, b"1".to_vec())]), 1, 1);
+        check(get(1), 1, &items(Space::Counter, [(0, b"0 ".to_vec())]), 1, 1);
+        check(get(1), 1, &items(Space::Counter, [zero(0), zero(1)]), 1, 1);
+        check(get(3), 1, &items(Space::Counter, [zero(0), zero(1), zero(2)]), 1, 0);
+        check(get(3), 1, &items(Space::Counter, [zero(0), zero(2)]), 1, 2);
+        check(get(3), 2, b"SERVER_ERROR out of memory writing get response\r\n", 1, 1);
+        let two = [items(Space::Counter, [zero(0)]), items(Space::Counter, [zero(1)])].concat();
+        check(get(1), 2, &two, 2, 0);
+    }
+
+    #[test]
+    fn values_must_have_the_bytes_of_their_version() {
+        let get = Op::Get { space: Space::Value, keys: 1 };
+        check(get, 1, &items(Space::Value, [(0, value(0, 0).to_vec())]), 1, 0);
+        check(get, 1, &items(Space::Value, [(0, value(0, 1).to_vec())]), 1, 1);
+        check(get, 1, &items(Space::Value, [(0, value(1, 0).to_vec())]), 1, 1);
+    }
+
+    #[test]
+    fn stores_and_no_ops_are_answered_by_their_word() {
+        check(Op::Set, 2, b"STORED\r\nNOT_STORED\r\n", 2, 1);
+        check(Op::Noop, 2, b"MN\r\nERROR\r\n", 2, 1);
+        check(Op::Fill { space: Space::Counter, exptime: 9 }, 1, b"STORED\r\n", 1, 0);
+    }
+
+    #[test]
+    fn requests_are_written_as_the_protocol_wants_them() {
+        let wire = |op: Op| {
+            let (mut out, mut books) = (Vec::new(), Books::new(5, 1));
+            Exchange::new(op).issue(0, &mut out, &mut books.ledgers[0], || 4);
+            String::from_utf8(out).unwrap_or_default()
+        };
+        let name = |space| String::from_utf8_lossy(&key(space, 4)).into_owned();
+        let (counter, stored) = (name(Space::Counter), name(Space::Value));
+        let bytes = String::from_utf8_lossy(&value(4, 0)).into_owned();
+        assert_eq!(wire(Op::Incr), format!("incr {counter} 1\r\n"));
+        let get = Op::Get { space: Space::Counter, keys: 2 };
+        assert_eq!(wire(get), format!("get {counter} {counter}\r\n"));
+        assert_eq!(wire(Op::Set), format!("set {stored} 0 0 32\r\n{bytes}\r\n"));
+        let fill = Op::Fill { space: Space::Counter, exptime: 3600 };
+        assert_eq!(wire(fill), format!("set {counter} 0 3600 1\r\n0\r\n"));
+        assert_eq!(wire(Op::Noop), "mn\r\n");
+    }
+}

@@ -1,0 +1,176 @@
+//! What the server must hold, as far as the requests sent so far say.
+//!
+//! Here: the generator's own count of every counter and version of every value, and the proof that
+//! replies agree with them. Not here: the replies' grammar (`reply`), when to look (`cell`).
+//!
+//! The proof: `n` increments of a key from zero must be answered with the numbers 1 to `n`, each
+//! once, in whatever order connections are served. Their sum modulo 2^32 is kept beside the count,
+//! so one pass over the keys shows a lost, doubled or misdirected increment without asking the server.
+
+/// One key's increments. Eight bytes, for the cache is shared with the server.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counter {
+    /// Increments sent: by all threads before this cell, by this thread within it.
+    value: u32,
+    /// The sum of the numbers answered to this thread, wrapping.
+    sum: u32,
+}
+
+/// One thread's record of what it sent to one server.
+#[derive(Debug)]
+pub struct Ledger {
+    counters: Vec<Counter>,
+    versions: Vec<u32>,
+    /// The version that `set` writes now; the same for the whole cell, so that sets may overtake
+    /// each other and the outcome is still known.
+    version: u32,
+    /// Nobody else increments, so an answer cannot exceed what was sent from here.
+    alone: bool,
+}
+
+impl Ledger {
+    /// Notes an increment about to be sent.
+    pub fn incr_sent(&mut self, index: u32) {
+        let counter = &mut self.counters[index as usize];
+        counter.value = counter.value.saturating_add(1);
+    }
+
+    /// Notes the number answered to an increment. False if it cannot be right.
+    pub fn incr_answered(&mut self, index: u32, number: u64) -> bool {
+        let counter = &mut self.counters[index as usize];
+        counter.sum = counter.sum.wrapping_add(number as u32);
+        number > 0 && (!self.alone || number <= u64::from(counter.value))
+    }
+
+    /// What the counter reads when no increment is in flight.
+    #[must_use]
+    pub fn counter(&self, index: u32) -> u32 {
+        self.counters[index as usize].value
+    }
+
+    /// Notes a `set` about to be sent, and returns the version it writes.
+    pub fn set_sent(&mut self, index: u32) -> u32 {
+        self.versions[index as usize] = self.version;
+        self.version
+    }
+
+    /// The version that the key's value has when no `set` is in flight.
+    #[must_use]
+    pub fn version(&self, index: u32) -> u32 {
+        self.versions[index as usize]
+    }
+}
+
+/// The ledgers of all threads for one server.
+#[derive(Debug)]
+pub struct Books {
+    /// One for each thread.
+    pub ledgers: Vec<Ledger>,
+    /// Increments of each key sent before this cell.
+    settled: Vec<u32>,
+}
+
+impl Books {
+    /// Books of `keys` counters at zero and `keys` values in version zero.
+    #[must_use]
+    pub fn new(keys: u32, threads: usize) -> Self {
+        let keys = keys as usize;
+        let ledger = || Ledger {
+            counters: vec![Counter::default(); keys],
+            versions: vec![0; keys],
+            version: 0,
+            alone: threads == 1,
+        };
+        Self { ledgers: (0..threads).map(|_| ledger()).collect(), settled: vec![0; keys] }
+    }
+
+    /// How many counters there are, and as many values.
+    #[must_use]
+    pub fn keys(&self) -> u32 {
+        self.settled.len() as u32
+    }
+
+    /// Gives the `set`s of the next cell a version of their own.
+    pub fn next_version(&mut self) {
+        for ledger in &mut self.ledgers {
+            ledger.version += 1;
+        }
+    }
+
+    /// Brings the threads' ledgers together when nothing is in flight.
+    ///
+    /// Returns how many keys were answered with other numbers than 1 to their count. A key is
+    /// reported once and believed from then on.
+    pub fn settle(&mut self) -> u64 {
+        let mut wrong = 0;
+        for (index, settled) in self.settled.iter_mut().enumerate() {
+            let sent = self.ledgers.iter().map(|l| l.counters[index].value - *settled).sum::<u32>();
+            *settled += sent;
+            let sum =
+                self.ledgers.iter().fold(0u32, |sum, l| sum.wrapping_add(l.counters[index].sum));
+            let count = u64::from(*settled);
+            let excess = sum.wrapping_sub((count * (count + 1) / 2) as u32);
+            wrong += u64::from(excess != 0);
+            let version = self.ledgers.iter().map(|l| l.versions[index]).max().unwrap_or(0);
+            for ledger in &mut self.ledgers {
+                ledger.counters[index].value = *settled;
+                ledger.versions[index] = version;
+            }
+            let first = &mut self.ledgers[0].counters[index];
+            first.sum = first.sum.wrapping_sub(excess);
+        }
+        wrong
+    }
+
+    /// All increments sent up to the last [`settle`](Self::settle).
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.settled.iter().map(|&n| u64::from(n)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Books;
+
+    /// Sends three increments of key 1, gets these answers, and settles.
+    fn check(threads: usize, answers: [u64; 3], right: [bool; 3], wrong_keys: u64) {
+        let mut books = Books::new(3, threads);
+        for n in 0..3 {
+            books.ledgers[n % threads].incr_sent(1);
+        }
+        for (n, answer) in answers.into_iter().enumerate() {
+            let seen = books.ledgers[n % threads].incr_answered(1, answer);
+            assert_eq!(seen, right[n], "{answers:?}");
+        }
+        assert_eq!(books.settle(), wrong_keys, "{answers:?}");
+        assert_eq!(books.settle(), 0, "reported once");
+        assert_eq!(books.total(), 3);
+        assert!(books.ledgers.iter().all(|l| l.counter(1) == 3 && l.counter(0) == 0));
+    }
+
+    #[test]
+    fn each_number_once_in_any_order_is_right() {
+        check(1, [1, 2, 3], [true; 3], 0);
+        check(1, [3, 1, 2], [true; 3], 0);
+        check(2, [2, 3, 1], [true; 3], 0);
+    }
+
+    #[test]
+    fn a_lost_or_doubled_increment_shows() {
+        check(1, [1, 2, 2], [true; 3], 1);
+        check(1, [2, 3, 3], [true; 3], 1);
+        check(1, [2, 3, 4], [true, true, false], 1);
+        check(1, [0, 1, 2], [false, true, true], 1);
+        check(2, [2, 3, 4], [true; 3], 1);
+    }
+
+    #[test]
+    fn versions_become_known_to_all_threads() {
+        let mut books = Books::new(2, 2);
+        books.next_version();
+        assert_eq!(books.ledgers[1].set_sent(0), 1);
+        books.settle();
+        assert_eq!((books.ledgers[0].version(0), books.ledgers[0].version(1)), (1, 0));
+    }
+}

@@ -1,0 +1,41 @@
+//! The load generator: drives several memcached-text servers in one run and compares them.
+//!
+//! Here: the map of the package. `bin/load.rs` is the program; criterion benches of single packages
+//! stand beside this folder, not in it. Read in this order:
+//!
+//! - what is asked and what must come back: [`keys`], [`op`], [`reply`], [`ledger`], [`exchange`]
+//! - which key is next: [`rng`], [`zipf`], [`spread`]
+//! - how it is driven: [`connection`], [`worker`], [`cell`]
+//! - against what: [`server`], [`cpu`], [`machine`]
+//! - the two kinds of run: [`compare`], [`memory`], as asked for in [`options`]
+//! - what is printed: [`progress`], [`table`], [`report`]
+
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "counts and times become floats only to be averaged, compared and printed"
+)]
+
+pub mod cell;
+pub mod compare;
+pub mod connection;
+pub mod cpu;
+pub mod error;
+pub mod exchange;
+pub mod keys;
+pub mod ledger;
+pub mod machine;
+pub mod memory;
+pub mod op;
+pub mod options;
+pub mod progress;
+pub mod reply;
+pub mod report;
+pub mod rng;
+pub mod server;
+pub mod spread;
+pub mod table;
+pub mod worker;
+pub mod zipf;
+
+pub use error::LoadError;

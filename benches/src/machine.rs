@@ -1,0 +1,76 @@
+//! What the run was made on: processor, cores, kernel, and the command that made it.
+//!
+//! Here: facts for the head of a report. No host name: it says nothing about speed.
+
+use std::{env, fs, thread};
+
+/// The facts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// The processor's model.
+    pub cpu: String,
+    /// Cores that the generator and the servers may use together.
+    pub cores: usize,
+    /// The kernel's version.
+    pub kernel: String,
+    /// How TCP paces what it sends: some algorithms set a timer for each packet, on loopback too.
+    pub congestion_control: String,
+    /// The command line, as it could be typed again.
+    pub command: String,
+}
+
+impl Machine {
+    /// Looks around. Call it before pinning, which takes cores away.
+    #[must_use]
+    pub fn look() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let congestion_control =
+            fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+        Self {
+            congestion_control: congestion_control.trim().to_owned(),
+            cpu: cpu_model(&cpuinfo).unwrap_or("unknown processor").to_owned(),
+            cores: thread::available_parallelism().map_or(0, usize::from),
+            kernel: format!("Linux {}", kernel.trim()),
+            command: command_line(env::args()),
+        }
+    }
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, model)| model.trim())
+}
+
+/// Quotes what a shell would split.
+fn command_line(words: impl Iterator<Item = String>) -> String {
+    let quoted = words.map(|word| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{command_line, cpu_model};
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let words = ["load", "--server", "a=x -p {port}", "", "it's"].map(str::to_owned);
+        assert_eq!(command_line(words.into_iter()), r"load --server 'a=x -p {port}' '' 'it'\''s'");
+    }
+
+    #[test]
+    fn the_model_is_found() {
+        assert_eq!(
+            cpu_model("processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\n"),
+            Some("Some CPU @ 3 GHz")
+        );
+        assert_eq!(cpu_model(""), None);
+    }
+}

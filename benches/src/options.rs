@@ -1,0 +1,277 @@
+//! The command line: as written, and as it is meant once `--quick` and defaults are filled in.
+//!
+//! Here: names, defaults, bounds. Not here: what a run does with them (`compare`, `memory`).
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::cell::Pace;
+use crate::error::LoadError;
+use crate::op::{DEFAULT_KINDS, KINDS, Kind};
+use crate::server::Recipe;
+
+/// memcached as distributions package it, on one thread.
+const MEMCACHED: &str = "memcached=/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 \
+                         -l 127.0.0.1 -p {port} -U 0";
+/// Ours, asked for the same.
+const TOLLGATE: &str =
+    "tollgate=target/release/tollgate -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port}";
+
+/// Drives memcached-text servers side by side in one run and compares them.
+///
+/// Every reply is checked. Exit codes: 0 all replies right; 1 some wrong; 2 the run could not finish.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "load", version, max_term_width = 100)]
+pub struct Options {
+    /// A server as NAME=COMMAND, once for each; {port} in it is replaced by a free port and {memory}
+    /// by 1024 (4096 with --memory). Default: memcached and tollgate
+    #[arg(long = "server", value_name = "NAME=COMMAND")]
+    pub servers: Vec<Recipe>,
+    /// The server that ratios are taken to. Default: the one called memcached, else the first
+    #[arg(long, value_name = "NAME")]
+    pub reference: Option<String>,
+    /// Pin the servers to this core, and the generator to all others
+    #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0")]
+    pub pin: Option<usize>,
+    /// Kinds of cells, or `all`. Default: incr,incr-zipf,incr-hot,get,set,get10,get100
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub cells: Vec<String>,
+    /// Numbers of connections. Default: 1,50
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub connections: Vec<u32>,
+    /// Requests sent in one write before their replies are awaited. Default: 1,16,64
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub pipelines: Vec<u32>,
+    /// Open loop: after each closed cell, this much load with Poisson arrivals. `70%` is of the
+    /// closed loop's throughput in this run, a plain number is operations a second
+    #[arg(long, value_delimiter = ',', value_name = "LIST", num_args = 0..=1,
+          default_missing_value = "50%,70%,90%")]
+    pub rate: Vec<Rate>,
+    /// Whose throughput the percentages of --rate are of: `slowest` gives all servers the same
+    /// load, `own` brings each near its own limit
+    #[arg(long, default_value = "slowest", value_name = "slowest|own")]
+    pub rate_of: RateOf,
+    /// Measured seconds of a cell. Default: 2
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Times that every server has its turn with a cell. Default: 3
+    #[arg(long)]
+    pub rounds: Option<u32>,
+    /// Keys. Default: 1000000, with --memory 5000000
+    #[arg(long)]
+    pub keys: Option<u32>,
+    /// Threads of the generator
+    #[arg(long, default_value_t = 1)]
+    pub threads: u32,
+    /// Where random choices start
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Never sleep while waiting for replies, so that no server pays for waking the generator
+    #[arg(long)]
+    pub busy_poll: bool,
+    /// A short run for CI: incr and get, 50 connections, pipelines 1 and 16, 100000 keys
+    #[arg(long)]
+    pub quick: bool,
+    /// Instead of speed, measure what a counter takes of the server's memory
+    #[arg(long)]
+    pub memory: bool,
+    /// Also write the report to this file
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// A load of the open loop.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// This share of the throughput of the closed loop.
+    Share(f64),
+    /// Operations a second.
+    PerSecond(f64),
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, is_share) =
+            text.strip_suffix('%').map_or((text, false), |number| (number, true));
+        match number.parse::<f64>() {
+            Ok(number) if number.is_finite() && number > 0.0 => {
+                Ok(if is_share { Self::Share(number / 100.0) } else { Self::PerSecond(number) })
+            }
+            _ => Err(format!("{text}: neither a percentage nor operations a second")),
+        }
+    }
+}
+
+/// Whose throughput a [`Rate::Share`] is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum RateOf {
+    /// The server's that had the least.
+    Slowest,
+    /// Each server's own.
+    Own,
+}
+
+impl Options {
+    /// Fills in what was not given, and refuses what cannot be.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Options`].
+    pub fn resolve(mut self) -> Result<Self, LoadError> {
+        let refuse = |what: &str| Err(LoadError::Options(what.to_owned()));
+        if self.servers.is_empty() {
+            self.servers = [MEMCACHED, TOLLGATE].iter().filter_map(|r| r.parse().ok()).collect();
+        }
+        if self.connections.is_empty() {
+            self.connections = if self.quick { vec![50] } else { vec![1, 50] };
+        }
+        if self.pipelines.is_empty() {
+            self.pipelines = match (self.quick, self.rate.is_empty()) {
+                (_, false) => vec![1],
+                (true, true) => vec![1, 16],
+                (false, true) => vec![1, 16, 64],
+            };
+        }
+        if self.cells.is_empty() && self.quick {
+            self.cells = vec!["incr".to_owned(), "get".to_owned()];
+        }
+        let seconds = *self.seconds.get_or_insert(if self.quick { 0.5 } else { 2.0 });
+        let rounds = *self.rounds.get_or_insert(if self.quick { 2 } else { 3 });
+        let keys = *self.keys.get_or_insert(match (self.memory, self.quick) {
+            (true, _) => 5_000_000,
+            (false, true) => 100_000,
+            (false, false) => 1_000_000,
+        });
+        let names: Vec<&str> = self.servers.iter().map(|s| s.name.as_str()).collect();
+        if names.iter().enumerate().any(|(n, name)| names[..n].contains(name)) {
+            return refuse("two servers have one name");
+        }
+        if self.reference.as_ref().is_some_and(|name| !names.contains(&name.as_str())) {
+            return refuse("--reference names no server of this run");
+        }
+        if !(0.01..=3600.0).contains(&seconds) {
+            return refuse("--seconds must be between 0.01 and 3600");
+        }
+        if rounds == 0 || keys == 0 || keys > 1 << 30 || !(1..=64).contains(&self.threads) {
+            return refuse("--rounds, --keys or --threads is out of range");
+        }
+        let in_range = |numbers: &[u32], most| numbers.iter().all(|n| (1..=most).contains(n));
+        if !in_range(&self.connections, 10_000) || !in_range(&self.pipelines, 10_000) {
+            return refuse("--connections and --pipelines go from 1 to 10000");
+        }
+        self.kinds()?;
+        Ok(self)
+    }
+
+    /// The kinds of cells asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Options`], if there is no such kind.
+    pub fn kinds(&self) -> Result<Vec<Kind>, LoadError> {
+        match self.cells.as_slice() {
+            [] => Ok(KINDS[..DEFAULT_KINDS].to_vec()),
+            [all] if all == "all" => Ok(KINDS.to_vec()),
+            names => names.iter().map(|name| kind_of(name)).collect(),
+        }
+    }
+
+    /// The place among the servers of the one that ratios are taken to.
+    #[must_use]
+    pub fn reference_index(&self) -> usize {
+        let name = self.reference.as_deref().unwrap_or("memcached");
+        self.servers.iter().position(|server| server.name == name).unwrap_or(0)
+    }
+
+    /// Rounds, resolved.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(1)
+    }
+
+    /// Keys, resolved.
+    #[must_use]
+    pub fn keys(&self) -> u32 {
+        self.keys.unwrap_or(1)
+    }
+
+    /// How each cell is measured. Warm-up is a fifth of the measured time on top of it.
+    #[must_use]
+    pub fn pace(&self) -> Pace {
+        let measure = Duration::from_secs_f64(self.seconds.unwrap_or(1.0));
+        Pace { warm_up: measure / 5, measure, busy_poll: self.busy_poll, seed: self.seed }
+    }
+}
+
+fn kind_of(name: &str) -> Result<Kind, LoadError> {
+    KINDS.iter().find(|kind| kind.name == name).copied().ok_or_else(|| {
+        let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+        LoadError::Options(format!(
+            "no kind of cell is called {name}; there are {}",
+            names.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{Options, Rate};
+
+    fn parse(words: &str) -> Result<Options, String> {
+        let words = std::iter::once("load").chain(words.split_whitespace());
+        Options::try_parse_from(words)
+            .map_err(|e| e.to_string())?
+            .resolve()
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn defaults_are_the_design_s_cells() {
+        let options = parse("").unwrap();
+        assert_eq!(
+            (options.connections.clone(), options.pipelines.clone()),
+            (vec![1, 50], vec![1, 16, 64])
+        );
+        assert_eq!(
+            (options.keys(), options.rounds(), options.reference_index()),
+            (1_000_000, 3, 0)
+        );
+        assert_eq!(options.kinds().unwrap().len(), 7);
+        assert_eq!(parse("--memory").unwrap().keys(), 5_000_000);
+        assert_eq!(parse("--quick --keys 7").unwrap().keys(), 7);
+        assert_eq!(parse("--pin").unwrap().pin, Some(0));
+    }
+
+    #[test]
+    fn rates_are_shares_or_numbers() {
+        let shares = [0.5, 0.7, 0.9].map(Rate::Share).to_vec();
+        assert_eq!(parse("--rate").unwrap().rate, shares);
+        let options = parse("--rate 50000,25%").unwrap();
+        assert_eq!(options.rate, [Rate::PerSecond(50_000.0), Rate::Share(0.25)]);
+        assert_eq!(options.pipelines, [1]);
+        assert!(parse("--rate fast").is_err());
+    }
+
+    #[test]
+    fn impossible_runs_are_refused() {
+        for poor in [
+            "--cells nonsense",
+            "--rounds 0",
+            "--reference x",
+            "--connections 0",
+            "--seconds 0",
+            "--threads 0",
+            "--keys 0",
+            "--server a=x",
+        ] {
+            assert!(parse(poor).is_err(), "{poor}");
+        }
+    }
+}

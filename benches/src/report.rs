@@ -1,0 +1,325 @@
+//! The report: who ran, where, what came out, as one Markdown document.
+//!
+//! Here: columns and their meaning. Not here: how numbers and tables are set (`table`).
+
+use std::fmt::Write;
+
+use crate::cell::Measurement;
+use crate::machine::Machine;
+use crate::server::Server;
+use crate::table::{Table, cell, median, micros, percent, span, thousands, times, whole};
+
+/// Wrong replies shown in full.
+const SAMPLES_MAX: usize = 20;
+
+/// Everything a run has to say.
+#[derive(Debug)]
+pub struct Report {
+    /// Where it was made.
+    pub machine: Machine,
+    /// The place among the servers of the one that ratios are taken to.
+    pub reference: usize,
+    /// One for each cell.
+    pub rows: Vec<Row>,
+    /// One for each server, in a run that weighs.
+    pub weights: Vec<Weight>,
+    /// Sentences for the end.
+    pub notes: Vec<String>,
+    /// Wrong replies of the whole run.
+    pub wrong: u64,
+    servers: Vec<(String, String, String)>,
+    samples: Vec<String>,
+}
+
+/// A cell and what each server made of it.
+#[derive(Debug)]
+pub struct Row {
+    /// The kind of cell.
+    pub kind: &'static str,
+    /// Connections, and pipeline or rate.
+    pub shape: String,
+    /// For each server, its rounds.
+    pub rounds: Vec<Vec<Measurement>>,
+}
+
+/// Resident memory of a server, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Weight {
+    /// Counters it was filled with.
+    pub counters: u32,
+    /// Before the first.
+    pub empty: u64,
+    /// After all were set.
+    pub set: u64,
+    /// After all were incremented.
+    pub counted: u64,
+    /// At its highest.
+    pub highest: u64,
+}
+
+impl Weight {
+    fn per_counter(&self) -> f64 {
+        (self.counted as f64 - self.empty as f64) / f64::from(self.counters)
+    }
+}
+
+impl Report {
+    /// An empty report.
+    #[must_use]
+    pub fn new(machine: Machine, reference: usize) -> Self {
+        Self {
+            machine,
+            reference,
+            rows: Vec::new(),
+            weights: Vec::new(),
+            notes: Vec::new(),
+            wrong: 0,
+            servers: Vec::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    /// Introduces a server; they keep this order.
+    pub fn server(&mut self, server: &Server) {
+        self.servers.push((server.name.clone(), server.version.clone(), server.command.clone()));
+    }
+
+    /// Counts wrong replies and keeps some to be shown.
+    pub fn add_wrong(&mut self, server: &str, wrong: u64, samples: Vec<String>) {
+        self.wrong += wrong;
+        self.samples.extend(samples.into_iter().map(|sample| format!("{server}: {sample}")));
+        self.samples.truncate(SAMPLES_MAX);
+    }
+
+    /// The document.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = self.head();
+        if !self.rows.is_empty() {
+            let _ = write!(text, "\n{}\n{}", self.summary(), self.details());
+        }
+        if !self.weights.is_empty() {
+            let _ = write!(text, "\n{}", self.weighing());
+        }
+        text.push('\n');
+        for note in &self.notes {
+            let _ = writeln!(text, "- {note}");
+        }
+        let _ = match self.wrong {
+            0 => writeln!(text, "- no reply was wrong"),
+            wrong => writeln!(text, "- **{} WRONG REPLIES**", thousands(wrong)),
+        };
+        for sample in &self.samples {
+            let _ = writeln!(text, "  - `{sample}`");
+        }
+        text
+    }
+
+    fn head(&self) -> String {
+        let Machine { cpu, cores, kernel, congestion_control, command } = &self.machine;
+        let mut text = format!(
+            "- machine: {cpu}, {cores} cores, {kernel}, TCP {congestion_control}\n- command: `{command}`\n"
+        );
+        for (name, version, command) in &self.servers {
+            let _ = writeln!(text, "- {name}: version {version}, `{command}`");
+        }
+        text
+    }
+
+    /// The form of the design's tables: a row for each kind and server, a column for each shape.
+    fn summary(&self) -> String {
+        let mut shapes: Vec<&str> = Vec::new();
+        let mut kinds: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !shapes.contains(&row.shape.as_str()) {
+                shapes.push(&row.shape);
+            }
+            if !kinds.contains(&row.kind) {
+                kinds.push(row.kind);
+            }
+        }
+        let mut table = Table::new(["op", "server"].iter().chain(&shapes).copied(), 2);
+        for &kind in &kinds {
+            for (n, (server, ..)) in self.servers.iter().enumerate() {
+                let of_shape = |shape: &&str| {
+                    let row = self.rows.iter().find(|row| row.kind == kind && row.shape == *shape);
+                    row.map_or(String::new(), |row| {
+                        let of = |f: fn(&Measurement) -> f64| median(row.rounds[n].iter().map(f));
+                        format!(
+                            "**{}** · {}k · {}",
+                            cell(of(Measurement::server_ns_per_op), whole),
+                            cell(of(|m| m.ops_per_second() / 1e3), whole),
+                            cell(of(|m| m.latency_ns[1] as f64 / 1e3), whole),
+                        )
+                    })
+                };
+                let mut cells = vec![kind.to_owned(), server.clone()];
+                cells.extend(shapes.iter().map(of_shape));
+                table.row(cells);
+            }
+        }
+        format!("**CPU ns/op** · thousand ops/s · p99 µs\n\n{}", table.render())
+    }
+
+    fn details(&self) -> String {
+        let reference = self.servers.get(self.reference).map_or("", |(name, ..)| name);
+        let head = [
+            "op".to_owned(),
+            "conns×pipeline".to_owned(),
+            "server".to_owned(),
+            "ops/s".to_owned(),
+            format!("ops/s to {reference}"),
+            "p50 µs".to_owned(),
+            "p99 µs".to_owned(),
+            "p99.9 µs".to_owned(),
+            "CPU ns/op".to_owned(),
+            "±".to_owned(),
+            format!("{reference} CPU to its"),
+            "busy".to_owned(),
+            "waited".to_owned(),
+            "generator ns/op".to_owned(),
+            "wrong".to_owned(),
+        ];
+        let mut table = Table::new(head, 3);
+        for row in &self.rows {
+            for (n, (server, ..)) in self.servers.iter().enumerate() {
+                let mut cells = vec![row.kind.to_owned(), row.shape.clone(), server.clone()];
+                cells.extend(numbers(&row.rounds[n], &row.rounds[self.reference]));
+                table.row(cells);
+            }
+        }
+        table.render()
+    }
+
+    fn weighing(&self) -> String {
+        let reference = self.weights.get(self.reference);
+        let head = [
+            "server",
+            "counters",
+            "RSS empty MB",
+            "after set MB",
+            "after incr MB",
+            "highest MB",
+            "bytes a counter",
+            "reference to its",
+        ];
+        let mut table = Table::new(head, 1);
+        for ((server, ..), weight) in self.servers.iter().zip(&self.weights) {
+            let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+            table.row(vec![
+                server.clone(),
+                thousands(u64::from(weight.counters)),
+                megabytes(weight.empty),
+                megabytes(weight.set),
+                megabytes(weight.counted),
+                megabytes(weight.highest),
+                format!("{:.1}", weight.per_counter()),
+                cell(reference.map(|r| r.per_counter() / weight.per_counter()), times),
+            ]);
+        }
+        table.render()
+    }
+}
+
+/// Medians over the rounds; ratios are taken within each round, then their median.
+fn numbers(rounds: &[Measurement], reference: &[Measurement]) -> Vec<String> {
+    let of = |f: fn(&Measurement) -> f64| median(rounds.iter().map(f));
+    let ratio = |f: fn(&Measurement, &Measurement) -> f64| {
+        median(rounds.iter().zip(reference).map(|(own, other)| f(own, other)))
+    };
+    let cpu: Vec<f64> = rounds.iter().map(Measurement::server_ns_per_op).collect();
+    vec![
+        cell(of(Measurement::ops_per_second), whole),
+        cell(ratio(|own, other| own.ops_per_second() / other.ops_per_second()), times),
+        cell(of(|m| m.latency_ns[0] as f64), micros),
+        cell(of(|m| m.latency_ns[1] as f64), micros),
+        cell(of(|m| m.latency_ns[2] as f64), micros),
+        cell(of(Measurement::server_ns_per_op), whole),
+        cell(span(&cpu).map(|s| s / 2.0), percent),
+        cell(ratio(|own, other| other.server_ns_per_op() / own.server_ns_per_op()), times),
+        cell(of(Measurement::busy), percent),
+        cell(of(Measurement::waited), percent),
+        cell(of(Measurement::generator_ns_per_op), whole),
+        thousands(rounds.iter().map(|m| m.wrong).sum()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Report, Row, Weight};
+    use crate::cell::Measurement;
+    use crate::cpu::CpuUse;
+    use crate::machine::Machine;
+
+    fn measurement(replies: u64, ns_per_op: u64) -> Measurement {
+        Measurement {
+            replies,
+            elapsed: Duration::from_secs(1),
+            latency_ns: [1_000, 20_000, 300_000],
+            server: CpuUse { ran_ns: replies * ns_per_op, waited_ns: 10_000_000 },
+            generator_ns: replies * 700,
+            ..Measurement::default()
+        }
+    }
+
+    fn report() -> Report {
+        let machine = Machine {
+            cpu: "cpu".to_owned(),
+            cores: 2,
+            kernel: "Linux 1".to_owned(),
+            congestion_control: "cubic".to_owned(),
+            command: "load".to_owned(),
+        };
+        let mut report = Report::new(machine, 0);
+        for name in ["old", "new"] {
+            report.servers.push((name.to_owned(), "1.2".to_owned(), format!("{name} -p 1")));
+        }
+        report
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let mut report = report();
+        // The machine is twice as fast in the second round; the servers' ratio stays.
+        let old = vec![measurement(100_000, 5_000), measurement(200_000, 2_500)];
+        let new = vec![measurement(200_000, 1_000), measurement(400_000, 500)];
+        report.rows.push(Row { kind: "incr", shape: "50×1".to_owned(), rounds: vec![old, new] });
+        let text = report.render();
+        let line = text.lines().rfind(|line| line.contains("new")).unwrap_or("");
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let expected = [
+            "", "incr", "50×1", "new", "300,000", "2.00×", "1.0", "20", "300", "750", "33 %",
+            "5.00×", "20 %", "1 %", "700", "0", "",
+        ];
+        assert_eq!(cells, expected, "{text}");
+        assert!(text.contains("**750** · 300k · 20"), "{text}");
+        assert!(text.contains("no reply was wrong"), "{text}");
+    }
+
+    #[test]
+    fn wrong_replies_cannot_be_overlooked() {
+        let mut report = report();
+        report.add_wrong("new", 1_234, vec!["Incr of 7: \"ERROR\"".to_owned(); 30]);
+        let text = report.render();
+        assert!(text.contains("**1,234 WRONG REPLIES**"), "{text}");
+        assert_eq!(text.matches("`new: Incr of 7").count(), 20);
+    }
+
+    #[test]
+    fn a_weight_is_the_growth_for_each_counter() {
+        let mut report = report();
+        let weight = |counted| Weight {
+            counters: 1_000_000,
+            empty: 4_000_000,
+            set: 90_000_000,
+            counted,
+            highest: 120_000_000,
+        };
+        report.weights = vec![weight(104_000_000), weight(54_000_000)];
+        let text = report.render();
+        assert!(text.contains("100.0 |            1.00×"), "{text}");
+        assert!(text.contains(" 50.0 |            2.00×"), "{text}");
+    }
+}

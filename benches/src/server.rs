@@ -1,0 +1,185 @@
+//! A server under test: its process from start to end, its version and its memory.
+//!
+//! Here: starting on a free port, waiting for an answer, ending by process id. Not here: its CPU
+//! time (`cpu`), requests to be measured (`worker`).
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cpu::Cores;
+use crate::error::LoadError;
+
+/// How long a server may take to answer after its start, and to end when asked to.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How to start a server, as given with `--server NAME=COMMAND`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// What it is called in the tables.
+    pub name: String,
+    /// Words separated by blanks, without quoting. `{port}` stands for the port to listen on,
+    /// `{memory}` for the megabytes it may use.
+    pub command: String,
+}
+
+impl FromStr for Recipe {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, command)) if !name.is_empty() && command.contains("{port}") => {
+                Ok(Self { name: name.to_owned(), command: command.to_owned() })
+            }
+            _ => Err("expected NAME=COMMAND with {port} in the command".to_owned()),
+        }
+    }
+}
+
+/// A running server. Dropping it ends the process.
+#[derive(Debug)]
+pub struct Server {
+    /// What it is called in the tables.
+    pub name: String,
+    /// The command that was run.
+    pub command: String,
+    /// What it answers to `version`.
+    pub version: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    /// Starts the server with `memory_mb` megabytes and waits until it answers `version`.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start, ends, or does not answer in time.
+    pub fn start(
+        recipe: &Recipe,
+        memory_mb: u32,
+        cores: Option<&Cores>,
+    ) -> Result<Self, LoadError> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let command = recipe
+            .command
+            .replace("{port}", &port.to_string())
+            .replace("{memory}", &memory_mb.to_string());
+        let failed = |what: String| LoadError::Server { server: recipe.name.clone(), what };
+        let mut words = command.split_whitespace();
+        let program = words.next().ok_or_else(|| failed("an empty command".to_owned()))?;
+        let mut starter = Command::new(program);
+        starter.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+        let spawned = match cores {
+            Some(cores) => cores.start_pinned(|| starter.spawn())?,
+            None => starter.spawn(),
+        };
+        let mut server = Self {
+            name: recipe.name.clone(),
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            version: String::new(),
+            child: spawned.map_err(|e| failed(format!("{command}: {e}")))?,
+            command,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match ask_version(server.address) {
+                Ok(version) => server.version = version,
+                Err(e) if Instant::now() > deadline => return Err(failed(format!("silent: {e}"))),
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+            if let Some(status) = server.child.try_wait()? {
+                return Err(failed(format!("{}: ended with {status}", server.command)));
+            }
+            if !server.version.is_empty() {
+                return Ok(server);
+            }
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Resident memory in bytes: now, and at its highest.
+    ///
+    /// # Errors
+    ///
+    /// If the process is gone.
+    pub fn resident_bytes(&self) -> io::Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let field = |name| {
+            status_kib(&status, name)
+                .map(|kib| kib * 1024)
+                .ok_or_else(|| io::Error::other(format!("no {name} in /proc/*/status")))
+        };
+        Ok((field("VmRSS:")?, field("VmHWM:")?))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nothing better can be done about a process that cannot be ended than to leave it.
+        let Ok(pid) = i32::try_from(self.pid()) else { return };
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask_version(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"version\r\n")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    match line.trim_end().strip_prefix("VERSION ") {
+        Some(version) if !version.is_empty() => Ok(version.to_owned()),
+        _ => Err(io::Error::other(format!("version answered with {line:?}"))),
+    }
+}
+
+fn status_kib(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Recipe, status_kib};
+
+    #[test]
+    fn a_recipe_needs_a_name_and_a_port() {
+        let recipe: Recipe = "a=prog -x=1 -p {port}".parse().unwrap();
+        assert_eq!((recipe.name.as_str(), recipe.command.as_str()), ("a", "prog -x=1 -p {port}"));
+        for poor in ["", "a", "=prog {port}", "a=prog -p 11211"] {
+            assert!(poor.parse::<Recipe>().is_err(), "{poor}");
+        }
+    }
+
+    #[test]
+    fn memory_is_found_in_the_status() {
+        let status = "Name:\tx\nVmHWM:\t   9200 kB\nVmRSS:\t   8100 kB\n";
+        assert_eq!(status_kib(status, "VmRSS:"), Some(8100));
+        assert_eq!(status_kib(status, "VmSwap:"), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! Numbers and tables as Markdown.
+//!
+//! Here: medians, thousands, ratios, columns. Not here: which columns (`report`).
+
+/// The middle of the numbers, or the mean of the two in the middle. `None` of none.
+#[must_use]
+pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut numbers: Vec<f64> = numbers.into_iter().collect();
+    numbers.sort_by(f64::total_cmp);
+    let (low, high) = (numbers.get(numbers.len().checked_sub(1)? / 2)?, numbers[numbers.len() / 2]);
+    Some(f64::midpoint(*low, high))
+}
+
+/// How far the numbers lie apart, as a share of their median: 0.1 is a tenth. `None` of none.
+#[must_use]
+pub fn span(numbers: &[f64]) -> Option<f64> {
+    let middle = median(numbers.iter().copied())?;
+    let least = numbers.iter().copied().min_by(f64::total_cmp)?;
+    let most = numbers.iter().copied().max_by(f64::total_cmp)?;
+    Some((most - least) / middle)
+}
+
+/// `1234567` → `1,234,567`.
+#[must_use]
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A number that may be missing (a median of nothing) or not a number (a division by zero).
+#[must_use]
+pub fn cell(number: Option<f64>, show: impl FnOnce(f64) -> String) -> String {
+    number.filter(|n| n.is_finite()).map_or_else(|| "–".to_owned(), show)
+}
+
+/// `1.5`-fold as `1.50×`; from ten on one digit is enough.
+#[must_use]
+pub fn times(ratio: f64) -> String {
+    if ratio < 10.0 { format!("{ratio:.2}×") } else { format!("{ratio:.1}×") }
+}
+
+/// Nanoseconds as microseconds, with a digit more where they are few.
+#[must_use]
+pub fn micros(ns: f64) -> String {
+    if ns < 9_950.0 { format!("{:.1}", ns / 1e3) } else { whole(ns / 1e3) }
+}
+
+/// Rounded, with thousands marked.
+#[must_use]
+pub fn whole(number: f64) -> String {
+    thousands(number.round() as u64)
+}
+
+/// `0.123` → `12 %`.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// A Markdown table. Columns are padded, so that it can be read in a terminal too.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// The head first.
+    rows: Vec<Vec<String>>,
+    /// Columns from here on hold numbers and are set flush right.
+    numbers_from: usize,
+}
+
+impl Table {
+    /// A table with these columns, of which the ones from `numbers_from` on hold numbers.
+    #[must_use]
+    pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>, numbers_from: usize) -> Self {
+        Self { rows: vec![head.into_iter().map(Into::into).collect()], numbers_from }
+    }
+
+    /// Adds a row. Missing cells stay empty.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The table's lines.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let text = |row: &[String], c: usize| row.get(c).cloned().unwrap_or_default();
+        let width = |c: usize| {
+            self.rows.iter().map(|row| text(row, c).chars().count()).max().unwrap_or(0).max(3)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut lines = String::new();
+        for (n, row) in self.rows.iter().enumerate() {
+            for (c, &width) in widths.iter().enumerate() {
+                let cell = text(row, c);
+                let pad = " ".repeat(width - cell.chars().count());
+                let (before, after) = if c >= self.numbers_from {
+                    (pad, String::new())
+                } else {
+                    (String::new(), pad)
+                };
+                lines.extend(["| ", &before, &cell, &after, " "]);
+            }
+            lines.push_str("|\n");
+            if n == 0 {
+                for (c, &width) in widths.iter().enumerate() {
+                    let colon = if c >= self.numbers_from { ":" } else { "-" };
+                    lines.extend(["| ", &"-".repeat(width - 1), colon, " "]);
+                }
+                lines.push_str("|\n");
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Table, cell, median, micros, percent, span, thousands, times, whole};
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0]), Some(3.0));
+        assert_eq!(median([9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([9.0, 1.0, 2.0, 4.0]), Some(3.0));
+        assert_eq!(span(&[90.0, 100.0, 110.0]), Some(0.2));
+        assert_eq!(span(&[]), None);
+    }
+
+    #[test]
+    fn numbers_are_shown_with_the_digits_they_deserve() {
+        assert_eq!(["0", "999", "1,000", "1,234,567"], [0, 999, 1000, 1_234_567].map(thousands));
+        assert_eq!(["0.99×", "9.99×", "12.3×"], [0.99, 9.99, 12.34].map(times));
+        assert_eq!(
+            ["0.1", "9.9", "10", "1,234"],
+            [100.0, 9_940.0, 9_960.0, 1_234_400.0].map(micros)
+        );
+        assert_eq!(("12 %".to_owned(), "1,235".to_owned()), (percent(0.123), whole(1234.6)));
+        assert_eq!((cell(None, whole), cell(Some(f64::NAN), whole)), ("–".into(), "–".into()));
+    }
+
+    #[test]
+    fn a_table_lines_up() {
+        let mut table = Table::new(["op", "µs"], 1);
+        table.row(vec!["incr".to_owned(), "1,234".to_owned()]);
+        table.row(vec!["a×b".to_owned()]);
+        let expected = "\
+| op   |    µs |
+| ---- | ----: |
+| incr | 1,234 |
+| a×b  |       |
+";
+        assert_eq!(table.render(), expected);
+    }
+}

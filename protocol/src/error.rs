@@ -1,0 +1,60 @@
+//! Why bytes were refused, and what the client hears: memcached's own words.
+//!
+//! Not here: how many bytes the refusal consumes (`decode::Refusal`), and outcomes of well-formed
+//! commands (`reply`).
+
+/// Why a line was refused. `Display` is the reply line without its line end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// No such verb.
+    #[error("ERROR")]
+    UnknownCommand,
+    /// A missing argument, a bad number, a key over 250 bytes, a bad length.
+    #[error("CLIENT_ERROR bad command line format")]
+    BadFormat,
+    /// `stats cachedump` without its arguments.
+    #[error("CLIENT_ERROR bad command line")]
+    BadLine,
+    /// A data block that does not end in CRLF where its length says.
+    #[error("CLIENT_ERROR bad data chunk")]
+    BadDataChunk,
+    /// The delta of `incr` or `decr` is not an unsigned 64-bit decimal.
+    #[error("CLIENT_ERROR invalid numeric delta argument")]
+    BadDelta,
+    /// The exptime of `touch`, `gat` or `flush_all` is not a number of 32 bits.
+    #[error("CLIENT_ERROR invalid exptime argument")]
+    BadExptime,
+    /// A meta flag that does not exist.
+    #[error("CLIENT_ERROR invalid flag")]
+    BadFlag,
+    /// A meta flag given twice.
+    #[error("CLIENT_ERROR duplicate flag")]
+    DuplicateFlag,
+    /// Any fault in the flags of `ma`: memcached does not say which.
+    #[error("CLIENT_ERROR invalid or duplicate flag")]
+    BadArithmeticFlag,
+    /// A meta flag whose number does not parse.
+    #[error("CLIENT_ERROR bad token in command line format")]
+    BadToken,
+    /// An opaque over 31 characters.
+    #[error("CLIENT_ERROR opaque token too long")]
+    OpaqueTooLong,
+    /// Flag `b` on a key that is not base64 of 1 to 250 bytes.
+    #[error("CLIENT_ERROR error decoding key")]
+    BadBase64,
+    /// A mode that `ms` does not have.
+    #[error("CLIENT_ERROR invalid mode for ms M token")]
+    BadSetMode,
+    /// A mode that `ma` does not have.
+    #[error("CLIENT_ERROR invalid mode for ma M token")]
+    BadArithmeticMode,
+    /// `shutdown` with another word than `graceful`.
+    #[error("CLIENT_ERROR invalid shutdown mode")]
+    BadShutdownMode,
+    /// `stats detail` with another word than `on`, `off` or `dump`.
+    #[error("CLIENT_ERROR usage: stats detail on|off|dump")]
+    BadDetail,
+    /// memcached hangs up here without a word: a line without end, an HTTP request.
+    #[error("")]
+    Close,
+}

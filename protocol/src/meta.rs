@@ -1,0 +1,371 @@
+//! The meta verbs: `mg`, `ms`, `md`, `ma`, `mn`, `me`, and their flags.
+//!
+//! Here: the line parser, and beside it the encoder, which answers flags in the order they were
+//! asked. Not here: the classic verbs, and what a flag does to an item (`engine`).
+//! Source: memcached's `doc/protocol.txt`, Meta Commands, and measurements of it.
+
+use crate::bounds::OPAQUE_BYTES_MAX;
+use crate::decode::{Block, Decoded, Line, Refusal};
+use crate::error::ProtocolError;
+use crate::key::{Key, write_base64};
+use crate::number::{strict_i32, strict_u64};
+use crate::reply::{ItemView, Outcome, write_number};
+use crate::request::{
+    Admin, Arithmetic, Command, Delete, Exptime, Form, Get, Operation, Request, Set, SetMode, Words,
+};
+use crate::text::block_length;
+
+/// Every flag that some meta verb has; each verb ignores those of the others.
+const FLAGS: &[u8] = b"bcCDEfFhIJklLMNOPqRstTuvx";
+
+/// Decodes a line of the verb `m` + `verb`; `rest` is the line behind it.
+pub(crate) fn decode<'a>(line: Line<'a>, verb: u8, rest: &'a [u8]) -> Result<Decoded<'a>, Refusal> {
+    if verb == b'n' {
+        return line.done(Request::Admin { admin: Admin::Noop, quiet: false });
+    }
+    let mut words = Words(rest);
+    let key_word = words.next().ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+    match verb {
+        b'e' => inspect(line, key_word, words.rest()),
+        b's' => set(line, key_word, words),
+        _ => {
+            let (key, flags, form) =
+                head(key_word, words.rest(), verb).map_err(|error| line.refuse(error, false))?;
+            let operation = match verb {
+                b'g' => Operation::Get(flags.get()),
+                b'd' => Operation::Delete(flags.delete()),
+                _ => Operation::Arithmetic(
+                    flags.arithmetic().map_err(|error| line.refuse(error, false))?,
+                ),
+            };
+            line.done(Request::Command { command: Command { key, operation }, form })
+        }
+    }
+}
+
+/// `me <key> [b]`. A key that is not base64 after all is looked up as it stands.
+fn inspect<'a>(line: Line<'a>, key_word: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'a>, Refusal> {
+    let decoded = if rest.contains(&b'b') { Key::base64(key_word) } else { None };
+    let key = decoded
+        .or_else(|| Key::plain(key_word))
+        .ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+    let form = Form::Meta { quiet: false, base64: false, key_word, flags: b"" };
+    let command = Command { key, operation: Operation::Inspect };
+    line.done(Request::Command { command, form })
+}
+
+/// `ms <key> <length> <flags>*` and a block. A fault in the flags costs the block too.
+fn set<'a>(
+    line: Line<'a>,
+    key_word: &'a [u8],
+    mut words: Words<'a>,
+) -> Result<Decoded<'a>, Refusal> {
+    let length = words
+        .next()
+        .and_then(block_length)
+        .ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+    let bad = |error| line.refuse_with(length, error, false);
+    let (key, flags, form) = head(key_word, words.rest(), b's').map_err(bad)?;
+    let mode = flags.set_mode().map_err(bad)?;
+    if !line.bounds.fits(key.as_bytes().len(), length) {
+        let command = Command { key, operation: Operation::TooLarge };
+        return line.done_with(length, Request::Command { command, form });
+    }
+    let value = match line.block(length) {
+        Block::Whole(value) => value,
+        Block::Incomplete(decoded) => return Ok(decoded),
+        Block::Bad => return Err(bad(ProtocolError::BadDataChunk)),
+    };
+    let operation = Operation::Set(flags.set(mode, value));
+    line.done_with(length, Request::Command { command: Command { key, operation }, form })
+}
+
+/// The key and the flags of a line, and how to answer it.
+fn head<'a>(
+    key_word: &'a [u8],
+    rest: &'a [u8],
+    verb: u8,
+) -> Result<(Key<'a>, Flags, Form<'a>), ProtocolError> {
+    // Before `b` is known the word may be longer than a key: base64 takes four bytes for three.
+    let plain = Key::plain(key_word);
+    // memcached words any fault in the flags of `ma` alike.
+    let blur = |error| if verb == b'a' { ProtocolError::BadArithmeticFlag } else { error };
+    if plain.is_none() && !Words(rest).any(|word| word.first() == Some(&b'b')) {
+        return Err(ProtocolError::BadFormat);
+    }
+    let flags = Flags::decode(rest).map_err(blur)?;
+    let key = if flags.base64 {
+        Key::base64(key_word).ok_or(blur(ProtocolError::BadBase64))?
+    } else {
+        plain.ok_or(ProtocolError::BadFormat)?
+    };
+    let form = Form::Meta { quiet: flags.quiet, base64: flags.base64, key_word, flags: rest };
+    Ok((key, flags, form))
+}
+
+/// The flags of one line, checked.
+#[derive(Default)]
+struct Flags {
+    base64: bool,
+    quiet: bool,
+    no_bump: bool,
+    invalidate: bool,
+    drop_value: bool,
+    client_flags: u32,
+    ttl: Option<Exptime>,
+    vivify: Option<Exptime>,
+    recache: Option<i32>,
+    compare_cas: Option<u64>,
+    new_cas: Option<u64>,
+    delta: Option<u64>,
+    initial: Option<u64>,
+    /// The word behind `M`; its meaning depends on the verb. Zero length stands as `Some(0)`.
+    mode: Option<u8>,
+}
+
+impl Flags {
+    fn decode(rest: &[u8]) -> Result<Self, ProtocolError> {
+        let mut flags = Self::default();
+        // One bit a letter: A is bit 0, z is bit 57.
+        let mut seen = 0_u64;
+        for word in Words(rest) {
+            let (flag, token) = (word[0], &word[1..]);
+            if !FLAGS.contains(&flag) {
+                return Err(ProtocolError::BadFlag);
+            }
+            let bit = 1 << (flag - b'A');
+            if seen & bit != 0 {
+                return Err(ProtocolError::DuplicateFlag);
+            }
+            seen |= bit;
+            flags.take(flag, token)?;
+        }
+        Ok(flags)
+    }
+
+    fn take(&mut self, flag: u8, token: &[u8]) -> Result<(), ProtocolError> {
+        let number = || strict_u64(token).map(Some).ok_or(ProtocolError::BadToken);
+        let seconds = || strict_i32(token).ok_or(ProtocolError::BadToken);
+        match flag {
+            b'b' => self.base64 = true,
+            b'q' => self.quiet = true,
+            b'u' => self.no_bump = true,
+            b'I' => self.invalidate = true,
+            b'x' => self.drop_value = true,
+            b'C' => self.compare_cas = number()?,
+            b'E' => self.new_cas = number()?,
+            b'D' => self.delta = number()?,
+            b'J' => self.initial = number()?,
+            b'N' => self.vivify = Some(Exptime(seconds()?)),
+            b'T' => self.ttl = Some(Exptime(seconds()?)),
+            b'R' => self.recache = Some(seconds()?),
+            b'M' => self.mode = Some(if let [mode] = token { *mode } else { 0 }),
+            b'F' => {
+                self.client_flags = strict_u64(token)
+                    .and_then(|value| u32::try_from(value).ok())
+                    .ok_or(ProtocolError::BadFormat)?;
+            }
+            b'O' if token.len() > OPAQUE_BYTES_MAX => return Err(ProtocolError::OpaqueTooLong),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn get(&self) -> Get {
+        Get {
+            touch: self.ttl,
+            vivify: self.vivify,
+            recache: self.recache,
+            unless_cas: self.compare_cas,
+            new_cas: self.new_cas,
+            no_bump: self.no_bump,
+            base64: self.base64,
+        }
+    }
+
+    fn set_mode(&self) -> Result<SetMode, ProtocolError> {
+        Ok(match self.mode {
+            None | Some(b'S') => SetMode::Set,
+            Some(b'E') => SetMode::Add,
+            Some(b'R') => SetMode::Replace,
+            Some(b'A') => SetMode::Append,
+            Some(b'P') => SetMode::Prepend,
+            Some(_) => return Err(ProtocolError::BadSetMode),
+        })
+    }
+
+    fn set<'a>(&self, mode: SetMode, value: &'a [u8]) -> Set<'a> {
+        Set {
+            mode,
+            client_flags: self.client_flags,
+            exptime: self.ttl.unwrap_or(Exptime::NEVER),
+            value,
+            compare_cas: self.compare_cas,
+            new_cas: self.new_cas,
+            invalidate: self.invalidate,
+            vivify: self.vivify,
+            base64: self.base64,
+        }
+    }
+
+    fn delete(&self) -> Delete {
+        Delete {
+            compare_cas: self.compare_cas,
+            new_cas: self.new_cas,
+            stale: self.invalidate,
+            exptime: self.ttl,
+            drop_value: self.drop_value,
+        }
+    }
+
+    fn arithmetic(&self) -> Result<Arithmetic, ProtocolError> {
+        Ok(Arithmetic {
+            decrement: match self.mode {
+                None | Some(b'I' | b'+') => false,
+                Some(b'D' | b'-') => true,
+                Some(_) => return Err(ProtocolError::BadArithmeticMode),
+            },
+            delta: self.delta.unwrap_or(1),
+            vivify: self.vivify,
+            initial: self.initial.unwrap_or(0),
+            exptime: self.ttl,
+            compare_cas: self.compare_cas,
+            new_cas: self.new_cas,
+            base64: self.base64,
+        })
+    }
+}
+
+/// Appends the answer to a meta command.
+pub(crate) fn encode(
+    out: &mut Vec<u8>,
+    command: &Command<'_>,
+    form: &Form<'_>,
+    outcome: &Outcome<'_>,
+) {
+    if silent(command, form.is_quiet(), outcome) {
+        return;
+    }
+    let answer = Answer { command, form };
+    match outcome {
+        Outcome::Hit(item) | Outcome::Vivified(item) | Outcome::Number(item) => answer.item(out, item),
+        Outcome::Stored(item) => answer.code(out, b"HD", Some(item)),
+        Outcome::Deleted | Outcome::Touched => answer.code(out, b"HD", None),
+        Outcome::NotStored => answer.code(out, b"NS", None),
+        Outcome::Exists => answer.code(out, b"EX", None),
+        Outcome::NotFound => answer.code(out, b"NF", None),
+        Outcome::Miss => answer.code(out, b"EN", None),
+        Outcome::NonNumeric | Outcome::TooLarge | Outcome::OutOfMemory => {
+            crate::text::encode(out, command, outcome);
+        }
+    }
+}
+
+/// What `q` leaves out: the ordinary answer of each verb, never an error (MEMCACHED.md, 1.4).
+fn silent(command: &Command<'_>, quiet: bool, outcome: &Outcome<'_>) -> bool {
+    quiet
+        && match command.operation {
+            Operation::Get(_) => matches!(outcome, Outcome::Miss),
+            _ => matches!(outcome, Outcome::Stored(_) | Outcome::Deleted | Outcome::Number(_)),
+        }
+}
+
+/// The two things an answer is made from besides the outcome.
+struct Answer<'a> {
+    command: &'a Command<'a>,
+    form: &'a Form<'a>,
+}
+
+impl Answer<'_> {
+    fn flags(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        let Form::Meta { flags, .. } = self.form else { return Words(b"").map(split as _) };
+        Words(flags).map(split as fn(&[u8]) -> (u8, &[u8]))
+    }
+
+    /// `HD` or `VA`, the flags asked for, and the value where `v` asked for it.
+    fn item(&self, out: &mut Vec<u8>, item: &ItemView<'_>) {
+        let with_value = !item.value_unwanted && self.flags().any(|(flag, _)| flag == b'v');
+        if with_value {
+            out.extend_from_slice(b"VA ");
+            write_number(out, item.value.len() as u64);
+        } else {
+            out.extend_from_slice(b"HD");
+        }
+        let is_get = matches!(self.command.operation, Operation::Get(_));
+        // memcached works through the flags of `mg` in order: a `t` before the `T` sees the old ttl.
+        let mut ttl = if is_get { item.former_ttl_seconds } else { item.ttl_seconds };
+        for (flag, token) in self.flags() {
+            match flag {
+                b'k' => self.key(out, item.base64),
+                b'O' => word(out, b'O', token),
+                b'c' => number(out, b'c', item.cas),
+                b't' => match ttl {
+                    Some(seconds) => number(out, b't', u64::from(seconds)),
+                    None => out.extend_from_slice(b" t-1"),
+                },
+                b'T' => ttl = item.ttl_seconds,
+                b'f' if is_get => number(out, b'f', u64::from(item.client_flags)),
+                b's' if is_get => number(out, b's', item.value.len() as u64),
+                b'h' if is_get => number(out, b'h', u64::from(item.fetched)),
+                b'l' if is_get => number(out, b'l', u64::from(item.idle_seconds)),
+                _ => {}
+            }
+        }
+        if item.already_won {
+            out.extend_from_slice(b" Z");
+        }
+        if item.stale {
+            out.extend_from_slice(b" X");
+        }
+        if item.won {
+            out.extend_from_slice(b" W");
+        }
+        out.extend_from_slice(b"\r\n");
+        if with_value {
+            item.value.write(out);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// A code without an item's figures, except the cas unique and size that `ms` tells.
+    fn code(&self, out: &mut Vec<u8>, code: &[u8], stored: Option<&ItemView<'_>>) {
+        let Form::Meta { base64, .. } = *self.form else { return };
+        let is_set = matches!(self.command.operation, Operation::Set(_));
+        out.extend_from_slice(code);
+        for (flag, token) in self.flags() {
+            match (flag, stored) {
+                (b'k', _) => self.key(out, base64),
+                (b'O', _) => word(out, b'O', token),
+                (b'c', _) if is_set => number(out, b'c', stored.map_or(0, |item| item.cas)),
+                (b's', Some(item)) if is_set => number(out, b's', item.value.len() as u64),
+                _ => {}
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The key, and behind it ` b` when it is kept in base64.
+    fn key(&self, out: &mut Vec<u8>, base64: bool) {
+        out.extend_from_slice(b" k");
+        if base64 {
+            write_base64(out, self.command.key.as_bytes());
+            out.extend_from_slice(b" b");
+        } else {
+            out.extend_from_slice(self.command.key.as_bytes());
+        }
+    }
+}
+
+fn split(word: &[u8]) -> (u8, &[u8]) {
+    (word[0], &word[1..])
+}
+
+fn word(out: &mut Vec<u8>, flag: u8, token: &[u8]) {
+    out.extend_from_slice(&[b' ', flag]);
+    out.extend_from_slice(token);
+}
+
+fn number(out: &mut Vec<u8>, flag: u8, value: u64) {
+    out.extend_from_slice(&[b' ', flag]);
+    write_number(out, value);
+}

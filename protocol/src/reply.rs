@@ -1,0 +1,179 @@
+//! What the engine answers, and its bytes.
+//!
+//! Here: outcomes, the parts of an item a client may see, and the choice between the two families
+//! of answers. Not here: the words themselves (`text`, `meta`), lines that concern no key
+//! (`server`).
+
+use crate::request::{Command, Form};
+use crate::{meta, text};
+
+/// What a command on one key came to. Values are borrowed from the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome<'a> {
+    /// A retrieval found the item.
+    Hit(ItemView<'a>),
+    /// A retrieval found nothing and left an empty item (`mg` with `N`): answered like a hit.
+    Vivified(ItemView<'a>),
+    /// A retrieval found nothing.
+    Miss,
+    /// Stored; the item as it is now.
+    Stored(ItemView<'a>),
+    /// Counted; the item as it is now.
+    Number(ItemView<'a>),
+    /// The mode's condition does not hold, or an append would grow past the bound.
+    NotStored,
+    /// The item has another cas unique.
+    Exists,
+    /// There is no such item.
+    NotFound,
+    /// Deleted, marked stale, or emptied.
+    Deleted,
+    /// The exptime is set.
+    Touched,
+    /// `incr` or `decr` of something that is no number.
+    NonNumeric,
+    /// Over the item size bound.
+    TooLarge,
+    /// The memory cap is reached and nothing may be evicted.
+    OutOfMemory,
+}
+
+impl Outcome<'static> {
+    /// A count, for tests and examples.
+    #[must_use]
+    pub fn number(value: u64) -> Self {
+        Self::Number(ItemView { value: Value::Number(value), ..ItemView::default() })
+    }
+}
+
+/// An item's value: bytes, or a counter kept as a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// The bytes as stored.
+    Bytes(&'a [u8]),
+    /// A decimal without leading zeros.
+    Number(u64),
+}
+
+impl Value<'_> {
+    /// Length in bytes as a client sees it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Number(number) => number.checked_ilog10().unwrap_or(0) as usize + 1,
+        }
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the value as a client sees it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => out.extend_from_slice(bytes),
+            Self::Number(number) => write_number(out, *number),
+        }
+    }
+}
+
+/// The parts of an item that a client may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemView<'a> {
+    /// The value.
+    pub value: Value<'a>,
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Seconds left, rounded up; `None` for an item that stays.
+    pub ttl_seconds: Option<u32>,
+    /// The same before this command set a new exptime.
+    pub former_ttl_seconds: Option<u32>,
+    /// Seconds since the access before this one.
+    pub idle_seconds: u32,
+    /// It was fetched before.
+    pub fetched: bool,
+    /// Marked stale (answered as `X`).
+    pub stale: bool,
+    /// This client is to recache it (answered as `W`).
+    pub won: bool,
+    /// Another client is recaching it (answered as `Z`).
+    pub already_won: bool,
+    /// Its key was first given in base64.
+    pub base64: bool,
+    /// The client has this version already: answer without the value.
+    pub value_unwanted: bool,
+}
+
+impl Default for ItemView<'_> {
+    fn default() -> Self {
+        Self {
+            value: Value::Bytes(b""),
+            client_flags: 0,
+            cas: 0,
+            ttl_seconds: None,
+            former_ttl_seconds: None,
+            idle_seconds: 0,
+            fetched: false,
+            stale: false,
+            won: false,
+            already_won: false,
+            base64: false,
+            value_unwanted: false,
+        }
+    }
+}
+
+/// Appends the answer to `command`, or nothing where `form` asks for silence.
+pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome: &Outcome<'_>) {
+    match form {
+        Form::Text { quiet: true } => {}
+        Form::Text { quiet: false } => text::encode(out, command, outcome),
+        Form::Meta { .. } => meta::encode(out, command, form, outcome),
+    }
+}
+
+/// Appends one `VALUE` block of a retrieval; the `END` after the last one is the caller's.
+pub fn encode_hit(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, with_cas: bool) {
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    write_number(out, u64::from(item.client_flags));
+    out.push(b' ');
+    write_number(out, item.value.len() as u64);
+    if with_cas {
+        out.push(b' ');
+        write_number(out, item.cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    item.value.write(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the answer of `me`: the item's inner figures. `size_bytes` is what it takes in memory.
+pub fn encode_inspection(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, size_bytes: usize) {
+    out.extend_from_slice(b"ME ");
+    out.extend_from_slice(key);
+    out.extend_from_slice(b" exp=");
+    match item.ttl_seconds {
+        Some(seconds) => write_number(out, u64::from(seconds)),
+        None => out.extend_from_slice(b"-1"),
+    }
+    out.extend_from_slice(b" la=");
+    write_number(out, u64::from(item.idle_seconds));
+    out.extend_from_slice(b" cas=");
+    write_number(out, item.cas);
+    out.extend_from_slice(if item.fetched { b" fetch=yes" } else { b" fetch=no" });
+    out.extend_from_slice(b" cls=1 size=");
+    write_number(out, size_bytes as u64);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `value` in decimal.
+pub(crate) fn write_number(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}

@@ -1,0 +1,452 @@
+//! What each command does to the items of one shard.
+//!
+//! Here: memcached's rules for storing, counting, deleting, touching, stale and won items. Not
+//! here: where items lie and which go when memory ends (`store`), exptimes (`time`).
+
+use std::sync::Arc;
+
+use protocol::{
+    Arithmetic, Bounds, Command, Delete, Exptime, Get, ItemView, Operation, Outcome, Set, SetMode,
+    Value, canonical_u64, lenient_u64,
+};
+
+use crate::arena::Slot;
+use crate::item::{Figures, Item, Mark};
+use crate::record::Record;
+use crate::store::{Budget, KeyHasher, Losses, Store};
+use crate::time::{Deadline, Now};
+
+/// How an engine behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Largest item (memcached's `-I`).
+    pub bounds: Bounds,
+    /// Whether items that nobody deleted may go when memory ends (memcached without `-M`).
+    pub may_evict: bool,
+    /// Whether items get cas uniques (memcached without `-C`); else each is 0.
+    pub cas: bool,
+    /// This shard's number, and how many there are: so that no two shards give one cas unique.
+    pub shard: u64,
+    /// At least 1.
+    pub shards: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { bounds: Bounds::default(), may_evict: true, cas: true, shard: 0, shards: 1 }
+    }
+}
+
+/// One shard: a store and the rules for changing it.
+pub struct Engine {
+    store: Store,
+    options: Options,
+    last_cas: u64,
+    /// A `flush_all` that is still to come.
+    flush: Deadline,
+    get_expired: u64,
+}
+
+impl Engine {
+    /// An empty shard that draws on `budget`.
+    #[must_use]
+    pub fn new(hasher: KeyHasher, budget: Arc<Budget>, options: Options) -> Self {
+        Self {
+            store: Store::new(hasher, budget, options.may_evict),
+            options,
+            last_cas: options.shard,
+            flush: Deadline::NEVER,
+            get_expired: 0,
+        }
+    }
+
+    /// Applies `command` at `now`; `hash` is its key's, by the hasher the engine was made with.
+    ///
+    /// [`Outcome::OutOfMemory`] changes nothing: the caller may make room elsewhere and try again,
+    /// or [`Engine::give_up`].
+    pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
+        self.flush_if_due(now);
+        let at = At { now, hash, key: command.key.as_bytes() };
+        match &command.operation {
+            Operation::Arithmetic(arithmetic) => self.count(at, arithmetic),
+            Operation::Get(get) => self.get(at, get),
+            Operation::Set(set) => self.set(at, set),
+            Operation::Delete(delete) => self.delete(at, delete),
+            Operation::Touch(exptime) => self.touch(at, *exptime),
+            Operation::Inspect => match self.store.find_live(now, hash, at.key) {
+                Some(slot) => Outcome::Hit(view(self.store.item(slot), now)),
+                None => Outcome::Miss,
+            },
+            Operation::TooLarge => {
+                self.give_up(hash, command);
+                Outcome::TooLarge
+            }
+        }
+    }
+
+    /// Drops the item that a store was meant to replace and could not, as memcached does: a client
+    /// told "not stored" must not go on reading the old value. Append and prepend leave it.
+    pub fn give_up(&mut self, hash: u64, command: &Command<'_>) {
+        let replaces = match &command.operation {
+            Operation::TooLarge => true,
+            Operation::Set(set) => !matches!(set.mode, SetMode::Append | SetMode::Prepend),
+            _ => false,
+        };
+        if replaces && let Some(slot) = self.store.find(hash, command.key.as_bytes()) {
+            self.store.remove(hash, slot);
+        }
+    }
+
+    /// Removes every item, at once or when `delay` is over; the last call holds.
+    pub fn flush(&mut self, now: Now, delay: Exptime) {
+        self.flush_if_due(now);
+        self.flush = Deadline::NEVER;
+        if delay.0 > 0 {
+            self.flush = Deadline::resolve(now, delay);
+        } else {
+            self.store.clear();
+        }
+    }
+
+    fn flush_if_due(&mut self, now: Now) {
+        if self.flush.is_past(now) {
+            self.flush = Deadline::NEVER;
+            self.store.clear();
+        }
+    }
+
+    /// Removes items past their deadline among the next `count`; true at the end of a round.
+    pub fn sweep(&mut self, now: Now, count: usize) -> bool {
+        self.flush_if_due(now);
+        self.store.sweep(now, count)
+    }
+
+    /// Removes one item to make room elsewhere; false when there is none that may go.
+    pub fn evict(&mut self, now: Now) -> bool {
+        self.store.evict(now, b"").is_ok()
+    }
+
+    /// Evicts at most `count` items while the memory cap, lowered since, is exceeded.
+    pub fn shrink(&mut self, now: Now, count: usize) {
+        for _ in 0..count {
+            if !self.store.is_over() || self.store.evict(now, b"").is_err() {
+                return;
+            }
+        }
+    }
+
+    /// How many items there are, those past their deadline and not yet swept included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.store.len()
+    }
+
+    /// Whether there are no items.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sum of the items' own bytes: figures, keys and values.
+    #[must_use]
+    pub fn item_bytes(&self) -> usize {
+        self.store.item_bytes()
+    }
+
+    /// Bytes of the hash table.
+    #[must_use]
+    pub fn index_bytes(&self) -> usize {
+        self.store.index_bytes()
+    }
+
+    /// What became of items that nobody deleted.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        self.store.losses
+    }
+
+    /// Retrievals that met an item past its deadline.
+    #[must_use]
+    pub fn get_expired(&self) -> u64 {
+        self.get_expired
+    }
+
+    /// Zeroes the figures of [`Engine::losses`] and [`Engine::get_expired`].
+    pub fn reset_figures(&mut self) {
+        self.store.losses = Losses::default();
+        self.get_expired = 0;
+    }
+
+    /// Each live item with all that has to outlive the process.
+    pub fn records(&self, now: Now) -> impl Iterator<Item = Record<'_>> {
+        self.store
+            .items()
+            .filter(move |item| !item.deadline().is_past(now))
+            .map(move |item| Record::of(item, now))
+    }
+
+    /// Puts a record back; false when there is no room. An item of that key is overwritten.
+    pub fn restore(&mut self, now: Now, hash: u64, record: &Record<'_>) -> bool {
+        let old = self.store.find(hash, record.key);
+        // Records of another number of shards may carry cas uniques of any shard: go past them.
+        while self.last_cas < record.cas {
+            let behind = (record.cas - self.last_cas).div_ceil(self.options.shards);
+            self.last_cas += behind * self.options.shards;
+        }
+        let figures = record.figures(now);
+        self.store.write(now, hash, record.key, old, figures, record.value).is_ok()
+    }
+
+    fn next_cas(&mut self, explicit: Option<u64>) -> u64 {
+        if !self.options.cas {
+            return 0;
+        }
+        explicit.unwrap_or_else(|| {
+            self.last_cas += self.options.shards;
+            self.last_cas
+        })
+    }
+
+    fn get(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
+        let Some(slot) = self.store.find(at.hash, at.key) else {
+            return self.vivify(at, get);
+        };
+        let item = self.store.item(slot);
+        if item.deadline().is_past(at.now) {
+            self.get_expired += 1;
+            self.store.find_live(at.now, at.hash, at.key);
+            return self.vivify(at, get);
+        }
+        let ItemView { ttl_seconds: former_ttl_seconds, idle_seconds, fetched, stale, .. } =
+            view(item, at.now);
+        let recache = get.recache.is_some_and(|seconds| {
+            former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
+        });
+        let already_won = item.has(Mark::WON);
+        let won = !already_won && (stale || recache);
+        let mut item = self.store.item_mut(slot);
+        if won {
+            item.set_mark(Mark::WON);
+        }
+        if let Some(exptime) = get.touch {
+            item.set_deadline(Deadline::resolve(at.now, exptime));
+        }
+        if !get.no_bump {
+            item.set_mark(Mark::FETCHED);
+            item.touch(at.now);
+        }
+        let after = view(self.store.item(slot), at.now);
+        Outcome::Hit(ItemView {
+            won,
+            already_won,
+            former_ttl_seconds,
+            idle_seconds,
+            fetched,
+            value_unwanted: get.unless_cas == Some(after.cas),
+            ..after
+        })
+    }
+
+    /// A miss; with `N` an empty item is left, and the client that left it is to fill it.
+    fn vivify(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
+        let Some(exptime) = get.vivify else { return Outcome::Miss };
+        let cas = self.next_cas(get.new_cas);
+        let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
+            .mark(Mark::WON, true)
+            .mark(Mark::BASE64, get.base64);
+        match self.write(at, None, figures, Value::Bytes(b"")) {
+            Outcome::Stored(item) => Outcome::Vivified(ItemView { won: true, ..item }),
+            refused => refused,
+        }
+    }
+
+    fn write(
+        &mut self,
+        at: At<'_>,
+        old: Option<Slot>,
+        figures: Figures,
+        value: Value<'_>,
+    ) -> Outcome<'_> {
+        match self.store.write(at.now, at.hash, at.key, old, figures, value) {
+            Ok(slot) => Outcome::Stored(view(self.store.item(slot), at.now)),
+            Err(_) => Outcome::OutOfMemory,
+        }
+    }
+
+    fn set(&mut self, at: At<'_>, set: &Set<'_>) -> Outcome<'_> {
+        let old = self.store.find_live(at.now, at.hash, at.key);
+        let mut stale = false;
+        match (set.mode, old) {
+            (SetMode::Add, Some(slot)) => {
+                self.store.item_mut(slot).touch(at.now);
+                return Outcome::NotStored;
+            }
+            (SetMode::Replace, None) => return Outcome::NotStored,
+            (SetMode::Append | SetMode::Prepend, None) if set.vivify.is_none() => {
+                return Outcome::NotStored;
+            }
+            _ => {}
+        }
+        if let Some(unique) = set.compare_cas {
+            let Some(slot) = old else { return Outcome::NotFound };
+            let item_cas = self.store.item(slot).cas();
+            if unique != item_cas {
+                if !set.invalidate || unique > item_cas {
+                    return Outcome::Exists;
+                }
+                stale = true;
+            }
+        }
+        let extends = matches!(set.mode, SetMode::Append | SetMode::Prepend);
+        if let (true, Some(slot)) = (extends, old) {
+            return self.extend(at, set, slot);
+        }
+        let exptime = set.vivify.filter(|_| extends).unwrap_or(set.exptime);
+        let won = stale && old.is_some_and(|slot| self.store.item(slot).has(Mark::WON));
+        let cas = self.next_cas(set.new_cas);
+        let figures = Figures::new(cas, set.client_flags, Deadline::resolve(at.now, exptime))
+            .mark(Mark::STALE, stale)
+            .mark(Mark::WON, won)
+            .mark(Mark::BASE64, set.base64);
+        let value = canonical_u64(set.value).map_or(Value::Bytes(set.value), Value::Number);
+        self.write(at, old, figures, value)
+    }
+
+    /// Append or prepend: client flags and exptime stay.
+    fn extend(&mut self, at: At<'_>, set: &Set<'_>, slot: Slot) -> Outcome<'_> {
+        let item = self.store.item(slot);
+        let mut figures = item.figures();
+        let old = item.value();
+        let bytes = old.len() + set.value.len();
+        if !self.options.bounds.fits(at.key.len(), bytes) {
+            return Outcome::NotStored;
+        }
+        let mut value = Vec::with_capacity(bytes);
+        if set.mode == SetMode::Append {
+            old.write(&mut value);
+            value.extend_from_slice(set.value);
+        } else {
+            value.extend_from_slice(set.value);
+            old.write(&mut value);
+        }
+        figures.cas = self.next_cas(set.new_cas);
+        figures = figures.mark(Mark::WON, false).mark(Mark::STALE, false);
+        let value = canonical_u64(&value).map_or(Value::Bytes(&value), Value::Number);
+        self.write(at, Some(slot), figures, value)
+    }
+
+    fn count(&mut self, at: At<'_>, arithmetic: &Arithmetic) -> Outcome<'_> {
+        let Some(slot) = self.store.find_live(at.now, at.hash, at.key) else {
+            let Some(exptime) = arithmetic.vivify else { return Outcome::NotFound };
+            let cas = self.next_cas(arithmetic.new_cas);
+            let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
+                .mark(Mark::BASE64, arithmetic.base64);
+            return counted(self.write(at, None, figures, Value::Number(arithmetic.initial)));
+        };
+        let item = self.store.item(slot);
+        if arithmetic.compare_cas.is_some_and(|unique| unique != item.cas()) {
+            return Outcome::Exists;
+        }
+        let number = match item.value() {
+            Value::Number(number) => number,
+            Value::Bytes(bytes) => match lenient_u64(bytes) {
+                Some(number) => number,
+                None => return Outcome::NonNumeric,
+            },
+        };
+        let number = if arithmetic.decrement {
+            number.saturating_sub(arithmetic.delta)
+        } else {
+            number.wrapping_add(arithmetic.delta)
+        };
+        let cas = self.next_cas(arithmetic.new_cas);
+        let deadline = arithmetic.exptime.map(|exptime| Deadline::resolve(at.now, exptime));
+        let mut item = self.store.item_mut(slot);
+        if item.set_number(number) {
+            item.set_cas(cas);
+            if let Some(deadline) = deadline {
+                item.set_deadline(deadline);
+            }
+            item.touch(at.now);
+            return Outcome::Number(view(self.store.item(slot), at.now));
+        }
+        // Text that is a number, or a count that outgrows 32 bits: another layout.
+        let mut figures = self.store.item(slot).figures();
+        figures.cas = cas;
+        figures.deadline = deadline.unwrap_or(figures.deadline);
+        counted(self.write(at, Some(slot), figures, Value::Number(number)))
+    }
+
+    fn delete(&mut self, at: At<'_>, delete: &Delete) -> Outcome<'_> {
+        let Some(slot) = self.store.find_live(at.now, at.hash, at.key) else {
+            return Outcome::NotFound;
+        };
+        let item = self.store.item(slot);
+        if delete.compare_cas.is_some_and(|unique| unique != item.cas()) {
+            return Outcome::Exists;
+        }
+        if !delete.stale && !delete.drop_value {
+            self.store.remove(at.hash, slot);
+            return Outcome::Deleted;
+        }
+        let mut figures = item.figures();
+        if delete.stale {
+            figures = figures.mark(Mark::STALE, true).mark(Mark::WON, false);
+            if let Some(exptime) = delete.exptime {
+                figures.deadline = Deadline::resolve(at.now, exptime);
+            }
+        }
+        figures.cas = self.next_cas(delete.new_cas);
+        if !delete.drop_value {
+            self.store.item_mut(slot).set_figures(figures);
+            return Outcome::Deleted;
+        }
+        figures.client_flags = 0;
+        match self.write(at, Some(slot), figures, Value::Bytes(b"")) {
+            Outcome::Stored(_) => Outcome::Deleted,
+            refused => refused,
+        }
+    }
+
+    fn touch(&mut self, at: At<'_>, exptime: Exptime) -> Outcome<'_> {
+        let Some(slot) = self.store.find_live(at.now, at.hash, at.key) else {
+            return Outcome::NotFound;
+        };
+        let mut item = self.store.item_mut(slot);
+        item.set_deadline(Deadline::resolve(at.now, exptime));
+        item.touch(at.now);
+        Outcome::Touched
+    }
+}
+
+/// Where and when a command applies.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    now: Now,
+    hash: u64,
+    key: &'a [u8],
+}
+
+fn counted(outcome: Outcome<'_>) -> Outcome<'_> {
+    match outcome {
+        Outcome::Stored(item) => Outcome::Number(item),
+        refused => refused,
+    }
+}
+
+fn view(item: Item<'_>, now: Now) -> ItemView<'_> {
+    ItemView {
+        value: item.value(),
+        client_flags: item.client_flags(),
+        cas: item.cas(),
+        ttl_seconds: item.deadline().left_seconds(now),
+        former_ttl_seconds: item.deadline().left_seconds(now),
+        idle_seconds: item.idle_seconds(now),
+        fetched: item.has(Mark::FETCHED),
+        stale: item.has(Mark::STALE),
+        won: false,
+        already_won: false,
+        base64: item.has(Mark::BASE64),
+        value_unwanted: false,
+    }
+}

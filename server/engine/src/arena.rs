@@ -1,0 +1,293 @@
+//! Where items lie: dense arrays of equal slots, one array a size class.
+//!
+//! There are no holes: a removed item's place is taken by the last of its class, so memory is what
+//! the items need and a class gives its chunks back as it shrinks. Whoever keeps a [`Slot`] must
+//! follow such moves: `store` does. Not here: what the bytes mean (`item`).
+
+/// The place of an item: class in the top six bits, position in its array below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+const POSITION_BITS: u32 = 26;
+
+impl Slot {
+    fn new(class: usize, position: usize) -> Self {
+        Self((class as u32) << POSITION_BITS | position as u32)
+    }
+
+    pub(crate) fn class(self) -> usize {
+        (self.0 >> POSITION_BITS) as usize
+    }
+
+    pub(crate) fn position(self) -> usize {
+        (self.0 & ((1 << POSITION_BITS) - 1)) as usize
+    }
+
+    pub(crate) fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    pub(crate) fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+/// Largest slot of a dense array; larger items have an allocation of their own.
+const DENSE_BYTES_MAX: usize = 1024;
+/// The class of all larger items.
+const LARGE: usize = 41;
+const CLASSES: usize = LARGE + 1;
+/// Most items of a class; with at least sixteen shards over a thousand million a process.
+const POSITIONS_MAX: usize = 1 << POSITION_BITS;
+/// What an allocation of its own costs beside its bytes: the pointer kept, and the allocator's
+/// header and rounding.
+const LARGE_OVERHEAD_BYTES: usize = 32;
+
+/// Slot sizes grow in steps of 1/16 to 1/8: 8 bytes up to 128, then 16, 32 and 64.
+fn class_of(item_bytes: usize) -> usize {
+    match item_bytes {
+        ..=128 => item_bytes.div_ceil(8),
+        129..=256 => 16 + (item_bytes - 128).div_ceil(16),
+        257..=512 => 24 + (item_bytes - 256).div_ceil(32),
+        513..=DENSE_BYTES_MAX => 32 + (item_bytes - 512).div_ceil(64),
+        _ => LARGE,
+    }
+}
+
+fn slot_bytes(class: usize) -> usize {
+    match class {
+        ..=16 => class * 8,
+        17..=24 => 128 + (class - 16) * 16,
+        25..=32 => 256 + (class - 24) * 32,
+        _ => 512 + (class - 32) * 64,
+    }
+}
+
+/// Slots of one dense class, in chunks of at most 8 KiB.
+struct Class {
+    slot_bytes: usize,
+    /// log2 of the slots in a chunk.
+    chunk_shift: u32,
+    chunks: Vec<Box<[u8]>>,
+    len: usize,
+}
+
+impl Class {
+    fn new(class: usize) -> Self {
+        let slot_bytes = slot_bytes(class);
+        let chunk_shift = match slot_bytes {
+            ..=128 => 6,
+            129..=256 => 5,
+            257..=512 => 4,
+            _ => 3,
+        };
+        Self { slot_bytes, chunk_shift, chunks: Vec::new(), len: 0 }
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        self.slot_bytes << self.chunk_shift
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == self.chunks.len() << self.chunk_shift
+    }
+
+    fn place(&self, position: usize) -> (usize, usize) {
+        let within = position & ((1 << self.chunk_shift) - 1);
+        (position >> self.chunk_shift, within * self.slot_bytes)
+    }
+
+    fn get(&self, position: usize) -> &[u8] {
+        let (chunk, at) = self.place(position);
+        &self.chunks[chunk][at..at + self.slot_bytes]
+    }
+
+    fn get_mut(&mut self, position: usize) -> &mut [u8] {
+        let (chunk, at) = self.place(position);
+        &mut self.chunks[chunk][at..at + self.slot_bytes]
+    }
+
+    /// Moves the last slot into `position` and forgets the last; true when something moved.
+    fn swap_remove(&mut self, position: usize) -> bool {
+        self.len -= 1;
+        let moved = position != self.len;
+        if moved {
+            let (from_chunk, from) = self.place(self.len);
+            let (to_chunk, to) = self.place(position);
+            if from_chunk == to_chunk {
+                self.chunks[to_chunk].copy_within(from..from + self.slot_bytes, to);
+            } else {
+                let (head, tail) = self.chunks.split_at_mut(from_chunk);
+                head[to_chunk][to..to + self.slot_bytes]
+                    .copy_from_slice(&tail[0][from..from + self.slot_bytes]);
+            }
+        }
+        if self.len == (self.chunks.len() - 1) << self.chunk_shift {
+            self.chunks.pop();
+            if self.chunks.len() * 4 < self.chunks.capacity() {
+                self.chunks.shrink_to(self.chunks.len() * 2);
+            }
+        }
+        moved
+    }
+}
+
+/// All items of a shard.
+pub(crate) struct Arena {
+    classes: Vec<Class>,
+    large: Vec<Box<[u8]>>,
+    /// Bytes taken from the allocator.
+    allocated_bytes: usize,
+}
+
+impl Arena {
+    pub(crate) fn new() -> Self {
+        let classes = (0..LARGE).map(Class::new).collect();
+        Self { classes, large: Vec::new(), allocated_bytes: 0 }
+    }
+
+    /// How many more bytes an item of `item_bytes` would make this take: 0 while a slot is free.
+    pub(crate) fn growth(&self, item_bytes: usize) -> usize {
+        match self.classes.get(class_of(item_bytes)) {
+            Some(class) if class.is_full() => class.chunk_bytes(),
+            Some(_) => 0,
+            None => item_bytes + LARGE_OVERHEAD_BYTES,
+        }
+    }
+
+    /// Whether an item of `item_bytes` fits a slot as it is.
+    pub(crate) fn same_class(&self, slot: Slot, item_bytes: usize) -> bool {
+        match slot.class() {
+            LARGE => self.get(slot).len() == item_bytes,
+            class => class == class_of(item_bytes),
+        }
+    }
+
+    /// A slot for `item_bytes`, holding whatever it held; `None` when the class is at its bound.
+    pub(crate) fn allocate(&mut self, item_bytes: usize) -> Option<Slot> {
+        let class = class_of(item_bytes);
+        if class == LARGE {
+            if self.large.len() == POSITIONS_MAX {
+                return None;
+            }
+            self.large.push(vec![0; item_bytes].into_boxed_slice());
+            self.allocated_bytes += item_bytes + LARGE_OVERHEAD_BYTES;
+            return Some(Slot::new(class, self.large.len() - 1));
+        }
+        let array = &mut self.classes[class];
+        if array.len == POSITIONS_MAX {
+            return None;
+        }
+        if array.is_full() {
+            array.chunks.push(vec![0; array.chunk_bytes()].into_boxed_slice());
+            self.allocated_bytes += array.chunk_bytes();
+        }
+        array.len += 1;
+        Some(Slot::new(class, array.len - 1))
+    }
+
+    /// Frees a slot; the answer is the slot whose item now lies in it, when there is one.
+    pub(crate) fn free(&mut self, slot: Slot) -> Option<Slot> {
+        let position = slot.position();
+        if slot.class() == LARGE {
+            let gone = self.large.swap_remove(position);
+            self.allocated_bytes -= gone.len() + LARGE_OVERHEAD_BYTES;
+            if self.large.len() * 4 < self.large.capacity() {
+                self.large.shrink_to(self.large.len() * 2);
+            }
+            return (position != self.large.len()).then(|| Slot::new(LARGE, self.large.len()));
+        }
+        let array = &mut self.classes[slot.class()];
+        let chunks = array.chunks.len();
+        let moved = array.swap_remove(position);
+        self.allocated_bytes -= (chunks - array.chunks.len()) * array.chunk_bytes();
+        moved.then(|| Slot::new(slot.class(), array.len))
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> &[u8] {
+        match self.classes.get(slot.class()) {
+            Some(class) => class.get(slot.position()),
+            None => &self.large[slot.position()],
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut [u8] {
+        match self.classes.get_mut(slot.class()) {
+            Some(class) => class.get_mut(slot.position()),
+            None => &mut self.large[slot.position()],
+        }
+    }
+
+    /// Bytes taken from the allocator.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.allocated_bytes
+    }
+
+    /// The slot at or after `slot` that holds an item; `None` past the last one.
+    pub(crate) fn at_or_after(&self, slot: Slot) -> Option<Slot> {
+        let mut position = slot.position();
+        for class in slot.class()..CLASSES {
+            let len = self.classes.get(class).map_or(self.large.len(), |array| array.len);
+            if position < len {
+                return Some(Slot::new(class, position));
+            }
+            position = 0;
+        }
+        None
+    }
+}
+
+/// The first slot there can be.
+pub(crate) const FIRST: Slot = Slot(0);
+
+impl Slot {
+    /// The next place of the same class.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_the_smallest_slot_that_holds_it() {
+        for bytes in 1..=DENSE_BYTES_MAX {
+            let class = class_of(bytes);
+            assert!(slot_bytes(class) >= bytes, "{bytes}");
+            assert!(class == 1 || slot_bytes(class - 1) < bytes, "{bytes}");
+        }
+        assert_eq!(class_of(DENSE_BYTES_MAX + 1), LARGE);
+        assert_eq!(slot_bytes(LARGE - 1), DENSE_BYTES_MAX);
+    }
+
+    #[test]
+    fn freeing_leaves_no_hole_and_gives_memory_back() {
+        let mut arena = Arena::new();
+        let slots: Vec<Slot> = (0..1000).filter_map(|_| arena.allocate(47)).collect();
+        for (number, slot) in slots.iter().enumerate() {
+            arena.get_mut(*slot)[..8].copy_from_slice(&number.to_le_bytes());
+        }
+        assert_eq!(arena.allocated_bytes(), 1000_usize.div_ceil(64) * 64 * 48);
+        let moved = arena.free(slots[3]).expect("the last of a thousand moves");
+        assert_eq!(moved, slots[999]);
+        assert_eq!(arena.get(slots[3])[..8], 999_usize.to_le_bytes());
+        for _ in 0..999 {
+            let last = arena.at_or_after(FIRST).expect("items are left");
+            arena.free(last);
+        }
+        assert_eq!(arena.allocated_bytes(), 0);
+        assert_eq!(arena.at_or_after(FIRST), None);
+    }
+
+    #[test]
+    fn a_large_item_has_its_exact_bytes() {
+        let mut arena = Arena::new();
+        let slot = arena.allocate(5000).expect("there is room");
+        assert_eq!(arena.get(slot).len(), 5000);
+        assert!(arena.same_class(slot, 5000) && !arena.same_class(slot, 4999));
+        assert_eq!(arena.free(slot), None);
+        assert_eq!(arena.allocated_bytes(), 0);
+    }
+}

@@ -1,0 +1,390 @@
+//! From a hash to the slots that may hold its key: linear hashing over lines of one cache line.
+//!
+//! A line holds twelve one-byte tags and twelve slots, and the number of an overflow line. The
+//! table grows and shrinks by one line at a time (Litwin, "Linear Hashing", VLDB 1980), so no
+//! request ever waits for a rehash and there is no half-empty doubled table: hashbrown, which
+//! doubles, was put aside for that. Not here: keys, which the caller compares (`store`).
+
+/// Slots in a line.
+const WAYS: usize = 12;
+/// The table grows above this many items a line on average, and shrinks below half of it. At 8 of
+/// 12 about one item in thirty lies in an overflow line.
+const ITEMS_PER_LINE: usize = 8;
+/// No overflow line follows.
+const NONE: u32 = 0;
+
+/// One cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line {
+    /// 0 is free; used places come first.
+    tags: [u8; WAYS],
+    slots: [u32; WAYS],
+    /// One more than the number of the overflow line.
+    next: u32,
+}
+
+impl Line {
+    const EMPTY: Self = Self { tags: [0; WAYS], slots: [0; WAYS], next: NONE };
+
+    fn used(&self) -> usize {
+        self.tags.iter().take_while(|tag| **tag != 0).count()
+    }
+}
+
+/// Lines in chunks of one page, so that growing never copies them.
+struct Lines {
+    chunks: Vec<Box<[Line]>>,
+    len: usize,
+}
+
+const CHUNK_SHIFT: u32 = 6;
+const CHUNK_LINES: usize = 1 << CHUNK_SHIFT;
+
+impl Lines {
+    fn get(&self, number: usize) -> &Line {
+        &self.chunks[number >> CHUNK_SHIFT][number & (CHUNK_LINES - 1)]
+    }
+
+    fn get_mut(&mut self, number: usize) -> &mut Line {
+        &mut self.chunks[number >> CHUNK_SHIFT][number & (CHUNK_LINES - 1)]
+    }
+
+    fn push(&mut self) -> usize {
+        if self.len == self.chunks.len() * CHUNK_LINES {
+            self.chunks.push(vec![Line::EMPTY; CHUNK_LINES].into_boxed_slice());
+        }
+        *self.get_mut(self.len) = Line::EMPTY;
+        self.len += 1;
+        self.len - 1
+    }
+
+    fn pop(&mut self) {
+        self.len -= 1;
+        if self.len == (self.chunks.len() - 1) * CHUNK_LINES {
+            self.chunks.pop();
+        }
+    }
+}
+
+/// Slots by hash. Two keys of one hash are two entries; the caller tells them apart.
+pub(crate) struct Index {
+    /// `1 << level` or more, less than twice that.
+    lines: Lines,
+    level: u32,
+    overflow: Lines,
+    /// Overflow lines not in use, linked by `next`.
+    free_overflow: u32,
+    overflow_used: usize,
+    len: usize,
+}
+
+/// Where an entry lies: good until the next change of the index.
+#[derive(Clone, Copy)]
+enum Place {
+    Main(usize),
+    Overflow(usize),
+}
+
+fn tag_of(hash: u64) -> u8 {
+    // The low bits choose the line and the high ones the shard: take the tag between them.
+    ((hash >> 40) as u8).max(1)
+}
+
+impl Index {
+    pub(crate) fn new() -> Self {
+        let mut lines = Lines { chunks: Vec::new(), len: 0 };
+        lines.push();
+        let overflow = Lines { chunks: Vec::new(), len: 0 };
+        Self { lines, level: 0, overflow, free_overflow: NONE, overflow_used: 0, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Lines without overflow: what [`Index::candidates`] counts to.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.len
+    }
+
+    /// Bytes taken from the allocator.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        (self.lines.chunks.len() + self.overflow.chunks.len()) * CHUNK_LINES * size_of::<Line>()
+    }
+
+    fn line_of(&self, hash: u64) -> usize {
+        let wide = hash as usize & ((2 << self.level) - 1);
+        if wide < self.lines.len { wide } else { wide & ((1 << self.level) - 1) }
+    }
+
+    fn at(&self, place: Place) -> &Line {
+        match place {
+            Place::Main(number) => self.lines.get(number),
+            Place::Overflow(number) => self.overflow.get(number),
+        }
+    }
+
+    fn at_mut(&mut self, place: Place) -> &mut Line {
+        match place {
+            Place::Main(number) => self.lines.get_mut(number),
+            Place::Overflow(number) => self.overflow.get_mut(number),
+        }
+    }
+
+    /// The first slot under `hash` for which `is_it` holds.
+    pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let tag = tag_of(hash);
+        let mut line = self.lines.get(self.line_of(hash));
+        loop {
+            for way in 0..WAYS {
+                if line.tags[way] == tag && is_it(line.slots[way]) {
+                    return Some(line.slots[way]);
+                }
+            }
+            line = self.overflow.get(line.next.checked_sub(1)? as usize);
+        }
+    }
+
+    /// Adds `slot` under `hash`. `rehash` tells the hash of a slot's key, for the line that is
+    /// split to make room.
+    pub(crate) fn insert(&mut self, hash: u64, slot: u32, rehash: impl Fn(u32) -> u64) {
+        self.len += 1;
+        self.put(self.line_of(hash), tag_of(hash), slot);
+        if self.len > self.lines.len * ITEMS_PER_LINE {
+            self.grow(rehash);
+        }
+    }
+
+    fn put(&mut self, line: usize, tag: u8, slot: u32) {
+        let mut place = Place::Main(line);
+        loop {
+            let line = self.at_mut(place);
+            let used = line.used();
+            if used < WAYS {
+                line.tags[used] = tag;
+                line.slots[used] = slot;
+                return;
+            }
+            place = Place::Overflow(match line.next {
+                NONE => self.extend(place),
+                next => next as usize - 1,
+            });
+        }
+    }
+
+    /// Hangs a new overflow line behind `place`.
+    fn extend(&mut self, place: Place) -> usize {
+        let number = match self.free_overflow {
+            NONE => self.overflow.push(),
+            free => {
+                let line = self.overflow.get_mut(free as usize - 1);
+                self.free_overflow = line.next;
+                *line = Line::EMPTY;
+                free as usize - 1
+            }
+        };
+        self.overflow_used += 1;
+        self.at_mut(place).next = number as u32 + 1;
+        number
+    }
+
+    /// Changes the entry of `hash` that says `from` to say `to`.
+    pub(crate) fn relocate(&mut self, hash: u64, from: u32, to: u32) {
+        let (place, way) = self.locate(hash, from);
+        self.at_mut(place).slots[way] = to;
+    }
+
+    fn locate(&self, hash: u64, slot: u32) -> (Place, usize) {
+        let tag = tag_of(hash);
+        let mut place = Place::Main(self.line_of(hash));
+        loop {
+            let line = self.at(place);
+            let way = (0..WAYS).find(|way| line.tags[*way] == tag && line.slots[*way] == slot);
+            if let Some(way) = way {
+                return (place, way);
+            }
+            assert!(line.next != NONE, "every item is in the index");
+            place = Place::Overflow(line.next as usize - 1);
+        }
+    }
+
+    /// Removes the entry of `hash` that says `slot`.
+    pub(crate) fn remove(&mut self, hash: u64, slot: u32) {
+        let (hole, way) = self.locate(hash, slot);
+        self.len -= 1;
+        // The last entry of the chain fills the hole, so that used places stay first.
+        let mut last = hole;
+        while self.at(last).next != NONE {
+            last = Place::Overflow(self.at(last).next as usize - 1);
+        }
+        let end = self.at(last).used() - 1;
+        let (tag, moved) = (self.at(last).tags[end], self.at(last).slots[end]);
+        let line = self.at_mut(hole);
+        line.tags[way] = tag;
+        line.slots[way] = moved;
+        self.at_mut(last).tags[end] = 0;
+        if end == 0
+            && let Place::Overflow(number) = last
+        {
+            let before = self.before(hash, number);
+            self.at_mut(before).next = NONE;
+            self.release(number);
+        }
+        if self.lines.len > 1 && self.len < self.lines.len * ITEMS_PER_LINE / 2 {
+            self.shrink();
+        }
+    }
+
+    /// The line whose overflow is `number`.
+    fn before(&self, hash: u64, number: usize) -> Place {
+        let mut place = Place::Main(self.line_of(hash));
+        while self.at(place).next as usize != number + 1 {
+            place = Place::Overflow(self.at(place).next as usize - 1);
+        }
+        place
+    }
+
+    fn release(&mut self, number: usize) {
+        self.overflow.get_mut(number).next = self.free_overflow;
+        self.free_overflow = number as u32 + 1;
+        self.overflow_used -= 1;
+        // Free lines lie anywhere, so the memory goes back only once none is in use.
+        if self.overflow_used == 0 {
+            self.overflow = Lines { chunks: Vec::new(), len: 0 };
+            self.free_overflow = NONE;
+        }
+    }
+
+    /// Takes all entries out of a line and its overflow.
+    fn drain(&mut self, line: usize) -> Vec<(u8, u32)> {
+        let mut entries = Vec::with_capacity(2 * WAYS);
+        let mut place = Place::Main(line);
+        loop {
+            let taken = std::mem::replace(self.at_mut(place), Line::EMPTY);
+            let used = taken.used();
+            entries.extend(taken.tags.into_iter().zip(taken.slots).take(used));
+            if let Place::Overflow(number) = place {
+                self.release(number);
+            }
+            match taken.next {
+                NONE => return entries,
+                next => place = Place::Overflow(next as usize - 1),
+            }
+        }
+    }
+
+    /// Adds a line and moves to it what belongs there from the one line it is split off.
+    fn grow(&mut self, rehash: impl Fn(u32) -> u64) {
+        let new = self.lines.push();
+        let old = new - (1 << self.level);
+        for (tag, slot) in self.drain(old) {
+            let keep = rehash(slot) as usize & (1 << self.level) == 0;
+            self.put(if keep { old } else { new }, tag, slot);
+        }
+        if self.lines.len == 2 << self.level {
+            self.level += 1;
+        }
+    }
+
+    /// Takes the last line away and moves its entries to the line it was split off.
+    fn shrink(&mut self) {
+        if self.lines.len == 1 << self.level {
+            self.level -= 1;
+        }
+        let last = self.lines.len - 1;
+        for (tag, slot) in self.drain(last) {
+            self.put(last - (1 << self.level), tag, slot);
+        }
+        self.lines.pop();
+    }
+
+    /// The slots of line number `line` and its overflow, in no order: a random handful of items,
+    /// because hashes place them.
+    pub(crate) fn candidates(&self, line: usize) -> impl Iterator<Item = u32> {
+        let mut next = Some(self.lines.get(line));
+        std::iter::from_fn(move || {
+            let line = next?;
+            next = line.next.checked_sub(1).map(|number| self.overflow.get(number as usize));
+            Some(line)
+        })
+        .flat_map(|line| line.slots.iter().copied().take(line.used()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A hash that collides often, so that chains form.
+    fn spread(slot: u32) -> u64 {
+        u64::from(slot % 97).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn found(index: &Index, slot: u32) -> bool {
+        index.find(spread(slot), |candidate| candidate == slot) == Some(slot)
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_map_holds(steps in prop::collection::vec((0_u32..3000, any::<bool>()), 1..3000)) {
+            let mut index = Index::new();
+            let mut twin = BTreeSet::new();
+            for (slot, wanted) in steps {
+                match (wanted, twin.contains(&slot)) {
+                    (true, false) => {
+                        index.insert(spread(slot), slot, spread);
+                        twin.insert(slot);
+                    }
+                    (false, true) => {
+                        index.remove(spread(slot), slot);
+                        twin.remove(&slot);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(index.len(), twin.len());
+            }
+            for slot in 0..3000 {
+                prop_assert_eq!(found(&index, slot), twin.contains(&slot));
+            }
+            let mut all: Vec<u32> =
+                (0..index.lines()).flat_map(|line| index.candidates(line).collect::<Vec<_>>()).collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn emptied_it_is_as_small_as_new() {
+        let hasher = crate::store::KeyHasher::new([1, 2, 3, 4]);
+        let hash = |slot: u32| hasher.hash(&slot.to_le_bytes());
+        let mut index = Index::new();
+        let fresh = index.allocated_bytes();
+        for slot in 0..100_000 {
+            index.insert(hash(slot), slot, hash);
+        }
+        let full = index.allocated_bytes();
+        assert!(full < 100_000 * 11, "{full} bytes for 100,000 items");
+        for slot in 0..100_000 {
+            assert!(index.find(hash(slot), |candidate| candidate == slot).is_some());
+            index.remove(hash(slot), slot);
+        }
+        assert_eq!(index.len(), 0);
+        assert!(index.allocated_bytes() <= fresh + 4096, "{}", index.allocated_bytes());
+    }
+
+    #[test]
+    fn relocation_changes_one_entry() {
+        let mut index = Index::new();
+        for slot in 0..500 {
+            index.insert(spread(slot), slot, spread);
+        }
+        index.relocate(spread(7), 7, 7 + 97 * 1000);
+        assert!(!found(&index, 7));
+        assert!(found(&index, 7 + 97 * 1000));
+    }
+}

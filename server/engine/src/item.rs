@@ -1,0 +1,264 @@
+//! An item as bytes: one run of memory holding figures, key and value.
+//!
+//! ```text
+//! 0        8       12      16         21    22       23        23+n       23+n+k
+//! | cas u64 | flags | access | deadline | bits | k = key | number n | key k bytes | value |
+//!             u32     u32      40 bits    u8     bytes u8  u32 or u64               (blob)
+//! ```
+//!
+//! `number` is the count itself in 4 or 8 bytes, or for a blob the length of its value. A counter
+//! with a 20-byte key takes 47 bytes. Not here: where items lie (`arena`), how they are found
+//! (`index`).
+
+use protocol::Value;
+
+use crate::time::{Deadline, Now};
+
+const FLAGS: usize = 8;
+const ACCESS: usize = 12;
+const DEADLINE: usize = 16;
+const BITS: usize = 21;
+const KEY_BYTES: usize = 22;
+const NUMBER: usize = 23;
+
+/// The last two bits of `bits` tell the layout.
+const LAYOUT_MASK: u8 = 0b11;
+
+/// What is kept behind the figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// A value of so many bytes.
+    Blob(usize),
+    /// A count up to `u32::MAX`.
+    Narrow,
+    /// Any count.
+    Wide,
+}
+
+impl Layout {
+    /// The layout that holds `value`.
+    pub(crate) fn of(value: Value<'_>) -> Self {
+        match value {
+            Value::Bytes(bytes) => Self::Blob(bytes.len()),
+            Value::Number(number) if u32::try_from(number).is_ok() => Self::Narrow,
+            Value::Number(_) => Self::Wide,
+        }
+    }
+
+    /// Size of an item with a key of `key_bytes`.
+    pub(crate) fn item_bytes(self, key_bytes: usize) -> usize {
+        let behind_key = if let Self::Blob(bytes) = self { bytes } else { 0 };
+        NUMBER + self.number_bytes() + key_bytes + behind_key
+    }
+
+    fn number_bytes(self) -> usize {
+        if self == Self::Wide { 8 } else { 4 }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Blob(_) => 0,
+            Self::Narrow => 1,
+            Self::Wide => 2,
+        }
+    }
+}
+
+/// One-bit marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark(u8);
+
+impl Mark {
+    /// Fetched at least once.
+    pub(crate) const FETCHED: Self = Self(0b0000_0100);
+    /// Invalidated: answered as stale.
+    pub(crate) const STALE: Self = Self(0b0000_1000);
+    /// A client has been told to recache it.
+    pub(crate) const WON: Self = Self(0b0001_0000);
+    /// The key came in base64.
+    pub(crate) const BASE64: Self = Self(0b0010_0000);
+}
+
+/// The figures of an item that are not its key or value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) cas: u64,
+    pub(crate) client_flags: u32,
+    pub(crate) deadline: Deadline,
+    pub(crate) marks: u8,
+}
+
+impl Figures {
+    pub(crate) fn new(cas: u64, client_flags: u32, deadline: Deadline) -> Self {
+        Self { cas, client_flags, deadline, marks: 0 }
+    }
+
+    pub(crate) fn mark(mut self, mark: Mark, on: bool) -> Self {
+        if on {
+            self.marks |= mark.0;
+        } else {
+            self.marks &= !mark.0;
+        }
+        self
+    }
+}
+
+/// When an item was last used, in tenths of a second on the monotonic clock; wraps after 13 years,
+/// which costs at worst one wrong choice of what to evict.
+fn access_time(now: Now) -> u32 {
+    (now.mono.millis() / 100) as u32
+}
+
+/// An item to look at.
+#[derive(Clone, Copy)]
+pub(crate) struct Item<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Item<'a> {
+    fn read<const N: usize>(self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.0[at..at + N]);
+        bytes
+    }
+
+    pub(crate) fn cas(self) -> u64 {
+        u64::from_le_bytes(self.read(0))
+    }
+
+    pub(crate) fn client_flags(self) -> u32 {
+        u32::from_le_bytes(self.read(FLAGS))
+    }
+
+    pub(crate) fn deadline(self) -> Deadline {
+        Deadline::from_bytes(self.read(DEADLINE))
+    }
+
+    /// Seconds since the last use.
+    pub(crate) fn idle_seconds(self, now: Now) -> u32 {
+        self.idle(now) / 10
+    }
+
+    /// Tenths of a second since the last use: the greater, the sooner evicted.
+    pub(crate) fn idle(self, now: Now) -> u32 {
+        access_time(now).wrapping_sub(u32::from_le_bytes(self.read(ACCESS)))
+    }
+
+    pub(crate) fn has(self, mark: Mark) -> bool {
+        self.0[BITS] & mark.0 != 0
+    }
+
+    pub(crate) fn figures(self) -> Figures {
+        Figures {
+            cas: self.cas(),
+            client_flags: self.client_flags(),
+            deadline: self.deadline(),
+            marks: self.0[BITS] & !LAYOUT_MASK,
+        }
+    }
+
+    pub(crate) fn layout(self) -> Layout {
+        match self.0[BITS] & LAYOUT_MASK {
+            0 => Layout::Blob(u32::from_le_bytes(self.read(NUMBER)) as usize),
+            1 => Layout::Narrow,
+            _ => Layout::Wide,
+        }
+    }
+
+    fn key_start(self) -> usize {
+        NUMBER + if self.0[BITS] & LAYOUT_MASK == 2 { 8 } else { 4 }
+    }
+
+    pub(crate) fn key(self) -> &'a [u8] {
+        let start = self.key_start();
+        &self.0[start..start + usize::from(self.0[KEY_BYTES])]
+    }
+
+    pub(crate) fn value(self) -> Value<'a> {
+        match self.layout() {
+            Layout::Narrow => Value::Number(u64::from(u32::from_le_bytes(self.read(NUMBER)))),
+            Layout::Wide => Value::Number(u64::from_le_bytes(self.read(NUMBER))),
+            Layout::Blob(bytes) => {
+                let start = self.key_start() + usize::from(self.0[KEY_BYTES]);
+                Value::Bytes(&self.0[start..start + bytes])
+            }
+        }
+    }
+
+    /// What it takes in memory, without rounding.
+    pub(crate) fn bytes(self) -> usize {
+        self.layout().item_bytes(usize::from(self.0[KEY_BYTES]))
+    }
+}
+
+/// An item to change. The slot may be longer than the item.
+pub(crate) struct ItemMut<'a>(pub(crate) &'a mut [u8]);
+
+impl ItemMut<'_> {
+    /// Writes a whole item over whatever was there.
+    pub(crate) fn fill(&mut self, now: Now, figures: Figures, key: &[u8], value: Value<'_>) {
+        let layout = Layout::of(value);
+        let slot = &mut *self.0;
+        slot[BITS] = layout.code();
+        slot[KEY_BYTES] = key.len() as u8;
+        let key_start = NUMBER + layout.number_bytes();
+        slot[key_start..key_start + key.len()].copy_from_slice(key);
+        let value_start = key_start + key.len();
+        match value {
+            Value::Number(_) => self.set_number_of(layout, value),
+            Value::Bytes(bytes) => {
+                self.0[NUMBER..NUMBER + 4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+                self.0[value_start..value_start + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        self.set_figures(figures);
+        self.touch(now);
+    }
+
+    fn set_number_of(&mut self, layout: Layout, value: Value<'_>) {
+        let Value::Number(number) = value else { return };
+        match layout {
+            Layout::Narrow => {
+                self.0[NUMBER..NUMBER + 4].copy_from_slice(&(number as u32).to_le_bytes());
+            }
+            Layout::Wide => self.0[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes()),
+            Layout::Blob(_) => {}
+        }
+    }
+
+    /// Changes the count of a counter; false when it does not fit the item's layout.
+    pub(crate) fn set_number(&mut self, number: u64) -> bool {
+        let layout = Item(self.0).layout();
+        let fits = match layout {
+            Layout::Blob(_) => false,
+            Layout::Narrow => u32::try_from(number).is_ok(),
+            Layout::Wide => true,
+        };
+        if fits {
+            self.set_number_of(layout, Value::Number(number));
+        }
+        fits
+    }
+
+    pub(crate) fn set_figures(&mut self, figures: Figures) {
+        self.set_cas(figures.cas);
+        self.0[FLAGS..FLAGS + 4].copy_from_slice(&figures.client_flags.to_le_bytes());
+        self.set_deadline(figures.deadline);
+        self.0[BITS] = self.0[BITS] & LAYOUT_MASK | figures.marks;
+    }
+
+    pub(crate) fn set_cas(&mut self, cas: u64) {
+        self.0[..FLAGS].copy_from_slice(&cas.to_le_bytes());
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.0[DEADLINE..BITS].copy_from_slice(&deadline.to_bytes());
+    }
+
+    pub(crate) fn set_mark(&mut self, mark: Mark) {
+        self.0[BITS] |= mark.0;
+    }
+
+    /// Notes that the item is used now.
+    pub(crate) fn touch(&mut self, now: Now) {
+        self.0[ACCESS..DEADLINE].copy_from_slice(&access_time(now).to_le_bytes());
+    }
+}

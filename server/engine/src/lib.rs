@@ -1,0 +1,32 @@
+//! The counters and items behind Tollgate: state, time and command in, outcome out.
+//!
+//! Here: one shard of the store and what each command does to it. Not here: bytes on the wire
+//! (`protocol`), locks, clocks and sockets (`server`).
+//!
+//! ```
+//! use std::sync::Arc;
+//! use engine::{Budget, Engine, KeyHasher, Now, Options};
+//! # use tollgate_engine as engine;
+//! use protocol::{Command, Exptime, Key, Operation, Outcome};
+//!
+//! let hasher = KeyHasher::new([1, 2, 3, 4]);
+//! let budget = Arc::new(Budget::new(64 << 20));
+//! let mut engine = Engine::new(hasher.clone(), budget, Options::default());
+//! let key = Key::plain(b"hits").expect("four bytes are a key");
+//! let command = Command { key, operation: Operation::Touch(Exptime(60)) };
+//! let outcome = engine.apply(Now::at_ms(1000), hasher.hash(b"hits"), &command);
+//! assert_eq!(outcome, Outcome::NotFound);
+//! ```
+
+mod apply;
+mod arena;
+mod index;
+mod item;
+mod record;
+mod store;
+mod time;
+
+pub use apply::{Engine, Options};
+pub use record::Record;
+pub use store::{Budget, KeyHasher, Losses};
+pub use time::{Nanos, Now};

@@ -1,0 +1,53 @@
+//! What of an item outlives the process: the content of a snapshot, without its encoding.
+//!
+//! Not here: the file (`server/src/snapshot.rs`).
+
+use protocol::Value;
+
+use crate::item::{Figures, Item, Mark};
+use crate::time::{Deadline, Now};
+
+/// An item as it is saved. Times are relative: instants mean nothing to another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The value; a counter stays a counter.
+    pub value: Value<'a>,
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Milliseconds left; `None` for an item that stays.
+    pub left_ms: Option<u64>,
+    /// Marked stale.
+    pub stale: bool,
+    /// A client has been told to recache it.
+    pub won: bool,
+    /// The key came in base64.
+    pub base64: bool,
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn of(item: Item<'a>, now: Now) -> Self {
+        Self {
+            key: item.key(),
+            value: item.value(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            left_ms: item.deadline().left_ms(now),
+            stale: item.has(Mark::STALE),
+            won: item.has(Mark::WON),
+            base64: item.has(Mark::BASE64),
+        }
+    }
+
+    pub(crate) fn figures(&self, now: Now) -> Figures {
+        let deadline =
+            self.left_ms.map_or(Deadline::NEVER, |left_ms| Deadline::after_ms(now, left_ms));
+        Figures::new(self.cas, self.client_flags, deadline)
+            .mark(Mark::STALE, self.stale)
+            .mark(Mark::WON, self.won)
+            .mark(Mark::BASE64, self.base64)
+    }
+}

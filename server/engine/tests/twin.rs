@@ -1,0 +1,561 @@
+//! The engine against a naive twin: a `BTreeMap` of plain items, every rule written out the slow
+//! way from memcached's documentation.
+//!
+//! Not here: what the table and the arena promise by themselves (their own unit tests).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use protocol::{
+    Arithmetic, Bounds, Command, Delete, Exptime, Get, ItemView, Key, Operation, Outcome, Set,
+    SetMode,
+};
+use tollgate_engine::{Budget, Engine, KeyHasher, Now, Options};
+
+/// An outcome that owns its bytes, so that two can be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Plain(&'static str),
+    Item(&'static str, Box<SeenItem>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SeenItem {
+    value: Vec<u8>,
+    client_flags: u32,
+    cas: u64,
+    ttl_seconds: Option<u32>,
+    former_ttl_seconds: Option<u32>,
+    idle_seconds: u32,
+    marks: [bool; 6],
+}
+
+fn seen(outcome: &Outcome<'_>) -> Seen {
+    let item = |name, item: &ItemView<'_>| {
+        let mut value = Vec::new();
+        item.value.write(&mut value);
+        assert_eq!(value.len(), item.value.len());
+        Seen::Item(
+            name,
+            Box::new(SeenItem {
+                value,
+                client_flags: item.client_flags,
+                cas: item.cas,
+                ttl_seconds: item.ttl_seconds,
+                former_ttl_seconds: item.former_ttl_seconds,
+                idle_seconds: item.idle_seconds,
+                marks: [
+                    item.fetched,
+                    item.stale,
+                    item.won,
+                    item.already_won,
+                    item.base64,
+                    item.value_unwanted,
+                ],
+            }),
+        )
+    };
+    match outcome {
+        Outcome::Hit(view) => item("hit", view),
+        Outcome::Vivified(view) => item("vivified", view),
+        Outcome::Stored(view) => item("stored", view),
+        Outcome::Number(view) => item("number", view),
+        Outcome::Miss => Seen::Plain("miss"),
+        Outcome::NotStored => Seen::Plain("not stored"),
+        Outcome::Exists => Seen::Plain("exists"),
+        Outcome::NotFound => Seen::Plain("not found"),
+        Outcome::Deleted => Seen::Plain("deleted"),
+        Outcome::Touched => Seen::Plain("touched"),
+        Outcome::NonNumeric => Seen::Plain("non-numeric"),
+        Outcome::TooLarge => Seen::Plain("too large"),
+        Outcome::OutOfMemory => Seen::Plain("out of memory"),
+    }
+}
+
+#[derive(Debug, Clone)]
+struct TwinItem {
+    value: Vec<u8>,
+    client_flags: u32,
+    cas: u64,
+    ends_ms: Option<u64>,
+    used_ms: u64,
+    fetched: bool,
+    stale: bool,
+    won: bool,
+    base64: bool,
+}
+
+#[derive(Default)]
+struct Twin {
+    items: BTreeMap<Vec<u8>, TwinItem>,
+    last_cas: u64,
+    flush_ms: Option<u64>,
+}
+
+fn ends(now: Now, exptime: Exptime) -> Option<u64> {
+    let now_ms = now.mono.0 / 1_000_000;
+    match i64::from(exptime.0) {
+        0 => None,
+        negative if negative < 0 => Some(now_ms),
+        relative if relative <= 2_592_000 => Some(now_ms + relative as u64 * 1000),
+        absolute => {
+            let left_ms = absolute * 1000 - now.unix_ms as i64;
+            Some(now_ms + left_ms.max(0) as u64)
+        }
+    }
+}
+
+/// The number a value is, by trimming and parsing; written without looking at the engine's way.
+fn number_in(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let text = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+    let text = text.split([' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\0']).next()?;
+    let text = text.strip_prefix('+').unwrap_or(text);
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+impl Twin {
+    fn cas(&mut self, explicit: Option<u64>) -> u64 {
+        explicit.unwrap_or_else(|| {
+            self.last_cas += 1;
+            self.last_cas
+        })
+    }
+
+    fn forget_the_past(&mut self, now: Now) {
+        let now_ms = now.mono.0 / 1_000_000;
+        if self.flush_ms.is_some_and(|at| at <= now_ms) {
+            self.items.clear();
+            self.flush_ms = None;
+        }
+        self.items.retain(|_, item| item.ends_ms.is_none_or(|at| at > now_ms));
+    }
+
+    fn flush(&mut self, now: Now, delay: Exptime) {
+        self.forget_the_past(now);
+        self.flush_ms = None;
+        if delay.0 > 0 {
+            self.flush_ms = ends(now, delay);
+        } else {
+            self.items.clear();
+        }
+    }
+
+    fn show(&self, name: &'static str, now: Now, key: &[u8], before: Option<&TwinItem>) -> Seen {
+        let now_ms = now.mono.0 / 1_000_000;
+        let item = &self.items[key];
+        let left = |item: &TwinItem| {
+            item.ends_ms.map(|at| at.saturating_sub(now_ms).div_ceil(1000) as u32)
+        };
+        let earlier = before.unwrap_or(item);
+        Seen::Item(
+            name,
+            Box::new(SeenItem {
+                value: item.value.clone(),
+                client_flags: item.client_flags,
+                cas: item.cas,
+                ttl_seconds: left(item),
+                former_ttl_seconds: left(earlier),
+                idle_seconds: ((now_ms / 100 - earlier.used_ms / 100) / 10) as u32,
+                marks: [earlier.fetched, item.stale, false, false, item.base64, false],
+            }),
+        )
+    }
+
+    fn apply(&mut self, now: Now, key: &[u8], operation: &Operation<'_>, bounds: Bounds) -> Seen {
+        self.forget_the_past(now);
+        match operation {
+            Operation::Get(get) => self.get(now, key, get),
+            Operation::Set(set) => self.set(now, key, set, bounds),
+            Operation::Delete(delete) => self.delete(now, key, delete),
+            Operation::Arithmetic(arithmetic) => self.count(now, key, arithmetic),
+            Operation::Touch(exptime) => match self.items.get_mut(key) {
+                None => Seen::Plain("not found"),
+                Some(item) => {
+                    item.ends_ms = ends(now, *exptime);
+                    item.used_ms = now.mono.0 / 1_000_000;
+                    Seen::Plain("touched")
+                }
+            },
+            Operation::Inspect if self.items.contains_key(key) => self.show("hit", now, key, None),
+            Operation::Inspect => Seen::Plain("miss"),
+            Operation::TooLarge => {
+                self.items.remove(key);
+                Seen::Plain("too large")
+            }
+        }
+    }
+
+    fn new_item(
+        &mut self,
+        now: Now,
+        value: &[u8],
+        exptime: Exptime,
+        new_cas: Option<u64>,
+        base64: bool,
+    ) -> TwinItem {
+        TwinItem {
+            value: value.to_vec(),
+            client_flags: 0,
+            cas: self.cas(new_cas),
+            ends_ms: ends(now, exptime),
+            used_ms: now.mono.0 / 1_000_000,
+            fetched: false,
+            stale: false,
+            won: false,
+            base64,
+        }
+    }
+
+    fn get(&mut self, now: Now, key: &[u8], get: &Get) -> Seen {
+        let now_ms = now.mono.0 / 1_000_000;
+        let Some(before) = self.items.get(key).cloned() else {
+            let Some(exptime) = get.vivify else { return Seen::Plain("miss") };
+            let mut item = self.new_item(now, b"", exptime, get.new_cas, get.base64);
+            item.won = true;
+            self.items.insert(key.to_vec(), item);
+            let mut seen = self.show("vivified", now, key, None);
+            if let Seen::Item(_, item) = &mut seen {
+                item.marks[2] = true;
+            }
+            return seen;
+        };
+        let left_s = before.ends_ms.map(|at| (at - now_ms).div_ceil(1000) as i64);
+        let soon = match (get.recache, left_s) {
+            (Some(seconds), Some(left)) => left < i64::from(seconds),
+            _ => false,
+        };
+        let wins = !before.won && (before.stale || soon);
+        let item = self.items.get_mut(key).expect("it was just there");
+        item.won |= wins;
+        if let Some(exptime) = get.touch {
+            item.ends_ms = ends(now, exptime);
+        }
+        if !get.no_bump {
+            item.fetched = true;
+            item.used_ms = now_ms;
+        }
+        let unwanted = get.unless_cas == Some(before.cas);
+        let mut seen = self.show("hit", now, key, Some(&before));
+        if let Seen::Item(_, item) = &mut seen {
+            item.marks[2] = wins;
+            item.marks[3] = before.won;
+            item.marks[5] = unwanted;
+        }
+        seen
+    }
+
+    fn set(&mut self, now: Now, key: &[u8], set: &Set<'_>, bounds: Bounds) -> Seen {
+        let old = self.items.get(key).cloned();
+        let extends = matches!(set.mode, SetMode::Append | SetMode::Prepend);
+        match (&old, set.mode) {
+            (Some(_), SetMode::Add) => {
+                self.items.get_mut(key).expect("it is there").used_ms = now.mono.0 / 1_000_000;
+                return Seen::Plain("not stored");
+            }
+            (None, SetMode::Replace) => return Seen::Plain("not stored"),
+            (None, _) if extends && set.vivify.is_none() => return Seen::Plain("not stored"),
+            _ => {}
+        }
+        let mut stale = false;
+        if let Some(unique) = set.compare_cas {
+            match &old {
+                None => return Seen::Plain("not found"),
+                Some(item) if item.cas == unique => {}
+                Some(item) if set.invalidate && unique < item.cas => stale = true,
+                Some(_) => return Seen::Plain("exists"),
+            }
+        }
+        let item = if let (true, Some(old)) = (extends, &old) {
+            let value = match set.mode {
+                SetMode::Append => [&old.value[..], set.value].concat(),
+                _ => [set.value, &old.value[..]].concat(),
+            };
+            if !bounds.fits(key.len(), value.len()) {
+                return Seen::Plain("not stored");
+            }
+            let fresh = self.new_item(now, &value, set.exptime, set.new_cas, old.base64);
+            TwinItem {
+                client_flags: old.client_flags,
+                ends_ms: old.ends_ms,
+                fetched: old.fetched,
+                ..fresh
+            }
+        } else {
+            let exptime = match set.vivify {
+                Some(exptime) if extends => exptime,
+                _ => set.exptime,
+            };
+            let mut item = self.new_item(now, set.value, exptime, set.new_cas, set.base64);
+            item.client_flags = set.client_flags;
+            item.stale = stale;
+            item.won = stale && old.is_some_and(|old| old.won);
+            item
+        };
+        self.items.insert(key.to_vec(), item);
+        let mut seen = self.show("stored", now, key, None);
+        clear_fetched(&mut seen, self.items[key].fetched);
+        seen
+    }
+
+    fn delete(&mut self, now: Now, key: &[u8], delete: &Delete) -> Seen {
+        let Some(item) = self.items.get(key).cloned() else { return Seen::Plain("not found") };
+        if delete.compare_cas.is_some_and(|unique| unique != item.cas) {
+            return Seen::Plain("exists");
+        }
+        if !delete.stale && !delete.drop_value {
+            self.items.remove(key);
+            return Seen::Plain("deleted");
+        }
+        let mut item = item;
+        item.cas = self.cas(delete.new_cas);
+        if delete.stale {
+            item.stale = true;
+            item.won = false;
+            item.ends_ms = delete.exptime.map_or(item.ends_ms, |exptime| ends(now, exptime));
+        }
+        if delete.drop_value {
+            item.value.clear();
+            item.client_flags = 0;
+            item.used_ms = now.mono.0 / 1_000_000;
+        }
+        self.items.insert(key.to_vec(), item);
+        Seen::Plain("deleted")
+    }
+
+    fn count(&mut self, now: Now, key: &[u8], arithmetic: &Arithmetic) -> Seen {
+        let Some(item) = self.items.get(key).cloned() else {
+            let Some(exptime) = arithmetic.vivify else { return Seen::Plain("not found") };
+            let text = arithmetic.initial.to_string();
+            let item =
+                self.new_item(now, text.as_bytes(), exptime, arithmetic.new_cas, arithmetic.base64);
+            self.items.insert(key.to_vec(), item);
+            return self.show("number", now, key, None);
+        };
+        if arithmetic.compare_cas.is_some_and(|unique| unique != item.cas) {
+            return Seen::Plain("exists");
+        }
+        let Some(number) = number_in(&item.value) else { return Seen::Plain("non-numeric") };
+        let wide = i128::from(number)
+            + i128::from(arithmetic.delta) * if arithmetic.decrement { -1 } else { 1 };
+        let number = if arithmetic.decrement { wide.max(0) } else { wide % (1 << 64) };
+        let mut item = item;
+        item.value = number.to_string().into_bytes();
+        item.cas = self.cas(arithmetic.new_cas);
+        item.ends_ms = arithmetic.exptime.map_or(item.ends_ms, |exptime| ends(now, exptime));
+        item.used_ms = now.mono.0 / 1_000_000;
+        self.items.insert(key.to_vec(), item);
+        self.show("number", now, key, None)
+    }
+}
+
+fn clear_fetched(seen: &mut Seen, fetched: bool) {
+    if let Seen::Item(_, item) = seen {
+        item.marks[0] = fetched;
+    }
+}
+
+fn any_exptime() -> impl Strategy<Value = Exptime> {
+    prop_oneof![
+        4 => Just(0),
+        6 => 1..5_i32,
+        1 => Just(-1),
+        1 => Just(2_592_000),
+        1 => Just(2_592_001),
+        2 => 1_700_000_000..1_700_000_010_i32,
+        1 => Just(i32::MAX),
+    ]
+    .prop_map(Exptime)
+}
+
+fn any_value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => any::<u64>().prop_map(|number| number.to_string().into_bytes()),
+        4 => (0..20_u64).prop_map(|number| number.to_string().into_bytes()),
+        2 => (u64::from(u32::MAX) - 3..u64::from(u32::MAX) + 3)
+            .prop_map(|number| number.to_string().into_bytes()),
+        2 => "[ +]?0{0,3}[0-9]{0,21}[ x]?".prop_map(String::into_bytes),
+        2 => prop::collection::vec(any::<u8>(), 0..400),
+        1 => prop::collection::vec(any::<u8>(), 1000..3000),
+    ]
+}
+
+fn any_delta() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0..5_u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => Just(1 << 32)]
+}
+
+/// Uniques near those given out, so that some match.
+fn any_cas() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![4 => Just(None), 3 => (0..60_u64).prop_map(Some), 1 => any::<u64>().prop_map(Some)]
+}
+
+fn maybe_exptime() -> impl Strategy<Value = Option<Exptime>> {
+    prop::option::weighted(0.3, any_exptime())
+}
+
+/// A command with its value beside it, because commands borrow.
+#[derive(Debug, Clone)]
+enum Step {
+    Get(Get),
+    Set(SetMode, u32, Exptime, Vec<u8>, Option<u64>, Option<u64>, bool, Option<Exptime>),
+    Delete(Delete),
+    Arithmetic(Arithmetic),
+    Touch(Exptime),
+    Inspect,
+    TooLarge,
+    Flush(Exptime),
+    Sweep(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let mode = prop_oneof![
+        3 => Just(SetMode::Set),
+        1 => Just(SetMode::Add),
+        1 => Just(SetMode::Replace),
+        1 => Just(SetMode::Append),
+        1 => Just(SetMode::Prepend),
+    ];
+    let get = (maybe_exptime(), maybe_exptime(), prop::option::of(0..5_i32), any_cas(), any_cas());
+    let get = (get, any::<bool>()).prop_map(
+        |((touch, vivify, recache, unless_cas, new_cas), no_bump)| {
+            Step::Get(Get { touch, vivify, recache, unless_cas, new_cas, no_bump, base64: no_bump })
+        },
+    );
+    let set = (
+        mode,
+        any::<u32>(),
+        any_exptime(),
+        any_value(),
+        any_cas(),
+        any_cas(),
+        any::<bool>(),
+        maybe_exptime(),
+    )
+        .prop_map(|(mode, flags, exptime, value, compare, new, invalidate, vivify)| {
+            Step::Set(mode, flags, exptime, value, compare, new, invalidate, vivify)
+        });
+    let delete = (any_cas(), any_cas(), any::<bool>(), maybe_exptime(), any::<bool>()).prop_map(
+        |(compare_cas, new_cas, stale, exptime, drop_value)| {
+            Step::Delete(Delete { compare_cas, new_cas, stale, exptime, drop_value })
+        },
+    );
+    let count = (
+        any::<bool>(),
+        any_delta(),
+        maybe_exptime(),
+        any_delta(),
+        maybe_exptime(),
+        any_cas(),
+        any_cas(),
+    )
+        .prop_map(|(decrement, delta, vivify, initial, exptime, compare_cas, new_cas)| {
+            Step::Arithmetic(Arithmetic {
+                decrement,
+                delta,
+                vivify,
+                initial,
+                exptime,
+                compare_cas,
+                new_cas,
+                base64: decrement,
+            })
+        });
+    prop_oneof![
+        6 => get,
+        8 => set,
+        3 => delete,
+        8 => count,
+        2 => any_exptime().prop_map(Step::Touch),
+        2 => Just(Step::Inspect),
+        1 => Just(Step::TooLarge),
+        1 => any_exptime().prop_map(Step::Flush),
+        2 => (0..10_usize).prop_map(Step::Sweep),
+    ]
+}
+
+fn operation(step: &Step) -> Option<Operation<'_>> {
+    Some(match step {
+        Step::Get(get) => Operation::Get(*get),
+        Step::Set(mode, client_flags, exptime, value, compare_cas, new_cas, invalidate, vivify) => {
+            Operation::Set(Set {
+                mode: *mode,
+                client_flags: *client_flags,
+                exptime: *exptime,
+                value,
+                compare_cas: *compare_cas,
+                new_cas: *new_cas,
+                invalidate: *invalidate,
+                vivify: *vivify,
+                base64: false,
+            })
+        }
+        Step::Delete(delete) => Operation::Delete(*delete),
+        Step::Arithmetic(arithmetic) => Operation::Arithmetic(*arithmetic),
+        Step::Touch(exptime) => Operation::Touch(*exptime),
+        Step::Inspect => Operation::Inspect,
+        Step::TooLarge => Operation::TooLarge,
+        Step::Flush(_) | Step::Sweep(_) => return None,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_engine_does_what_a_plain_map_does(
+        steps in prop::collection::vec((0..6_usize, 0..1500_u64, any_step()), 1..80)
+    ) {
+        let keys: Vec<Vec<u8>> = vec![
+            b"a".to_vec(), b"bb".to_vec(), vec![b'k'; 20], vec![b'k'; 21], vec![b'l'; 250], b"z".to_vec(),
+        ];
+        let bounds = Bounds { item_bytes_max: 4096 };
+        let hasher = KeyHasher::new([1, 2, 3, 4]);
+        let budget = Arc::new(Budget::new(64 << 20));
+        let options = Options { bounds, ..Options::default() };
+        let mut engine = Engine::new(hasher.clone(), Arc::clone(&budget), options);
+        let mut twin = Twin::default();
+        let mut now_ms = 1000;
+        for (key, pause_ms, step) in &steps {
+            now_ms += pause_ms;
+            let (now, key) = (Now::at_ms(now_ms), keys[*key].as_slice());
+            match (step, operation(step)) {
+                (Step::Flush(delay), _) => {
+                    engine.flush(now, *delay);
+                    twin.flush(now, *delay);
+                }
+                (Step::Sweep(count), _) => {
+                    engine.sweep(now, *count);
+                }
+                (_, Some(operation)) => {
+                    let expected = twin.apply(now, key, &operation, bounds);
+                    let command = Command { key: Key::plain(key).expect("a key"), operation };
+                    let outcome = engine.apply(now, hasher.hash(key), &command);
+                    prop_assert_eq!(seen(&outcome), expected, "{:?} at {} ms", step, now_ms);
+                }
+                _ => {}
+            }
+        }
+        let now = Now::at_ms(now_ms);
+        twin.forget_the_past(now);
+        // To the end of the round under way, and one round more.
+        while !engine.sweep(now, 1000) {}
+        while !engine.sweep(now, 1000) {}
+        prop_assert_eq!(engine.len(), twin.items.len());
+        let mut records = 0;
+        for record in engine.records(now) {
+            let mut value = Vec::new();
+            record.value.write(&mut value);
+            prop_assert_eq!(&twin.items[record.key].value, &value);
+            records += 1;
+        }
+        prop_assert_eq!(records, twin.items.len());
+        engine.flush(now, Exptime::NEVER);
+        prop_assert_eq!(engine.item_bytes(), 0);
+        drop(engine);
+        prop_assert_eq!(budget.used_bytes(), 0);
+    }
+}

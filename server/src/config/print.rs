@@ -1,0 +1,118 @@
+//! `Config` → TOML, for `--check-config`.
+//!
+//! Here: one line a setting, under the names and units in which a `--config` file takes them, so
+//! that the output read back gives the same server. Not here: reading (`source`).
+//! No setting is a secret today: paths are not, and passwords stay in the file of `-Y`. One that is
+//! must be printed as `"***"`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use toml::Value;
+
+use super::{Config, LogFormat};
+
+impl Config {
+    /// The effective configuration as a `--config` file. Warnings lead as comments.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut page = Page(String::new());
+        for warning in &self.warnings {
+            page.line(&format!("# {warning}"));
+        }
+        self.print_listening(&mut page);
+        self.print_items(&mut page);
+        self.print_clients(&mut page);
+        self.print_process(&mut page);
+        page.0
+    }
+
+    fn print_listening(&self, page: &mut Page) {
+        match &self.unix_socket {
+            Some(socket) => {
+                page.path("unix_socket", Some(&socket.path));
+                page.set("unix_mask", format!("{:o}", socket.mask));
+            }
+            None if self.listen.is_empty() => page.set("port", 0),
+            None => {
+                let addresses: Vec<_> = self.listen.iter().map(ToString::to_string).collect();
+                page.set("listen", addresses);
+            }
+        }
+        if let Some(path) = &self.port_file {
+            page.line(&format!("# MEMCACHED_PORT_FILENAME={}", path.display()));
+        }
+        page.set("listen_backlog", i64::from(self.backlog));
+    }
+
+    fn print_items(&self, page: &mut Page) {
+        page.set("memory_limit", count(self.memory_bytes >> 20));
+        page.set("disable_evictions", !self.evict);
+        page.set("max_item_size", count(self.item_bytes_max as u64));
+        page.path("memory_file", self.snapshot_file.as_deref());
+        page.set("disable_cas", !self.cas);
+        page.set("enable_largepages", self.large_pages);
+        page.set("lock_memory", self.lock_memory);
+    }
+
+    fn print_clients(&self, page: &mut Page) {
+        page.set("conn_limit", count(self.connections_max as u64));
+        page.set("threads", count(self.threads as u64));
+        page.set("max_reqs_per_event", count(self.requests_per_event as u64));
+        let mut options = vec![
+            format!("idle_timeout={}", self.idle_timeout.map_or(0, |idle| idle.as_secs())),
+            if self.connections_fast { "maxconns_fast" } else { "no_maxconns_fast" }.to_owned(),
+            format!("watcher_logbuf_size={}", self.watcher_buffer_bytes >> 10),
+        ];
+        options.extend(self.hashpower.map(|power| format!("hashpower={power}")));
+        page.set("extended", options);
+        page.path("auth_file", self.auth_file.as_deref());
+        page.set("enable_shutdown", self.shutdown_command);
+        page.set("disable_flush_all", !self.flush_all);
+        page.set("disable_dumping", !self.dumping);
+        page.set("disable_watch", !self.watching);
+        if self.detail_enabled {
+            page.set("prefix_delimiter", char::from(self.prefix_delimiter).to_string());
+        }
+    }
+
+    fn print_process(&self, page: &mut Page) {
+        page.set("daemon", self.daemon);
+        if let Some(user) = &self.user {
+            page.set("user", user.as_str());
+        }
+        page.path("pidfile", self.pidfile.as_deref());
+        page.set("enable_coredumps", self.coredumps);
+        page.set("verbose", i64::from(self.log_level.verbosity()));
+        let format = match self.log_format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        page.set("log_format", format);
+    }
+}
+
+/// The file as it grows.
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.0.push_str(line);
+        self.0.push('\n');
+    }
+
+    fn set(&mut self, field: &str, value: impl Into<Value>) {
+        writeln!(self.0, "{field} = {}", value.into()).expect("a String takes every write");
+    }
+
+    fn path(&mut self, field: &str, path: Option<&Path>) {
+        if let Some(path) = path {
+            self.set(field, path.to_string_lossy().into_owned());
+        }
+    }
+}
+
+/// TOML's numbers are signed; every count here has a bound far below.
+fn count(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

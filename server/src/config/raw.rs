@@ -1,0 +1,312 @@
+//! `RawConfig`: settings as written, before defaults and before rules that need two of them.
+//!
+//! Here: every flag with its help text, the clap command, merging two sources. Not here: where the
+//! words come from (`source`), what they add up to (`resolve`). The doc comment of a field is its
+//! line in `--help`. Source of names and units: `memcached -h`, 1.6.18.
+
+use std::path::PathBuf;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use super::extended::Extended;
+use super::listen::ListenList;
+use super::{ConfigError, LogFormat, value};
+
+const LISTENING: &str = "Listening";
+const MEMORY: &str = "Memory and items";
+const CONNECTIONS: &str = "Connections";
+const COMMANDS: &str = "Commands and access";
+const PROCESS: &str = "Process";
+const REPORTS: &str = "Configuration and help";
+const COMPATIBLE: &str = "Accepted for memcached's sake";
+
+/// Marks a flag that takes no value in the help, and yes or no where a source must have one.
+const SWITCH: &str = "YES|NO";
+
+/// Largest memory limit, in megabytes: 16 TiB.
+const MEMORY_MB_MAX: u64 = 1 << 24;
+/// What memcached keeps in a C `int`.
+const INT_MAX: u64 = i32::MAX as u64;
+/// Most worker threads; more is a slip of the finger.
+const THREADS_MAX: u64 = 1024;
+
+/// What one source, or several merged, says. `None` and an empty list are "not said".
+#[derive(Debug, Clone, Default, PartialEq, clap::Parser)]
+#[command(
+    about = None,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    // As getopt_long: a long option may be cut short while it stays unmistakable.
+    infer_long_args = true,
+    // The last of a repeated flag wins.
+    args_override_self = true,
+    // Wider terminals must not change what the help says.
+    term_width = 100,
+)]
+pub struct RawConfig {
+    /// TCP port; 0 is no TCP, -1 any free one [default: 11211]
+    #[arg(short, long, value_name = "NUM", help_heading = LISTENING, value_parser = value::port)]
+    pub(super) port: Option<i32>,
+    /// Addresses, by comma: host, host:port, [v6]:port, tag[x]:host:port [default: 127.0.0.1]
+    #[arg(short, long, help_heading = LISTENING)]
+    #[arg(value_name = "ADDR", value_parser = ListenList::parse)]
+    pub(super) listen: Vec<ListenList>,
+    /// Unix socket to listen on, instead of TCP
+    #[arg(short = 's', long, help_heading = LISTENING)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) unix_socket: Option<PathBuf>,
+    /// Access mask of the Unix socket, octal [default: 700]
+    #[arg(short = 'a', long, help_heading = LISTENING)]
+    #[arg(value_name = "MASK", value_parser = value::mask)]
+    pub(super) unix_mask: Option<u32>,
+    /// Connections that may wait to be accepted [default: 1024]
+    #[arg(short = 'b', long, help_heading = LISTENING)]
+    #[arg(value_name = "NUM", value_parser = value::number::<u32>(0..=INT_MAX))]
+    pub(super) listen_backlog: Option<u32>,
+
+    /// Memory for items, in megabytes [default: 64]
+    #[arg(short, long, help_heading = MEMORY)]
+    #[arg(value_name = "MB", value_parser = value::number::<u64>(1..=MEMORY_MB_MAX))]
+    pub(super) memory_limit: Option<u64>,
+    /// When memory is full, return an error instead of evicting
+    #[arg(short = 'M', long, value_name = SWITCH, help_heading = MEMORY)]
+    pub(super) disable_evictions: Option<bool>,
+    /// Largest item: bytes, or with k, m, g [default: 1m]
+    #[arg(short = 'I', long, help_heading = MEMORY)]
+    #[arg(value_name = "SIZE", value_parser = value::item_bytes)]
+    pub(super) max_item_size: Option<usize>,
+    /// Snapshot file for warm restarts
+    #[arg(short = 'e', long, help_heading = MEMORY)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) memory_file: Option<PathBuf>,
+    /// Keep no CAS ids
+    #[arg(short = 'C', long, value_name = SWITCH, help_heading = MEMORY)]
+    pub(super) disable_cas: Option<bool>,
+    /// Ask for large memory pages
+    #[arg(short = 'L', long, value_name = SWITCH, help_heading = MEMORY)]
+    pub(super) enable_largepages: Option<bool>,
+    /// Lock memory, so that it is never swapped out
+    #[arg(short = 'k', long, value_name = SWITCH, help_heading = MEMORY)]
+    pub(super) lock_memory: Option<bool>,
+
+    /// Most clients at once [default: 1024]
+    #[arg(short = 'c', long, help_heading = CONNECTIONS)]
+    #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=INT_MAX))]
+    pub(super) conn_limit: Option<usize>,
+    /// Worker threads [default: 4]
+    #[arg(short, long, help_heading = CONNECTIONS)]
+    #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=THREADS_MAX))]
+    pub(super) threads: Option<usize>,
+    /// Requests of one client before others get their turn [default: 512]
+    #[arg(short = 'R', long, help_heading = CONNECTIONS)]
+    #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=INT_MAX))]
+    pub(super) max_reqs_per_event: Option<usize>,
+    /// Extended options, by comma: idle_timeout=SECONDS, [no_]maxconns_fast, hashpower=NUM,
+    /// watcher_logbuf_size=KB; memcached's others have no effect
+    #[arg(short = 'o', long, help_heading = CONNECTIONS)]
+    #[arg(value_name = "LIST", value_parser = Extended::parse)]
+    pub(super) extended: Vec<Extended>,
+
+    /// File of user:pass lines that clients must know
+    #[arg(short = 'Y', long, help_heading = COMMANDS)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) auth_file: Option<PathBuf>,
+    /// Let clients stop the server with shutdown
+    #[arg(short = 'A', long, value_name = SWITCH, help_heading = COMMANDS)]
+    pub(super) enable_shutdown: Option<bool>,
+    /// Refuse flush_all
+    #[arg(short = 'F', long, value_name = SWITCH, help_heading = COMMANDS)]
+    pub(super) disable_flush_all: Option<bool>,
+    /// Refuse to list keys
+    #[arg(short = 'X', long, value_name = SWITCH, help_heading = COMMANDS)]
+    pub(super) disable_dumping: Option<bool>,
+    /// Refuse watch
+    #[arg(short = 'W', long, value_name = SWITCH, help_heading = COMMANDS)]
+    pub(super) disable_watch: Option<bool>,
+    /// Count statistics by key prefix, which ends at CHAR [default: off, ":"]
+    #[arg(short = 'D', long, help_heading = COMMANDS)]
+    #[arg(value_name = "CHAR", value_parser = value::delimiter)]
+    pub(super) prefix_delimiter: Option<u8>,
+
+    /// Run in the background
+    #[arg(short, long, value_name = SWITCH, help_heading = PROCESS)]
+    pub(super) daemon: Option<bool>,
+    /// Become this user, by name or number, when started as root
+    #[arg(short, long, value_name = "USER", help_heading = PROCESS, value_parser = value::word)]
+    pub(super) user: Option<String>,
+    /// Write the process id to FILE
+    #[arg(short = 'P', long, help_heading = PROCESS)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) pidfile: Option<PathBuf>,
+    /// Raise the limit on core files
+    #[arg(short = 'r', long, value_name = SWITCH, help_heading = PROCESS)]
+    pub(super) enable_coredumps: Option<bool>,
+    /// Log more: -v info, -vv debug, -vvv trace [default: warnings]
+    #[arg(short, long, help_heading = PROCESS)]
+    #[arg(value_name = "LEVEL", value_parser = value::verbosity)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub(super) verbose: Vec<u8>,
+    /// How log lines are written [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = PROCESS)]
+    pub(super) log_format: Option<LogFormat>,
+
+    /// Read settings from a TOML file
+    #[arg(long, value_name = "FILE", help_heading = REPORTS, value_parser = value::path)]
+    pub(super) config: Option<PathBuf>,
+    /// Read flags from a file like /etc/memcached.conf
+    #[arg(long, value_name = "FILE", help_heading = REPORTS, value_parser = value::path)]
+    pub(super) memcached_conf: Option<PathBuf>,
+    /// Print the effective configuration and exit
+    #[arg(long, help_heading = REPORTS)]
+    pub(super) check_config: bool,
+    /// Print this help and exit
+    #[arg(short, long, help_heading = REPORTS)]
+    pub(super) help: bool,
+    /// Print the version and exit
+    #[arg(short = 'V', long, help_heading = REPORTS)]
+    pub(super) version: bool,
+    /// Print the licence and exit
+    #[arg(short = 'i', long, help_heading = REPORTS)]
+    pub(super) license: bool,
+
+    /// UDP port; only 0, off
+    #[arg(short = 'U', long, help_heading = COMPATIBLE)]
+    #[arg(value_name = "NUM", value_parser = value::udp_port)]
+    pub(super) udp_port: Option<u16>,
+    /// ascii, or auto for the same
+    #[arg(short = 'B', long, help_heading = COMPATIBLE)]
+    #[arg(value_name = "NAME", value_parser = protocol)]
+    pub(super) protocol: Option<Protocol>,
+    /// No effect
+    #[arg(short = 'f', long, help_heading = COMPATIBLE)]
+    #[arg(value_name = "NUM", value_parser = value::growth_factor)]
+    pub(super) slab_growth_factor: Option<f64>,
+    /// No effect
+    #[arg(short = 'n', long, help_heading = COMPATIBLE)]
+    #[arg(value_name = "BYTES", value_parser = value::number::<u32>(1..=INT_MAX))]
+    pub(super) slab_min_size: Option<u32>,
+    /// No effect
+    #[arg(short = 'N', long, alias = "napi_ids", help_heading = COMPATIBLE)]
+    #[arg(value_name = "NUM", value_parser = value::number::<u32>(1..=INT_MAX))]
+    pub(super) napi_ids: Option<u32>,
+    /// Refused: SASL is not built yet
+    #[arg(short = 'S', long, value_name = SWITCH, help_heading = COMPATIBLE)]
+    pub(super) enable_sasl: Option<bool>,
+    /// Refused: TLS is not built yet
+    #[arg(short = 'Z', long, value_name = SWITCH, help_heading = COMPATIBLE)]
+    pub(super) enable_ssl: Option<bool>,
+
+    /// Words that are no flags. memcached skips them, so they are only warned of.
+    #[arg(hide = true)]
+    pub(super) words: Vec<String>,
+}
+
+/// What `-B` may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// The text protocols.
+    Ascii,
+    /// Whatever the client speaks; binary is not among it yet.
+    Auto,
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text.trim() {
+        "ascii" => Ok(Protocol::Ascii),
+        "auto" => Ok(Protocol::Auto),
+        "binary" => Err("the binary protocol is not built yet; use ascii".to_owned()),
+        _ => Err("expected ascii or auto".to_owned()),
+    }
+}
+
+impl RawConfig {
+    /// Reads words as they stand on a command line, without the program's name.
+    pub(super) fn parse<W>(words: W) -> Result<Self, ConfigError>
+    where
+        W: IntoIterator,
+        W::Item: Into<std::ffi::OsString> + Clone,
+    {
+        let command = command().no_binary_name(true);
+        let matches = command.try_get_matches_from(words)?;
+        let mut raw = Self::from_arg_matches(&matches)?;
+        raw.words.retain(|word| !word.trim().is_empty());
+        Ok(raw)
+    }
+
+    /// Fills what `self` leaves open from a source of less weight.
+    ///
+    /// Addresses are replaced as a whole; `-o` is merged name by name.
+    pub(super) fn or(mut self, lower: Self) -> Self {
+        macro_rules! fill {
+            ($($field:ident)*) => { $(self.$field = self.$field.or(lower.$field);)* };
+        }
+        fill! {
+            port unix_socket unix_mask listen_backlog
+            memory_limit disable_evictions max_item_size memory_file disable_cas
+            enable_largepages lock_memory
+            conn_limit threads max_reqs_per_event
+            auth_file enable_shutdown disable_flush_all disable_dumping disable_watch
+            prefix_delimiter
+            daemon user pidfile enable_coredumps log_format config memcached_conf
+            udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
+        }
+        if self.listen.is_empty() {
+            self.listen = lower.listen;
+        }
+        if self.verbose.is_empty() {
+            self.verbose = lower.verbose;
+        }
+        self.extended.splice(0..0, lower.extended);
+        self.words.splice(0..0, lower.words);
+        self.check_config |= lower.check_config;
+        self.help |= lower.help;
+        self.version |= lower.version;
+        self.license |= lower.license;
+        self
+    }
+}
+
+/// The clap command that reads: switches take an optional `=yes` or `=no`, so that an environment
+/// variable or a file can turn off what a source of less weight turned on.
+pub(super) fn command() -> clap::Command {
+    RawConfig::command().mut_args(|arg| {
+        if is_switch(&arg) {
+            arg.num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("yes")
+                .value_parser(value::switch)
+        } else if arg.get_action().takes_values()
+            && !arg.is_positional()
+            && !arg.is_require_equals_set()
+        {
+            // As getopt: the word after a flag is its value, whatever it looks like (`-p -1`).
+            arg.allow_hyphen_values(true)
+        } else {
+            arg
+        }
+    })
+}
+
+/// The help text, with `first_line` on top.
+pub(super) fn help(first_line: &str) -> String {
+    let mut shown = RawConfig::command()
+        .mut_args(|arg| {
+            if is_switch(&arg) {
+                arg.action(clap::ArgAction::SetTrue).value_parser(clap::value_parser!(bool))
+            } else {
+                arg
+            }
+        })
+        .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
+        .override_usage("tollgate [OPTIONS]")
+        .before_help(first_line.to_owned())
+        .after_help(
+            "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs --config\n\
+             (memory_limit = 64), which outweighs --memcached-conf.",
+        );
+    shown.render_help().to_string()
+}
+
+fn is_switch(arg: &clap::Arg) -> bool {
+    arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == SWITCH))
+}

@@ -1,0 +1,150 @@
+//! `RawConfig` → `Config`: defaults, and rules that need more than one setting.
+//!
+//! Here: what is on when nothing is said, what switches what off, what is refused or has no effect.
+//! Not here: bounds of one value (`value`), precedence of sources (`source`, `RawConfig::or`).
+//! Defaults: `memcached -h` except where a comment says otherwise.
+
+use std::time::Duration;
+
+use super::extended::Extended;
+use super::raw::{Protocol, RawConfig};
+use super::{Config, ConfigError, ListenAddr, LogFormat, LogLevel, Name, UnixSocket};
+
+const PORT: i32 = 11211;
+const MEBI: u64 = 1 << 20;
+const ITEM_BYTES_MAX: usize = 1 << 20;
+const WATCHER_LOGBUF_KB: usize = 256;
+
+impl RawConfig {
+    /// Adds defaults and checks what one value alone cannot show.
+    pub(super) fn resolve(self, name: Name) -> Result<Config, ConfigError> {
+        let mut options = Extended::default();
+        for later in &self.extended {
+            options.update(later.clone());
+        }
+        self.refuse_unbuilt()?;
+        let memory_mb = self.memory_limit.unwrap_or(64);
+        let item_bytes_max = self.max_item_size.unwrap_or(ITEM_BYTES_MAX);
+        if item_bytes_max as u64 > memory_mb * MEBI / 2 {
+            return Err(ConfigError::Usage(format!(
+                "-I {item_bytes_max} with -m {memory_mb}: \
+                 Cannot set item size limit higher than 1/2 of memory max."
+            )));
+        }
+        let warnings = self.without_effect(&options);
+        Ok(Config {
+            listen: self.addresses(name),
+            port_file: None,
+            backlog: self.listen_backlog.unwrap_or(1024),
+            memory_bytes: memory_mb * MEBI,
+            evict: !self.disable_evictions.unwrap_or(false),
+            item_bytes_max,
+            hashpower: options.hashpower,
+            cas: !self.disable_cas.unwrap_or(false),
+            snapshot_file: self.memory_file,
+            large_pages: self.enable_largepages.unwrap_or(false),
+            lock_memory: self.lock_memory.unwrap_or(false),
+            connections_max: self.conn_limit.unwrap_or(1024),
+            connections_fast: options.maxconns_fast.unwrap_or(true),
+            threads: self.threads.unwrap_or(4),
+            // Not memcached's 20: see the field.
+            requests_per_event: self.max_reqs_per_event.unwrap_or(512),
+            idle_timeout: options
+                .idle_timeout_s
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs),
+            auth_file: self.auth_file,
+            shutdown_command: self.enable_shutdown.unwrap_or(false),
+            flush_all: !self.disable_flush_all.unwrap_or(false),
+            dumping: !self.disable_dumping.unwrap_or(false),
+            watching: !self.disable_watch.unwrap_or(false),
+            watcher_buffer_bytes: options.watcher_logbuf_kb.unwrap_or(WATCHER_LOGBUF_KB) << 10,
+            prefix_delimiter: self.prefix_delimiter.unwrap_or(b':'),
+            detail_enabled: self.prefix_delimiter.is_some(),
+            daemon: self.daemon.unwrap_or(false),
+            user: self.user,
+            pidfile: self.pidfile,
+            coredumps: self.enable_coredumps.unwrap_or(false),
+            log_level: log_level(&self.verbose),
+            log_format: self.log_format.unwrap_or(LogFormat::Text),
+            unix_socket: self
+                .unix_socket
+                .map(|path| UnixSocket { path, mask: self.unix_mask.unwrap_or(0o700) }),
+            name,
+            warnings,
+        })
+    }
+
+    /// TCP addresses. A Unix socket or `-p 0` leaves none, even beside `-l` (measured on 1.6.18).
+    fn addresses(&self, name: Name) -> Vec<ListenAddr> {
+        let port = self.port.unwrap_or(PORT);
+        if self.unix_socket.is_some() || port == 0 {
+            return Vec::new();
+        }
+        // Only -1 is out of range here, and asks for any free port.
+        let port = u16::try_from(port).unwrap_or(0);
+        if self.listen.is_empty() {
+            // Under our own name nobody expects memcached's open door.
+            let host = match name {
+                Name::Memcached => ListenAddr::ANY,
+                Name::Tollgate => "127.0.0.1",
+            };
+            return vec![ListenAddr { host: host.to_owned(), port, label: None }];
+        }
+        let mut addresses: Vec<ListenAddr> = Vec::new();
+        for address in self.listen.iter().flat_map(|list| list.resolve(port)) {
+            // memcached shrugs when its second bind of an address fails.
+            let known = |other: &ListenAddr| {
+                address.port != 0 && other.host == address.host && other.port == address.port
+            };
+            if !addresses.iter().any(known) {
+                addresses.push(address);
+            }
+        }
+        addresses
+    }
+
+    /// Refuses flags whose promise we cannot keep: going on without them would open what the
+    /// operator meant to protect.
+    fn refuse_unbuilt(&self) -> Result<(), ConfigError> {
+        let refuse = |text: &str| Err(ConfigError::Usage(text.to_owned()));
+        if self.enable_sasl == Some(true) {
+            return refuse("-S (--enable-sasl): SASL is not built yet; use -Y FILE");
+        }
+        if self.enable_ssl == Some(true) {
+            return refuse("-Z (--enable-ssl): TLS is not built yet; leave it out");
+        }
+        Ok(())
+    }
+
+    /// What was accepted and changes nothing: a line a flag, one for all names of `-o`.
+    fn without_effect(&self, options: &Extended) -> Vec<String> {
+        let deaf = self.port == Some(0) && self.unix_socket.is_none();
+        let ignored = options.ignored.join(",");
+        let words = self.words.join(" ");
+        let lines = [
+            (self.slab_growth_factor.is_some(), "-f has no effect: there are no slabs"),
+            (self.slab_min_size.is_some(), "-n has no effect: there are no slabs"),
+            (self.napi_ids.is_some(), "-N has no effect: connections are spread without NAPI ids"),
+            (self.protocol == Some(Protocol::Auto), "-B auto: the binary protocol is not spoken"),
+            (self.unix_mask.is_some() && self.unix_socket.is_none(), "-a has no effect without -s"),
+            (
+                self.unix_socket.is_some() && !self.listen.is_empty(),
+                "-l has no effect with -s, which turns TCP off as in memcached",
+            ),
+            (deaf, "-p 0 without -s: nothing listens"),
+            (!ignored.is_empty(), &format!("-o {ignored}: accepted without effect")),
+            (!words.is_empty(), &format!("not a flag, ignored: {words}")),
+        ];
+        lines.into_iter().filter(|(said, _)| *said).map(|(_, line)| line.to_owned()).collect()
+    }
+}
+
+fn log_level(steps: &[u8]) -> LogLevel {
+    match steps.iter().fold(0_u8, |sum, step| sum.saturating_add(*step)) {
+        0 => LogLevel::Warn,
+        1 => LogLevel::Info,
+        2 => LogLevel::Debug,
+        _ => LogLevel::Trace,
+    }
+}

@@ -1,0 +1,226 @@
+//! Where settings are written, and how each place becomes a [`RawConfig`].
+//!
+//! Here: command line, `TOLLGATE_*` environment, TOML file, memcached.conf. All of them are turned
+//! into words of a command line, so that one parser (`raw`) knows every flag, bound and message; a
+//! refusal is prefixed with the file and line, or the variable. Not here: defaults (`resolve`).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use super::raw::{self, RawConfig};
+use super::{ConfigError, Name};
+
+/// What every variable of ours begins with.
+const ENV_PREFIX: &str = "TOLLGATE_";
+
+/// Flags about the run rather than the server: the command line has them and nothing else does.
+const COMMAND_LINE_ONLY: [&str; 4] = ["help", "version", "license", "check-config"];
+
+/// Flags that name a file of settings. A file cannot name another one.
+const FILES: [&str; 2] = ["config", "memcached-conf"];
+
+/// Words found at one place.
+struct Written {
+    /// `file:line` or a variable's name.
+    origin: String,
+    words: Vec<String>,
+}
+
+/// Settings of one source, and remarks for the operator.
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    pub(super) raw: RawConfig,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Source {
+    /// Reads each place alone, so that a mistake is located, then all together.
+    fn read(places: &[Written], warnings: Vec<String>) -> Result<Self, ConfigError> {
+        for place in places {
+            RawConfig::parse(&place.words).map_err(|error| error.at(&place.origin))?;
+        }
+        let raw = RawConfig::parse(places.iter().flat_map(|place| &place.words))?;
+        Ok(Self { raw, warnings })
+    }
+}
+
+/// The command line, program's name first, and the name it makes us go by.
+///
+/// `docker run image memcached -m 64` hands the name over as a word; it is taken as the name.
+pub(super) fn command_line(
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<(Name, RawConfig), ConfigError> {
+    let mut args = args.into_iter().peekable();
+    let mut name = args.next().map_or(Name::Tollgate, |program| Name::of(&program));
+    if let Some(word) = args.next_if(|word| word == "memcached" || word == "tollgate") {
+        name = Name::of(&word);
+    }
+    // Charts pass "-m 1024" as one argument, and pad.
+    let words = args.map(|word| match word.to_str() {
+        Some(text) => OsString::from(text.trim()),
+        None => word,
+    });
+    Ok((name, RawConfig::parse(words)?))
+}
+
+/// The environment.
+pub(super) fn environment(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Source, ConfigError> {
+    let longs = longs(&COMMAND_LINE_ONLY);
+    let (mut places, mut warnings) = (Vec::new(), Vec::new());
+    let mut variables: Vec<_> = variables
+        .into_iter()
+        .filter_map(|(variable, text)| Some((variable.into_string().ok()?, text)))
+        .filter(|(variable, _)| variable.starts_with(ENV_PREFIX))
+        .collect();
+    variables.sort();
+    for (variable, text) in variables {
+        let long = variable[ENV_PREFIX.len()..].to_ascii_lowercase().replace('_', "-");
+        let Ok(text) = text.into_string() else {
+            let reason = "the value is not UTF-8".to_owned();
+            return Err(ConfigError::Written { origin: variable, reason });
+        };
+        // In a pod beside a service called tollgate, these describe the service.
+        let linked = ["TOLLGATE_SERVICE_", "TOLLGATE_PORT_"];
+        if linked.iter().any(|prefix| variable.starts_with(prefix)) {
+            continue;
+        }
+        if variable == "TOLLGATE_PORT" && text.contains("://") {
+            warnings.push(format!("{variable}={text} is a service link, not a port; ignored"));
+        } else if !longs.contains(&long) {
+            warnings.push(format!("{variable} is not a setting; ignored"));
+        } else if !text.trim().is_empty() {
+            let words = vec![format!("--{long}={}", text.trim())];
+            places.push(Written { origin: variable, words });
+        }
+    }
+    Source::read(&places, warnings)
+}
+
+/// The TOML file: the long names with `_` for `-`.
+pub(super) fn toml(path: &Path) -> Result<Source, ConfigError> {
+    let text = read(path)?;
+    let at = |offset: usize| {
+        let line = text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1;
+        format!("{}:{line}", path.display())
+    };
+    let table = DeTable::parse(&text).map_err(|error| ConfigError::Written {
+        origin: at(error.span().map_or(0, |span| span.start)),
+        reason: error.message().lines().next().unwrap_or_default().to_owned(),
+    })?;
+    let longs = longs(&[&COMMAND_LINE_ONLY[..], &FILES].concat());
+    let mut places = Vec::new();
+    for (key, value) in table.get_ref() {
+        let origin = at(key.span().start);
+        let long = key.get_ref().replace('_', "-");
+        if !longs.contains(&long) || key.get_ref().contains('-') {
+            let reason = format!("unknown field `{}`", key.get_ref());
+            return Err(ConfigError::Written { origin, reason });
+        }
+        let values = scalars(value.get_ref()).ok_or_else(|| ConfigError::Written {
+            origin: origin.clone(),
+            reason: format!("`{}` takes text, a number, true, false, or a list", key.get_ref()),
+        })?;
+        let words = values.into_iter().map(|value| format!("--{long}={value}")).collect();
+        places.push((key.span().start, Written { origin, words }));
+    }
+    places.sort_by_key(|(offset, _)| *offset);
+    let places: Vec<_> = places.into_iter().map(|(_, place)| place).collect();
+    Source::read(&places, Vec::new())
+}
+
+/// The values of a field, one or a list; `None` for what no flag can mean.
+fn scalars(value: &DeValue<'_>) -> Option<Vec<String>> {
+    match value {
+        DeValue::Array(values) => values.iter().map(|value| scalar(value.get_ref())).collect(),
+        value => Some(vec![scalar(value)?]),
+    }
+}
+
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => {
+            i64::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string())
+        }
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(yes) => Some(yes.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}
+
+/// The format of Debian's `/etc/memcached.conf`: flags by line, `#` comments, `logfile`.
+///
+/// Debian's scripts drop `-d` and `-h` and every line that is no flag, and hand the rest to a
+/// shell; so `-d` is dropped here too (a unit would lose its process) and quotes are understood.
+pub(super) fn memcached_conf(path: &Path) -> Result<Source, ConfigError> {
+    let text = read(path)?;
+    let (mut places, mut warnings) = (Vec::new(), Vec::new());
+    for (index, line) in text.lines().enumerate() {
+        let origin = format!("{}:{}", path.display(), index + 1);
+        let words = shell_words(line)
+            .map_err(|reason| ConfigError::Written { origin: origin.clone(), reason })?;
+        match words.first().map(String::as_str) {
+            None | Some("logfile" | "-h" | "--help") => {}
+            Some(flag) if !flag.starts_with('-') => {
+                warnings.push(format!("{origin}: {flag} is not a flag; ignored"));
+            }
+            Some(_) => places.push(Written { origin, words }),
+        }
+    }
+    let mut source = Source::read(&places, warnings)?;
+    if source.raw.config.is_some() || source.raw.memcached_conf.is_some() {
+        let reason = "--config and --memcached-conf belong on the command line".to_owned();
+        return Err(ConfigError::Written { origin: path.display().to_string(), reason });
+    }
+    if source.raw.daemon.take() == Some(true) {
+        source.warnings.push(format!("{}: -d is ignored, as by Debian's scripts", path.display()));
+    }
+    Ok(source)
+}
+
+/// Splits a line as a shell would: blanks, quotes, backslashes, and `#` for the rest of the line.
+fn shell_words(line: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '#' => break,
+            '\\' => word.get_or_insert_default().extend(chars.next()),
+            '"' | '\'' => {
+                let quoted = word.get_or_insert_default();
+                loop {
+                    match chars.next() {
+                        Some(end) if end == c => break,
+                        Some(inner) => quoted.push(inner),
+                        None => return Err(format!("a {c} is not closed")),
+                    }
+                }
+            }
+            c if c.is_whitespace() => words.extend(word.take()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// The long names that a source may set.
+fn longs(without: &[&str]) -> Vec<String> {
+    let command = raw::command();
+    let longs = command.get_arguments().filter_map(clap::Arg::get_long);
+    longs.filter(|long| !without.contains(long)).map(str::to_owned).collect()
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Who is connected: for `stats conns`, the connection limit, idle timeouts and the drain.
+//!
+//! Not here: what a connection does (`connection`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::service::Service;
+
+/// One client, as others may see it.
+#[derive(Debug)]
+pub struct ConnectionInfo {
+    /// File descriptor.
+    pub fd: i32,
+    /// The client's address.
+    pub peer: String,
+    /// Milliseconds on the monotonic clock when it last sent something.
+    last_active_ms: AtomicU64,
+    /// A request is half read or an answer half written.
+    busy: AtomicBool,
+    /// Ends the connection's task.
+    abort: Mutex<Option<AbortHandle>>,
+}
+
+impl ConnectionInfo {
+    pub(crate) fn note(&self, now_ms: u64, busy: bool) {
+        self.last_active_ms.store(now_ms, Ordering::Relaxed);
+        self.busy.store(busy, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_abort(&self, abort: AbortHandle) {
+        *self.abort.lock() = Some(abort);
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Whole seconds since the client last sent something.
+    #[must_use]
+    pub fn idle_seconds(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.last_active_ms.load(Ordering::Relaxed)) / 1000
+    }
+
+    /// Hangs up.
+    pub(crate) fn end(&self) {
+        if let Some(abort) = &*self.abort.lock() {
+            abort.abort();
+        }
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub struct Connections {
+    open: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
+    next: AtomicU64,
+    current: AtomicUsize,
+    total: AtomicU64,
+    rejected: AtomicU64,
+    idle_kicks: AtomicU64,
+    /// Told whenever one closes.
+    closed: Notify,
+}
+
+/// A place among the open connections, given up when dropped.
+pub(crate) struct Registration {
+    service: Arc<Service>,
+    number: u64,
+    pub(crate) info: Arc<ConnectionInfo>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let connections = self.service.connections();
+        connections.open.lock().remove(&self.number);
+        connections.current.fetch_sub(1, Ordering::Relaxed);
+        connections.closed.notify_one();
+    }
+}
+
+impl Connections {
+    /// Notes a new connection.
+    pub(crate) fn register(service: &Arc<Service>, fd: i32, peer: String) -> Registration {
+        let connections = service.connections();
+        let info = Arc::new(ConnectionInfo {
+            fd,
+            peer,
+            last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
+            busy: AtomicBool::new(false),
+            abort: Mutex::new(None),
+        });
+        let number = connections.next.fetch_add(1, Ordering::Relaxed);
+        connections.open.lock().insert(number, Arc::clone(&info));
+        connections.current.fetch_add(1, Ordering::Relaxed);
+        connections.total.fetch_add(1, Ordering::Relaxed);
+        Registration { service: Arc::clone(service), number, info }
+    }
+
+    /// How many are open.
+    #[must_use]
+    pub fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// How many were opened since the start or the last `stats reset`.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// How many were turned away at the connection limit.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+
+    /// How many were closed for idleness.
+    #[must_use]
+    pub fn idle_kicks(&self) -> u64 {
+        self.idle_kicks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_idle_kick(&self) {
+        self.idle_kicks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until one closes.
+    pub(crate) async fn one_closed(&self) {
+        self.closed.notified().await;
+    }
+
+    pub(crate) fn reset_figures(&self) {
+        self.total.store(0, Ordering::Relaxed);
+        self.rejected.store(0, Ordering::Relaxed);
+        self.idle_kicks.store(0, Ordering::Relaxed);
+    }
+
+    /// The open connections, oldest first.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<ConnectionInfo>> {
+        self.open.lock().values().cloned().collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! The Tollgate server: memcached's protocol in front of the engine's counters.
+//!
+//! The map of the package, in the order a byte travels: `listener` accepts, `worker` is a thread,
+//! `connection` reads and writes, `session` turns bytes into answers, `service` is what all
+//! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
+//! `snapshot`, `stats`. Only `net` names socket types and only `clock` reads a clock.
+
+pub mod auth;
+pub mod clock;
+pub mod config;
+mod connection;
+mod connections;
+pub mod counters;
+mod listener;
+pub mod net;
+mod prefixes;
+pub mod process;
+pub mod service;
+pub mod session;
+pub mod shards;
+pub mod snapshot;
+mod stats;
+mod worker;
+
+mod server;
+
+pub use server::{Server, ServerError};
+
+/// The level of memcached's protocol that is spoken here: what clients mean when they ask for the
+/// version. Tollgate's own version is what `tollgate -V` prints.
+pub const MEMCACHED_VERSION: &str = config::Name::MEMCACHED_VERSION;
+
+/// File descriptors kept for the process itself beside one per client: listeners, runtimes,
+/// logs, the snapshot.
+pub const RESERVED_FILES: usize = 64;

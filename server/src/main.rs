@@ -1,0 +1,136 @@
+//! The program: parse, prepare, exit code.
+//!
+//! Here: the order of things. Not here: how any of them is done (the library).
+
+use std::fmt::Display;
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
+
+use tollgate::auth::AuthFile;
+use tollgate::config::{Config, ConfigError, LogFormat, LogLevel, Startup};
+use tollgate::process::{self, Pidfile};
+use tollgate::{Server, ServerError};
+use tracing_subscriber::EnvFilter;
+
+/// Exit code when an address cannot be bound: `EX_OSERR` of sysexits.h, as memcached.
+const EX_OSERR: u8 = 71;
+
+/// Target of the lines that mark the server's life.
+const LIFE: &str = "tollgate::life";
+
+fn main() -> ExitCode {
+    match Config::from_env_args() {
+        Ok(Startup::Print(text)) => print(&text),
+        Ok(Startup::Check(config)) => check(&config),
+        Ok(Startup::Serve(config)) => serve(*config),
+        Err(error) => fail(&error, ConfigError::EXIT_CODE),
+    }
+}
+
+/// `--check-config`: what the configuration comes to, with the files it names read once.
+fn check(config: &Config) -> ExitCode {
+    match config.auth_file.as_deref().map(AuthFile::load).transpose() {
+        Ok(_) => print(&config.to_toml()),
+        Err(error) => fail(&error, ConfigError::EXIT_CODE),
+    }
+}
+
+fn serve(config: Config) -> ExitCode {
+    let set_verbosity = match start_log(&config) {
+        Ok(set_verbosity) => set_verbosity,
+        Err(error) => return fail(&error, 1),
+    };
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    match prepare_and_run(config, set_verbosity) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let code = match error.downcast_ref() {
+                Some(ServerError::Bind { .. }) => EX_OSERR,
+                _ => 1,
+            };
+            tracing::error!(target: LIFE, "{error:#}");
+            fail(&format!("{error:#}"), code)
+        }
+    }
+}
+
+/// What has to happen to the process, in the one order that works: fork while there is one
+/// thread, bind while there are privileges, lock memory and write the pidfile as who we will be.
+fn prepare_and_run(
+    config: Config,
+    set_verbosity: impl Fn(u32) + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    if config.coredumps {
+        process::raise_core_limit()?;
+    }
+    process::raise_descriptor_limit(config.connections_max)?;
+    if config.daemon {
+        process::daemonize(&config)?;
+    }
+    let server = Server::bind(config.clone(), set_verbosity)?;
+    if config.lock_memory {
+        process::lock_memory();
+    }
+    process::drop_privileges(&config)?;
+    let _pidfile = config.pidfile.as_deref().map(Pidfile::create).transpose()?;
+    tracing::info!(
+        target: LIFE,
+        version = env!("CARGO_PKG_VERSION"),
+        addresses = ?server.addresses(),
+        unix_socket = ?config.unix_socket.as_ref().map(|socket| &socket.path),
+        threads = config.threads,
+        memory_bytes = config.memory_bytes,
+        "started"
+    );
+    server.run()?;
+    tracing::info!(target: LIFE, "stopped");
+    Ok(())
+}
+
+fn filter(level: &str) -> EnvFilter {
+    EnvFilter::new(format!("{level},{LIFE}=info"))
+}
+
+/// Logs to standard error. Lines about the server's life pass at every level. The answer changes
+/// the level, for the `verbosity` command.
+fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'static> {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter(config.log_level.as_str()))
+        .with_writer(stderr)
+        .with_ansi(false);
+    let (dispatch, handle) = match config.log_format {
+        LogFormat::Text => {
+            let log = log.with_filter_reloading();
+            let handle = log.reload_handle();
+            let reload: Box<dyn Fn(EnvFilter) + Send + Sync> = Box::new(move |filter| {
+                // It fails only when the subscriber is gone, and that is never before the process.
+                let _ = handle.reload(filter);
+            });
+            (tracing::Dispatch::new(log.finish()), reload)
+        }
+        LogFormat::Json => {
+            let log = log.json().with_filter_reloading();
+            let handle = log.reload_handle();
+            let reload: Box<dyn Fn(EnvFilter) + Send + Sync> = Box::new(move |filter| {
+                // As above.
+                let _ = handle.reload(filter);
+            });
+            (tracing::Dispatch::new(log.finish()), reload)
+        }
+    };
+    tracing::dispatcher::set_global_default(dispatch)?;
+    Ok(move |level| handle(filter(LogLevel::of_verbosity(level).as_str())))
+}
+
+/// A closed pipe is no error: `tollgate -h | head -1` has seen what it wanted.
+fn print(text: &str) -> ExitCode {
+    let _ = stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn fail(error: &impl Display, code: u8) -> ExitCode {
+    let _ = writeln!(stderr(), "tollgate: {error}");
+    ExitCode::from(code)
+}

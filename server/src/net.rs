@@ -1,0 +1,217 @@
+//! The only file that names a socket type.
+//!
+//! Here: client streams over TCP or a unix socket as one type, and listeners. Not here: what is
+//! said on them (`connection`).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// A client's stream, on the runtime that accepted or adopted it.
+#[derive(Debug)]
+pub enum Stream {
+    /// Over TCP, with Nagle's algorithm off.
+    Tcp(TcpStream),
+    /// Over a unix socket.
+    Unix(UnixStream),
+}
+
+/// A client's stream between two runtimes.
+#[derive(Debug)]
+pub enum DetachedStream {
+    /// Over TCP.
+    Tcp(std::net::TcpStream),
+    /// Over a unix socket.
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl DetachedStream {
+    /// Registers the stream with the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when the stream cannot be registered.
+    pub fn attach(self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Self::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+        })
+    }
+
+    /// The file descriptor, as `stats conns` shows it.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+
+    /// The client's address as `stats conns` shows it.
+    #[must_use]
+    pub fn peer(&self) -> String {
+        match self {
+            Self::Tcp(stream) => match stream.peer_addr() {
+                Ok(SocketAddr::V4(address)) => format!("tcp:{address}"),
+                Ok(SocketAddr::V6(address)) => format!("tcp6:{address}"),
+                Err(_) => "tcp:unknown".to_owned(),
+            },
+            Self::Unix(_) => "unix".to_owned(),
+        }
+    }
+
+    /// Writes what fits into the socket's buffer, for a last word to a client turned away.
+    pub fn say(&mut self, words: &[u8]) {
+        use std::io::Write as _;
+        // A client that does not hear it is turned away all the same.
+        let _ = match self {
+            Self::Tcp(stream) => stream.write(words),
+            Self::Unix(stream) => stream.write(words),
+        };
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A bound listener that no runtime owns yet.
+#[derive(Debug)]
+pub enum BoundListener {
+    /// On an address.
+    Tcp(std::net::TcpListener),
+    /// On a path.
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// A listener on the current runtime.
+#[derive(Debug)]
+pub enum Listener {
+    /// On an address.
+    Tcp(TcpListener),
+    /// On a path.
+    Unix(UnixListener),
+}
+
+impl BoundListener {
+    /// Listens on a TCP address, with memcached's socket options.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, an address in use above all.
+    pub fn tcp(address: SocketAddr, backlog: u32) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            // 0.0.0.0 and [::] may both be listened on.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_keepalive(true)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(Self::Tcp(socket.into()))
+    }
+
+    /// Listens on a path; a socket left there by a dead process is removed first, as memcached
+    /// does. `mode` is the permission mask of the file (`-a`).
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Self> {
+        use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+        if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            std::fs::remove_file(path)?;
+        }
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&socket2::SockAddr::unix(path)?)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(Self::Unix(socket.into()))
+    }
+
+    /// The address in fact bound; `None` for a unix socket.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Registers the listener with the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn attach(self) -> io::Result<Listener> {
+        Ok(match self {
+            Self::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
+            Self::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
+        })
+    }
+}
+
+impl Listener {
+    /// The next client, ready for any runtime.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; running out of file descriptors is one that passes.
+    pub async fn accept(&self) -> io::Result<DetachedStream> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(DetachedStream::Tcp(stream.into_std()?))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok(DetachedStream::Unix(stream.into_std()?))
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! From a configuration to a running server, and the way it ends.
+//!
+//! Here: binding, starting the workers, housekeeping, signals, the drain. Not here: what happens
+//! to the process before (`process`, `main`).
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::auth::AuthFile;
+use crate::config::Config;
+use crate::net::BoundListener;
+use crate::service::Service;
+use crate::snapshot::{self, SnapshotError};
+use crate::worker::{self, WorkerHandle};
+
+/// How often the sweep and the idle check run.
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
+/// The sweep looks at every item once in this many periods: half a minute.
+const SWEEP_PARTS: usize = 300;
+/// What had arrived when the end was asked for is still read and answered for so long.
+const DRAIN_LISTEN: Duration = Duration::from_millis(100);
+/// Then clients in the middle of a request or an answer have so long to end it.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// Why a server could not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// An address or path cannot be listened on.
+    #[error("cannot listen on {place}: {source}")]
+    Bind {
+        /// The address or path.
+        place: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file named in the configuration cannot be used.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The authentication file is bad.
+    #[error(transparent)]
+    Auth(#[from] crate::auth::AuthError),
+    /// The snapshot could not be written.
+    #[error("snapshot not saved: {0}")]
+    Snapshot(#[from] SnapshotError),
+    /// The system refused threads, signals or the like.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A server whose addresses are bound and whose runtime has not begun.
+pub struct Server {
+    service: Arc<Service>,
+    listeners: Vec<BoundListener>,
+}
+
+impl Server {
+    /// Binds all addresses of `config` and reads the files it names. `verbosity` is told what
+    /// clients ask with the `verbosity` command.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that stands in the way.
+    pub fn bind(
+        config: Config,
+        verbosity: impl Fn(u32) + Send + Sync + 'static,
+    ) -> Result<Self, ServerError> {
+        let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
+        let listeners = bind_all(&config)?;
+        let addresses: Vec<SocketAddr> =
+            listeners.iter().filter_map(BoundListener::address).collect();
+        if let Some(path) = &config.port_file {
+            write_ports(path, &addresses)
+                .map_err(|source| ServerError::File { path: path.clone(), source })?;
+        }
+        let service = Service::new(config, users, random_seeds(), Box::new(verbosity));
+        let port = addresses.first().map_or(0, SocketAddr::port);
+        service.port.store(usize::from(port), Ordering::Relaxed);
+        Ok(Self { service: Arc::new(service), listeners })
+    }
+
+    /// The TCP addresses in fact bound.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(BoundListener::address).collect()
+    }
+
+    /// The state all clients share: to look at it, or to stop the server from another thread.
+    #[must_use]
+    pub fn service(&self) -> Arc<Service> {
+        Arc::clone(&self.service)
+    }
+
+    /// Serves until a signal or the `shutdown` command ends it.
+    ///
+    /// # Errors
+    ///
+    /// A system that gives no threads or signals, or a snapshot that cannot be saved at the end.
+    pub fn run(self) -> Result<(), ServerError> {
+        let service = self.service;
+        restore(&service);
+        let workers: Arc<Vec<WorkerHandle>> = Arc::new(
+            (0..service.config().threads)
+                .map(|number| worker::start(&service, number))
+                .collect::<io::Result<_>>()?,
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let result = runtime.block_on(async {
+            let mut accepting = tokio::task::JoinSet::new();
+            for bound in self.listeners {
+                let listener = bound.attach()?;
+                let (service, workers) = (Arc::clone(&service), Arc::clone(&workers));
+                accepting.spawn(crate::listener::accept(service, listener, workers));
+            }
+            watch_over(&service).await?;
+            accepting.abort_all();
+            while accepting.join_next().await.is_some() {}
+            drain(&service).await;
+            Ok::<_, ServerError>(())
+        });
+        for worker in Arc::into_inner(workers).into_iter().flatten() {
+            worker.end();
+        }
+        result?;
+        if let Some(socket) = &service.config().unix_socket {
+            // It may be gone already.
+            let _ = std::fs::remove_file(&socket.path);
+        }
+        if let Some(path) = &service.config().snapshot_file {
+            let items = snapshot::save(service.shards(), service.clock().now(), path)?;
+            tracing::info!(items, path = %path.display(), "snapshot saved");
+        }
+        Ok(())
+    }
+}
+
+/// Four seeds that nobody outside can know, from the randomness std gives every hash map.
+fn random_seeds() -> [u64; 4] {
+    use std::hash::{BuildHasher as _, RandomState};
+    std::array::from_fn(|number| RandomState::new().hash_one(number))
+}
+
+fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
+    let mut listeners = Vec::new();
+    for listen in &config.listen {
+        let place = format!("{}:{}", listen.host, listen.port);
+        let told = |source| ServerError::Bind { place: place.clone(), source };
+        let host = listen.host.trim_start_matches('[').trim_end_matches(']');
+        let addresses: Vec<SocketAddr> =
+            (host, listen.port).to_socket_addrs().map_err(told)?.collect();
+        let mut failure = None;
+        let before = listeners.len();
+        for address in addresses {
+            match BoundListener::tcp(address, config.backlog) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => failure = Some(error),
+            }
+        }
+        // Of a name with several addresses one is enough: hosts without IPv6 have names with it.
+        if let (true, Some(error)) = (listeners.len() == before, failure) {
+            return Err(told(error));
+        }
+    }
+    if let Some(socket) = &config.unix_socket {
+        let listener =
+            BoundListener::unix(&socket.path, socket.mask, config.backlog).map_err(|source| {
+                ServerError::Bind { place: socket.path.display().to_string(), source }
+            })?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// The file of `MEMCACHED_PORT_FILENAME`, as memcached writes it for test suites.
+fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<()> {
+    let lines: String = addresses
+        .iter()
+        .map(|address| {
+            let family = if address.is_ipv4() { "INET" } else { "INET6" };
+            format!("TCP {family}: {}\n", address.port())
+        })
+        .collect();
+    let part = path.with_extension("lck");
+    std::fs::write(&part, lines)?;
+    std::fs::rename(&part, path)
+}
+
+fn restore(service: &Service) {
+    let Some(path) = &service.config().snapshot_file else { return };
+    match snapshot::load(service.shards(), service.clock().now(), path) {
+        Ok(restored) => tracing::info!(
+            items = restored.items,
+            expired = restored.expired,
+            refused = restored.refused,
+            path = %path.display(),
+            "snapshot read"
+        ),
+        // A server that does not start for want of old counts would be worse than one without.
+        Err(error) => tracing::error!(%error, "snapshot left aside: starting empty"),
+    }
+}
+
+/// Housekeeping until the end is asked for.
+async fn watch_over(service: &Arc<Service>) -> Result<(), ServerError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut save = signal(SignalKind::user_defined1())?;
+    let mut reload = signal(SignalKind::hangup())?;
+    let mut tick = interval(HOUSEKEEPING_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let why = tokio::select! {
+            biased;
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            // memcached's warm restart: the snapshot is saved on the way out.
+            _ = save.recv() => "SIGUSR1",
+            () = service.stopped() => "shutdown command",
+            _ = reload.recv() => {
+                service.reload_users();
+                tracing::info!("reloaded on SIGHUP");
+                continue;
+            }
+            _ = tick.tick() => {
+                keep_house(service);
+                continue;
+            }
+        };
+        tracing::info!(why, "stopping");
+        service.stop();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::warn!("second signal: exiting at once");
+            std::process::exit(1);
+        });
+        return Ok(());
+    }
+}
+
+fn keep_house(service: &Service) {
+    service.clock().follow_unix_time();
+    let now = service.clock().now();
+    service.shards().sweep(now, SWEEP_PARTS);
+    let Some(timeout) = service.config().idle_timeout else { return };
+    for connection in service.connections().list() {
+        if connection.idle_seconds(now.mono.millis()) >= timeout.as_secs() {
+            service.connections().note_idle_kick();
+            connection.end();
+        }
+    }
+}
+
+/// Lets clients finish what they began.
+async fn drain(service: &Service) {
+    let since = Instant::now();
+    sleep(DRAIN_LISTEN).await;
+    while service.connections().current() > 0 && since.elapsed() < DRAIN_MAX {
+        for connection in service.connections().list() {
+            if !connection.is_busy() {
+                connection.end();
+            }
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}

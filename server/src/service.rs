@@ -1,0 +1,214 @@
+//! What all clients share: the store, the figures, the configuration, the way to stop.
+//!
+//! Not here: one client's conversation (`session`), threads (`worker`).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam::utils::CachePadded;
+use parking_lot::RwLock;
+use protocol::Command;
+use tokio::sync::Notify;
+
+use crate::auth::AuthFile;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::connections::Connections;
+use crate::counters::{Counters, Sums};
+use crate::prefixes::Prefixes;
+use crate::shards::{Shards, ShardsOptions};
+
+/// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
+const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
+
+/// The state all clients share.
+pub struct Service {
+    config: Config,
+    clock: Clock,
+    shards: Shards,
+    /// One set per worker.
+    counters: Box<[CachePadded<Counters>]>,
+    connections: Connections,
+    prefixes: Prefixes,
+    users: RwLock<Option<AuthFile>>,
+    verbosity: Box<dyn Fn(u32) + Send + Sync>,
+    /// Bytes of large values being read, over all connections.
+    reading_bytes: AtomicUsize,
+    stopping: AtomicBool,
+    stop: Notify,
+    /// Turns away from accepting for want of connections, and how long in all.
+    pub(crate) listen_disabled: AtomicU64,
+    pub(crate) listen_disabled_us: AtomicU64,
+    pub(crate) accepting: AtomicBool,
+    /// The TCP port in fact bound; 0 for none.
+    pub(crate) port: AtomicUsize,
+}
+
+impl Service {
+    /// The shared state of a server of this configuration. `seeds` are those of the key hash;
+    /// `verbosity` is told what clients ask with the `verbosity` command.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        users: Option<AuthFile>,
+        seeds: [u64; 4],
+        verbosity: Box<dyn Fn(u32) + Send + Sync>,
+    ) -> Self {
+        let shards = Shards::new(ShardsOptions {
+            memory_bytes: usize::try_from(config.memory_bytes).unwrap_or(usize::MAX),
+            may_evict: config.evict,
+            cas: config.cas,
+            bounds: protocol::Bounds { item_bytes_max: config.item_bytes_max },
+            workers: config.threads,
+            seeds,
+        });
+        let counters = (0..config.threads).map(|_| CachePadded::default()).collect();
+        let prefixes = Prefixes::new(config.prefix_delimiter, config.detail_enabled);
+        Self {
+            clock: Clock::new(),
+            shards,
+            counters,
+            connections: Connections::default(),
+            prefixes,
+            users: RwLock::new(users),
+            verbosity,
+            reading_bytes: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            stop: Notify::new(),
+            listen_disabled: AtomicU64::new(0),
+            listen_disabled_us: AtomicU64::new(0),
+            accepting: AtomicBool::new(true),
+            port: AtomicUsize::new(0),
+            config,
+        }
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// All items.
+    #[must_use]
+    pub fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// The clients that are connected.
+    #[must_use]
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// Figures by key prefix.
+    #[must_use]
+    pub fn prefixes(&self) -> &Prefixes {
+        &self.prefixes
+    }
+
+    /// The figures of worker number `worker`, which alone may add to them.
+    #[must_use]
+    pub fn counters(&self, worker: usize) -> &Counters {
+        &self.counters[worker]
+    }
+
+    /// The figures of all workers.
+    #[must_use]
+    pub fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for counters in &self.counters {
+            counters.add_to(&mut sums);
+        }
+        sums
+    }
+
+    /// Zeroes what `stats reset` zeroes.
+    pub fn reset_figures(&self) {
+        for counters in &self.counters {
+            counters.reset();
+        }
+        self.shards.reset_figures();
+        self.connections.reset_figures();
+        self.prefixes.reset();
+    }
+
+    pub(crate) fn note_prefix(&self, command: &Command<'_>, hit: bool) {
+        if self.prefixes.is_enabled() {
+            self.prefixes.note(command, hit);
+        }
+    }
+
+    /// Whether clients must give a password first.
+    #[must_use]
+    pub fn asks_password(&self) -> bool {
+        self.config.auth_file.is_some()
+    }
+
+    /// Whether `credentials`, "user password", are in the authentication file.
+    #[must_use]
+    pub fn knows_password(&self, credentials: &[u8]) -> bool {
+        self.users.read().as_ref().is_some_and(|users| users.check(credentials))
+    }
+
+    /// Reads the authentication file again; the last good one stays when it is bad.
+    pub fn reload_users(&self) {
+        let Some(path) = &self.config.auth_file else { return };
+        match AuthFile::load(path) {
+            Ok(users) => *self.users.write() = Some(users),
+            Err(error) => tracing::error!(%error, "authentication file kept as it was"),
+        }
+    }
+
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        (self.verbosity)(level);
+    }
+
+    /// Changes the memory cap; false below memcached's minimum.
+    pub(crate) fn set_memory_limit(&self, megabytes: u64) -> bool {
+        let enough = megabytes >= MEMORY_LIMIT_MEGABYTES_MIN;
+        if enough {
+            let bytes = usize::try_from(megabytes.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
+            self.shards.budget().set_limit_bytes(bytes);
+        }
+        enough
+    }
+
+    /// Asks for `bytes` of memory to read a large value into; false when too much is asked for
+    /// already. Give it back with [`Service::release_reading`].
+    pub(crate) fn reserve_reading(&self, bytes: usize) -> bool {
+        let most = self.shards.budget().limit_bytes().max(2 * self.config.item_bytes_max);
+        let before = self.reading_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let granted = before.saturating_add(bytes) <= most;
+        if !granted {
+            self.reading_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        granted
+    }
+
+    pub(crate) fn release_reading(&self, bytes: usize) {
+        self.reading_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Asks the server to stop.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.stop.notify_one();
+    }
+
+    /// Whether the server is stopping.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Waits for [`Service::stop`].
+    pub async fn stopped(&self) {
+        self.stop.notified().await;
+    }
+}

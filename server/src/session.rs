@@ -1,0 +1,350 @@
+//! One client's conversation as a function: bytes in, bytes out.
+//!
+//! Here: decoding what was read, applying it, encoding the answers, and where a batch stops. Not
+//! here: sockets (`connection`), the state all clients share (`service`).
+
+use engine::Now;
+use protocol::{
+    Admin, Command, Decoded, Exptime, Form, Get, Keys, Operation, Outcome, ProtocolError, Refusal,
+    Request, SetMode, decode, encode, encode_hit, encode_inspection,
+};
+
+use crate::counters::Counters;
+use crate::service::Service;
+
+/// With this many bytes of answers waiting, they are written before more is decoded.
+pub const REPLY_BYTES_HIGH: usize = 64 << 10;
+
+const SHUTDOWN_NOT_ENABLED: &[u8] = b"ERROR: shutdown not enabled\r\n";
+
+/// Why [`Session::run`] came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// All whole requests are answered; the next one needs this many bytes in all.
+    Input(usize),
+    /// The answers must be written first.
+    Replies,
+    /// This client has had its share: others first.
+    Turn,
+    /// Write the answers and hang up.
+    Close,
+}
+
+/// What a client's conversation remembers between two reads.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// Bytes still to come that are dropped unread.
+    skip: usize,
+    /// Bytes at the front known to hold no line end.
+    scanned: usize,
+    /// How far into its keys the retrieval at the front is answered.
+    answered: usize,
+    /// The first byte has been seen.
+    started: bool,
+    /// The password was given, or none is asked for.
+    authenticated: bool,
+}
+
+/// What a run works with.
+pub struct Round<'a> {
+    /// The state all clients share.
+    pub service: &'a Service,
+    /// This worker's figures.
+    pub counters: &'a Counters,
+    /// The time of the batch.
+    pub now: Now,
+    /// How many more requests this client may make in its turn.
+    pub requests: usize,
+}
+
+impl Session {
+    /// Answers the requests in `input` into `out`; the first number is how many bytes are done
+    /// with, never more than there are.
+    pub fn run(
+        &mut self,
+        round: &mut Round<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Pause) {
+        if !self.started && !input.is_empty() {
+            self.started = true;
+            self.authenticated = !round.service.asks_password();
+            // The binary protocol's first byte. It is not spoken here: hang up, as memcached does
+            // when told to speak text alone.
+            if input[0] == 0x80 {
+                return (input.len(), Pause::Close);
+            }
+        }
+        let mut done = 0;
+        loop {
+            let dropped = self.skip.min(input.len() - done);
+            self.skip -= dropped;
+            done += dropped;
+            if done == input.len() {
+                self.scanned = 0;
+                return (done, Pause::Input(1));
+            }
+            if out.len() >= REPLY_BYTES_HIGH {
+                return (done, Pause::Replies);
+            }
+            if round.requests == 0 {
+                round.counters.conn_yields.add(1);
+                return (done, Pause::Turn);
+            }
+            let rest = &input[done..];
+            let consumed = match decode(rest, self.scanned, round.service.shards().bounds()) {
+                Ok(Decoded::Incomplete { scanned, needed }) => {
+                    self.scanned = scanned;
+                    return (done, Pause::Input(needed));
+                }
+                Ok(Decoded::Request { request, consumed }) => {
+                    match self.answer(round, &request, out) {
+                        Answer::Given => {}
+                        Answer::Partly => return (done, Pause::Replies),
+                        Answer::Close => return (done + consumed.min(rest.len()), Pause::Close),
+                    }
+                    consumed
+                }
+                Err(refusal) if refusal.error == ProtocolError::Close => {
+                    return (input.len(), Pause::Close);
+                }
+                Err(refusal) => {
+                    self.refuse(round, &refusal, out);
+                    refusal.consumed
+                }
+            };
+            round.requests -= 1;
+            self.scanned = 0;
+            let here = consumed.min(rest.len());
+            done += here;
+            self.skip = consumed - here;
+        }
+    }
+
+    /// Refuses the request at the front, of which `missing` bytes are still to come: there is no
+    /// memory to read it into. The caller drops what it has of it.
+    pub fn refuse_value(&mut self, missing: usize, out: &mut Vec<u8>) {
+        self.scanned = 0;
+        self.skip = missing;
+        out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
+    }
+
+    fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
+        if !self.authenticated {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return;
+        }
+        if refusal.error == ProtocolError::BadDataChunk {
+            round.counters.cmd_set.add(1);
+        }
+        let allowed = round.service.config().shutdown_command;
+        if refusal.error == ProtocolError::BadShutdownMode && !allowed {
+            out.extend_from_slice(SHUTDOWN_NOT_ENABLED);
+        } else if !refusal.quiet {
+            line(out, &refusal.error.to_string());
+        }
+    }
+
+    fn answer(&mut self, round: &Round<'_>, request: &Request<'_>, out: &mut Vec<u8>) -> Answer {
+        if !self.authenticated {
+            return self.authenticate(round, request, out);
+        }
+        match request {
+            Request::Command { command, form } => {
+                round.command(command, form, out);
+                Answer::Given
+            }
+            Request::Retrieve { keys, with_cas, touch } => {
+                self.retrieve(round, *keys, *with_cas, *touch, out)
+            }
+            Request::Admin { admin: Admin::Quit, .. } => Answer::Close,
+            Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
+        }
+    }
+
+    /// Before the password only `set <any key> … <length>` with "user password" is heard.
+    fn authenticate(
+        &mut self,
+        round: &Round<'_>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let Request::Command { command, form: Form::Text { .. } } = request else {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return Answer::Given;
+        };
+        let Operation::Set(set) = &command.operation else {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return Answer::Given;
+        };
+        if set.mode != SetMode::Set || set.compare_cas.is_some() {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return Answer::Given;
+        }
+        round.counters.auth_cmds.add(1);
+        if round.service.knows_password(set.value) {
+            self.authenticated = true;
+            out.extend_from_slice(b"STORED\r\n");
+        } else {
+            round.counters.auth_errors.add(1);
+            out.extend_from_slice(b"CLIENT_ERROR authentication failure\r\n");
+        }
+        Answer::Given
+    }
+
+    /// Each key that is there, then `END`. A long answer is given in parts.
+    fn retrieve(
+        &mut self,
+        round: &Round<'_>,
+        keys: Keys<'_>,
+        with_cas: bool,
+        touch: Option<Exptime>,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let operation = Get { touch, ..Get::default() };
+        let start = self.answered;
+        for (key, offset) in keys.skip(start).iter() {
+            let command = Command { key, operation: Operation::Get(operation) };
+            round.retrieve(&command, with_cas, out);
+            if out.len() >= REPLY_BYTES_HIGH {
+                self.answered = start + offset;
+                return Answer::Partly;
+            }
+        }
+        self.answered = 0;
+        out.extend_from_slice(b"END\r\n");
+        Answer::Given
+    }
+}
+
+/// What became of one request.
+enum Answer {
+    Given,
+    /// Answered in part: the same request again once the answers are written.
+    Partly,
+    Close,
+}
+
+impl Round<'_> {
+    fn command(&self, command: &Command<'_>, form: &Form<'_>, out: &mut Vec<u8>) {
+        let meta = matches!(form, Form::Meta { .. });
+        self.counters.cmd_meta.add(u64::from(meta));
+        self.service.shards().apply(self.now, command, |outcome| {
+            self.note(command, &outcome, meta);
+            match (&command.operation, &outcome) {
+                (Operation::Inspect, Outcome::Hit(item)) => {
+                    let key = command.key.as_bytes();
+                    let bytes = key.len() + item.value.len() + protocol::ITEM_OVERHEAD_BYTES;
+                    encode_inspection(out, key, item, bytes);
+                }
+                _ => encode(out, command, form, &outcome),
+            }
+        });
+    }
+
+    fn retrieve(&self, command: &Command<'_>, with_cas: bool, out: &mut Vec<u8>) {
+        self.service.shards().apply(self.now, command, |outcome| {
+            self.note(command, &outcome, false);
+            if let Outcome::Hit(item) = &outcome {
+                encode_hit(out, command.key.as_bytes(), item, with_cas);
+            }
+        });
+    }
+
+    /// Counts a command as memcached's `stats` does (MEMCACHED.md, section 6).
+    fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>, meta: bool) {
+        let counters = self.counters;
+        let hit = !matches!(outcome, Outcome::Miss | Outcome::Vivified(_) | Outcome::NotFound);
+        match &command.operation {
+            Operation::Get(get) if get.touch.is_some() && !meta => {
+                counters.cmd_touch.add(1);
+                if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);
+            }
+            Operation::Get(_) => {
+                counters.cmd_get.add(1);
+                if hit { &counters.get_hits } else { &counters.get_misses }.add(1);
+            }
+            Operation::Arithmetic(arithmetic) => {
+                match (arithmetic.decrement, hit) {
+                    (false, true) => &counters.incr_hits,
+                    (false, false) => &counters.incr_misses,
+                    (true, true) => &counters.decr_hits,
+                    (true, false) => &counters.decr_misses,
+                }
+                .add(1);
+            }
+            Operation::Set(set) => {
+                counters.cmd_set.add(1);
+                match outcome {
+                    Outcome::Stored(_) => counters.total_items.add(1),
+                    Outcome::OutOfMemory => counters.store_no_memory.add(1),
+                    _ => {}
+                }
+                if set.compare_cas.is_some() {
+                    match outcome {
+                        Outcome::Stored(_) => counters.cas_hits.add(1),
+                        Outcome::Exists => counters.cas_badval.add(1),
+                        Outcome::NotFound => counters.cas_misses.add(1),
+                        _ => {}
+                    }
+                }
+            }
+            Operation::Delete(_) => {
+                if hit { &counters.delete_hits } else { &counters.delete_misses }.add(1);
+            }
+            Operation::Touch(_) => {
+                counters.cmd_touch.add(1);
+                if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);
+            }
+            Operation::TooLarge => counters.store_too_large.add(1),
+            Operation::Inspect => {}
+        }
+        self.service.note_prefix(command, hit);
+    }
+
+    fn admin(&self, admin: Admin<'_>, quiet: bool, out: &mut Vec<u8>) -> Answer {
+        let service = self.service;
+        let answer: &[u8] = match admin {
+            Admin::FlushAll(_) if !service.config().flush_all => {
+                b"CLIENT_ERROR flush_all not allowed\r\n"
+            }
+            Admin::FlushAll(delay) => {
+                self.counters.cmd_flush.add(1);
+                service.shards().flush(self.now, delay);
+                b"OK\r\n"
+            }
+            Admin::Verbosity(level) => {
+                service.set_verbosity(level);
+                b"OK\r\n"
+            }
+            Admin::Version => {
+                line(out, &format!("VERSION {}", crate::MEMCACHED_VERSION));
+                return Answer::Given;
+            }
+            Admin::Noop => b"MN\r\n",
+            Admin::Stats(topic) => {
+                crate::stats::write(service, self.now, topic, out);
+                return Answer::Given;
+            }
+            Admin::CacheMemlimit(megabytes) if service.set_memory_limit(megabytes) => b"OK\r\n",
+            Admin::CacheMemlimit(_) => {
+                b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
+            }
+            Admin::Shutdown if !service.config().shutdown_command => SHUTDOWN_NOT_ENABLED,
+            Admin::Shutdown => {
+                service.stop();
+                return Answer::Close;
+            }
+            Admin::Quit => return Answer::Close,
+        };
+        if !quiet {
+            out.extend_from_slice(answer);
+        }
+        Answer::Given
+    }
+}
+
+fn line(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,226 @@
+//! The engines behind their locks.
+//!
+//! Here: which shard a key falls into, and making room across shards. Not here: what happens
+//! inside one (`engine`).
+
+use std::sync::Arc;
+
+use crossbeam::utils::CachePadded;
+use engine::{Budget, Engine, KeyHasher, Losses, Now, Options, Record};
+use parking_lot::Mutex;
+use protocol::{Bounds, Command, Exptime, Operation, Outcome};
+
+/// Shards per worker: two workers meet at one lock in one of so many commands.
+const SHARDS_PER_WORKER: usize = 32;
+const SHARDS_MIN: usize = 64;
+const SHARDS_MAX: usize = 4096;
+/// A shard of a small store would be mostly half-empty chunks.
+const SHARD_BYTES_MIN: usize = 256 << 10;
+/// Victims taken from one shard before the next has its turn, when room is made for a large value.
+const EVICTIONS_PER_TURN: usize = 64;
+
+/// How the store is laid out.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardsOptions {
+    /// Memory cap in bytes (`-m`).
+    pub memory_bytes: usize,
+    /// Whether the cap is kept by eviction, or by refusing (`-M`).
+    pub may_evict: bool,
+    /// Whether items get cas uniques (without `-C`).
+    pub cas: bool,
+    /// Item size bound.
+    pub bounds: Bounds,
+    /// Worker threads that will meet here.
+    pub workers: usize,
+    /// Seeds of the key hash.
+    pub seeds: [u64; 4],
+}
+
+/// All items of the process.
+pub struct Shards {
+    shards: Box<[CachePadded<Mutex<Engine>>]>,
+    hasher: KeyHasher,
+    budget: Arc<Budget>,
+    /// How far right a hash is shifted to give its shard.
+    shift: u32,
+    may_evict: bool,
+    bounds: Bounds,
+}
+
+/// Figures summed over all shards.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Totals {
+    /// Items, those past their deadline and not yet swept included.
+    pub items: u64,
+    /// Bytes of the items themselves.
+    pub item_bytes: u64,
+    /// Bytes of the hash tables.
+    pub index_bytes: u64,
+    /// Retrievals that met an item past its deadline.
+    pub get_expired: u64,
+    /// What became of items that nobody deleted.
+    pub losses: Losses,
+}
+
+impl Shards {
+    /// An empty store.
+    #[must_use]
+    pub fn new(options: ShardsOptions) -> Self {
+        let wanted = (options.workers * SHARDS_PER_WORKER).next_power_of_two();
+        let most = (options.memory_bytes / SHARD_BYTES_MIN).max(2).next_power_of_two() / 2;
+        let count = wanted.clamp(SHARDS_MIN, SHARDS_MAX).min(most).max(2);
+        let hasher = KeyHasher::new(options.seeds);
+        let budget = Arc::new(Budget::new(options.memory_bytes));
+        let shards = (0..count as u64)
+            .map(|shard| {
+                let engine_options = Options {
+                    bounds: options.bounds,
+                    may_evict: options.may_evict,
+                    cas: options.cas,
+                    shard,
+                    shards: count as u64,
+                };
+                let engine = Engine::new(hasher.clone(), Arc::clone(&budget), engine_options);
+                CachePadded::new(Mutex::new(engine))
+            })
+            .collect();
+        let shift = 64 - count.trailing_zeros();
+        let (may_evict, bounds) = (options.may_evict, options.bounds);
+        Self { shards, hasher, budget, shift, may_evict, bounds }
+    }
+
+    /// The item size bound.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// The memory cap and what is taken of it.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn shard(&self, hash: u64) -> usize {
+        // The top bits: the table inside uses the low ones and its tags the middle.
+        (hash >> self.shift) as usize
+    }
+
+    /// Applies `command` and hands the outcome to `reply` while the shard is locked: `reply` copies
+    /// what it needs and does nothing else.
+    pub fn apply<R>(
+        &self,
+        now: Now,
+        command: &Command<'_>,
+        reply: impl FnOnce(Outcome<'_>) -> R,
+    ) -> R {
+        let hash = self.hasher.hash(command.key.as_bytes());
+        match self.shards[self.shard(hash)].lock().apply(now, hash, command) {
+            Outcome::OutOfMemory => {}
+            outcome => return reply(outcome),
+        }
+        self.apply_making_room(now, hash, command, reply)
+    }
+
+    /// The shard of the command has nothing to give: take from the others, a little from each.
+    #[cold]
+    fn apply_making_room<R>(
+        &self,
+        now: Now,
+        hash: u64,
+        command: &Command<'_>,
+        reply: impl FnOnce(Outcome<'_>) -> R,
+    ) -> R {
+        let home = self.shard(hash);
+        let bytes = match &command.operation {
+            Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
+            _ => 0,
+        };
+        while self.may_evict {
+            let mut freed = false;
+            for step in 1..=self.shards.len() {
+                let mut engine = self.shards[(home + step) % self.shards.len()].lock();
+                for _ in 0..EVICTIONS_PER_TURN {
+                    freed |= engine.evict(now);
+                }
+                if !self.budget.lacks(bytes) {
+                    break;
+                }
+            }
+            match self.shards[home].lock().apply(now, hash, command) {
+                Outcome::OutOfMemory if freed => {}
+                Outcome::OutOfMemory => break,
+                outcome => return reply(outcome),
+            }
+        }
+        self.shards[home].lock().give_up(hash, command);
+        reply(Outcome::OutOfMemory)
+    }
+
+    /// `flush_all`, at once or after `delay`.
+    pub fn flush(&self, now: Now, delay: Exptime) {
+        for shard in &self.shards {
+            shard.lock().flush(now, delay);
+        }
+    }
+
+    /// Sweeps the `part`th of `parts` slices of every shard for items past their deadline, and
+    /// keeps a lowered memory cap. Each lock is held for some microseconds.
+    pub fn sweep(&self, now: Now, parts: usize) {
+        for shard in &self.shards {
+            let mut engine = shard.lock();
+            let count = (engine.len() / parts + 1).min(SWEEP_ITEMS_MAX);
+            engine.sweep(now, count);
+            engine.shrink(now, EVICTIONS_PER_TURN);
+        }
+    }
+
+    /// Sums the figures of all shards.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for shard in &self.shards {
+            let engine = shard.lock();
+            let losses = engine.losses();
+            totals.items += engine.len() as u64;
+            totals.item_bytes += engine.item_bytes() as u64;
+            totals.index_bytes += engine.index_bytes() as u64;
+            totals.get_expired += engine.get_expired();
+            totals.losses.evicted += losses.evicted;
+            totals.losses.evicted_unfetched += losses.evicted_unfetched;
+            totals.losses.evicted_active += losses.evicted_active;
+            totals.losses.expired += losses.expired;
+            totals.losses.expired_unfetched += losses.expired_unfetched;
+            totals.losses.reclaimed += losses.reclaimed;
+            totals.losses.swept += losses.swept;
+            totals.losses.sweep_checked += losses.sweep_checked;
+        }
+        totals
+    }
+
+    /// Zeroes the figures that `stats reset` zeroes.
+    pub fn reset_figures(&self) {
+        for shard in &self.shards {
+            shard.lock().reset_figures();
+        }
+    }
+
+    /// Shows every live item to `visit`, shard by shard, until it answers false.
+    pub fn visit(&self, now: Now, mut visit: impl FnMut(&Record<'_>) -> bool) {
+        for shard in &self.shards {
+            let engine = shard.lock();
+            if !engine.records(now).all(|record| visit(&record)) {
+                return;
+            }
+        }
+    }
+
+    /// Puts a saved item back; false when there is no room for it.
+    pub fn restore(&self, now: Now, record: &Record<'_>) -> bool {
+        let hash = self.hasher.hash(record.key);
+        self.shards[self.shard(hash)].lock().restore(now, hash, record)
+    }
+}
+
+/// Most items looked at under one lock.
+const SWEEP_ITEMS_MAX: usize = 4096;

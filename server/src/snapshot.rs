@@ -1,0 +1,260 @@
+//! The snapshot file (`-e`): all items written on the way out and read on the way in.
+//!
+//! ```text
+//! "TOLLGATE SNAPSHOT 1\n" | saved at, Unix ms u64 | record … | 0xFF | count u64 | CRC-32 u32
+//! record: marks u8 | key length u8 | key | client flags u32 | cas u64 | left ms u64 (MAX: never)
+//!         | number u64, or value length u32 and value
+//! ```
+//!
+//! All integers little-endian; the sum is over everything before it. Not here: when to save.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use engine::{Now, Record};
+use protocol::{KEY_BYTES_MAX, Value};
+
+use crate::shards::Shards;
+
+const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 1\n";
+const END: u8 = 0xFF;
+const STALE: u8 = 1;
+const WON: u8 = 2;
+const BASE64: u8 = 4;
+const NUMBER: u8 = 8;
+const NEVER: u64 = u64::MAX;
+
+/// Why a snapshot could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The system refused, or the file ends too early.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not a snapshot, or not one of this version, or its sum is wrong.
+    #[error("{path}: {why}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+}
+
+/// A writer or reader that sums what passes.
+struct Summed<T> {
+    inner: T,
+    sum: crc32fast::Hasher,
+}
+
+impl<T> Summed<T> {
+    fn new(inner: T) -> Self {
+        Self { inner, sum: crc32fast::Hasher::new() }
+    }
+}
+
+impl<T: Write> Summed<T> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sum.update(bytes);
+        self.inner.write_all(bytes)
+    }
+}
+
+impl<T: Read> Summed<T> {
+    fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.inner.read_exact(&mut bytes)?;
+        self.sum.update(&bytes);
+        Ok(bytes)
+    }
+
+    fn take_into(&mut self, bytes: &mut Vec<u8>, count: usize) -> io::Result<()> {
+        bytes.resize(count, 0);
+        self.inner.read_exact(bytes)?;
+        self.sum.update(bytes);
+        Ok(())
+    }
+}
+
+/// Writes all items to `path`, through a file beside it that takes its place once it is whole.
+/// The answer is how many there were.
+///
+/// # Errors
+///
+/// What the system says; the file at `path` is then as it was.
+pub fn save(shards: &Shards, now: Now, path: &Path) -> Result<u64, SnapshotError> {
+    let part = path.with_extension("part");
+    let written = write_file(shards, now, &part).and_then(|count| {
+        fs::rename(&part, path)?;
+        Ok(count)
+    });
+    written.map_err(|source| {
+        // Best effort: the error that matters is told.
+        let _ = fs::remove_file(&part);
+        SnapshotError::Io { path: path.to_owned(), source }
+    })
+}
+
+fn write_file(shards: &Shards, now: Now, part: &Path) -> io::Result<u64> {
+    let mut file = Summed::new(BufWriter::with_capacity(1 << 20, File::create(part)?));
+    file.put(MAGIC)?;
+    file.put(&now.unix_ms.to_le_bytes())?;
+    let mut count = 0_u64;
+    let mut result = Ok(());
+    shards.visit(now, |record| {
+        result = write_record(&mut file, record);
+        count += 1;
+        result.is_ok()
+    });
+    result?;
+    file.put(&[END])?;
+    file.put(&count.to_le_bytes())?;
+    let sum = file.sum.clone().finalize();
+    file.inner.write_all(&sum.to_le_bytes())?;
+    file.inner.flush()?;
+    file.inner.get_ref().sync_all()?;
+    Ok(count)
+}
+
+fn write_record(file: &mut Summed<impl Write>, record: &Record<'_>) -> io::Result<()> {
+    let mark = |on: bool, bit: u8| if on { bit } else { 0 };
+    let is_number = matches!(record.value, Value::Number(_));
+    let marks = mark(record.stale, STALE)
+        | mark(record.won, WON)
+        | mark(record.base64, BASE64)
+        | mark(is_number, NUMBER);
+    file.put(&[marks, record.key.len() as u8])?;
+    file.put(record.key)?;
+    file.put(&record.client_flags.to_le_bytes())?;
+    file.put(&record.cas.to_le_bytes())?;
+    file.put(&record.left_ms.unwrap_or(NEVER).to_le_bytes())?;
+    match record.value {
+        Value::Number(number) => file.put(&number.to_le_bytes()),
+        Value::Bytes(bytes) => {
+            file.put(&(bytes.len() as u32).to_le_bytes())?;
+            file.put(bytes)
+        }
+    }
+}
+
+/// What a snapshot brought back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restored {
+    /// Items that are there again.
+    pub items: u64,
+    /// Items whose time ran out in between.
+    pub expired: u64,
+    /// Items there was no room for.
+    pub refused: u64,
+}
+
+/// Reads `path` into `shards`; a file that is not there brings nothing.
+///
+/// The sum is checked first, so that a damaged file changes nothing.
+///
+/// # Errors
+///
+/// A file that cannot be read or is damaged.
+pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, SnapshotError> {
+    let told = |source| SnapshotError::Io { path: path.to_owned(), source };
+    if !path.try_exists().map_err(told)? {
+        return Ok(Restored::default());
+    }
+    let damaged = |why| SnapshotError::Damaged { path: path.to_owned(), why };
+    let mut restored = Restored::default();
+    for dry in [true, false] {
+        let reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(told)?);
+        let mut file = Summed::new(reader);
+        if &file.take::<20>().map_err(told)? != MAGIC {
+            return Err(damaged("not a snapshot of this version"));
+        }
+        let saved_ms = u64::from_le_bytes(file.take().map_err(told)?);
+        let away_ms = now.unix_ms.saturating_sub(saved_ms);
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut count = 0_u64;
+        while let Some(saved) =
+            read_record(&mut file, &mut key, &mut value).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => damaged("a record is damaged"),
+                _ => told(error),
+            })?
+        {
+            count += 1;
+            if !dry {
+                restore(shards, now, away_ms, saved, &mut restored);
+            }
+        }
+        let told_count = u64::from_le_bytes(file.take().map_err(told)?);
+        let sum = file.sum.clone().finalize();
+        let mut told_sum = [0; 4];
+        file.inner.read_exact(&mut told_sum).map_err(told)?;
+        if told_count != count || u32::from_le_bytes(told_sum) != sum {
+            return Err(damaged("its sum is wrong"));
+        }
+    }
+    Ok(restored)
+}
+
+fn restore(
+    shards: &Shards,
+    now: Now,
+    away_ms: u64,
+    mut record: Record<'_>,
+    restored: &mut Restored,
+) {
+    if let Some(left_ms) = record.left_ms {
+        if left_ms <= away_ms {
+            restored.expired += 1;
+            return;
+        }
+        record.left_ms = Some(left_ms - away_ms);
+    }
+    if shards.restore(now, &record) {
+        restored.items += 1;
+    } else {
+        restored.refused += 1;
+    }
+}
+
+fn read_record<'a>(
+    file: &mut Summed<impl Read>,
+    key: &'a mut Vec<u8>,
+    value: &'a mut Vec<u8>,
+) -> io::Result<Option<Record<'a>>> {
+    let [marks] = file.take()?;
+    if marks == END {
+        return Ok(None);
+    }
+    let [key_bytes] = file.take()?;
+    if key_bytes == 0 || usize::from(key_bytes) > KEY_BYTES_MAX || marks > 15 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    file.take_into(key, usize::from(key_bytes))?;
+    let client_flags = u32::from_le_bytes(file.take()?);
+    let cas = u64::from_le_bytes(file.take()?);
+    let left_ms = u64::from_le_bytes(file.take()?);
+    let value = if marks & NUMBER == 0 {
+        let bytes = u32::from_le_bytes(file.take()?) as usize;
+        if bytes > 1 << 30 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        file.take_into(value, bytes)?;
+        Value::Bytes(value)
+    } else {
+        Value::Number(u64::from_le_bytes(file.take()?))
+    };
+    Ok(Some(Record {
+        key,
+        value,
+        client_flags,
+        cas,
+        left_ms: (left_ms != NEVER).then_some(left_ms),
+        stale: marks & STALE != 0,
+        won: marks & WON != 0,
+        base64: marks & BASE64 != 0,
+    }))
+}

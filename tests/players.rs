@@ -1,0 +1,303 @@
+//! Plays transcripts: against a live Tollgate, whole and byte by byte, and a real memcached.
+//!
+//! Here: the players and the one director that compares what comes with what was expected. Not
+//! here: the format (`transcript.rs`) and the processes (`live.rs`). After each conversation a
+//! fence, `mn`, must be answered at once by `MN`: nothing else may be on its way.
+
+use std::{
+    fs,
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    live::{Program, Server},
+    transcript::{Action, Conversation, Match, Names, show},
+};
+
+/// The longest that one conversation may wait when the clock is real.
+const REAL_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// Something that takes bytes and answers bytes.
+///
+/// Fits a session without I/O as well as a socket: `send` hands bytes in, `receive` takes out what
+/// is there, `advance` moves the session's clock.
+pub(crate) trait Player {
+    /// Starts over: no items, the command line `flags`, one connection. `alone`: nothing else may
+    /// have happened before, so that counters start at zero.
+    fn open(&mut self, flags: &[String], alone: bool);
+    /// A new connection to the same items.
+    fn connect(&mut self);
+    fn send(&mut self, bytes: &[u8]);
+    fn receive(&mut self) -> Received;
+    fn advance(&mut self, by: Duration);
+    /// The time of day, in seconds.
+    fn unix(&self) -> i64;
+}
+
+/// What a connection has to say.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    Bytes(Vec<u8>),
+    /// Nothing, and there is nothing to wait for.
+    Silence,
+    Closed,
+}
+
+/// Which answers are right where 1.6.18 differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Newest,
+    Before,
+}
+
+/// Plays a conversation.
+///
+/// # Errors
+///
+/// `file:line: what was expected and what came`, for the first reply that is wrong.
+pub(crate) fn play(
+    conversation: &Conversation,
+    dialect: Dialect,
+    player: &mut dyn Player,
+) -> Result<(), String> {
+    let mut names = Names::new();
+    let mut received = Vec::new();
+    let mut closed = false;
+    player.open(&conversation.flags, conversation.alone);
+    for step in &conversation.steps {
+        let at = format!("{}:{} ({})", conversation.file, step.line, conversation.name);
+        match &step.action {
+            Action::Send(text) => {
+                if std::mem::take(&mut closed) {
+                    player.connect();
+                }
+                player.send(&text.fill(&names, player.unix()));
+            }
+            Action::Expect { text, before } => {
+                let text = match (before, dialect) {
+                    (Some(before), Dialect::Before) => before,
+                    _ => text,
+                };
+                let length = loop {
+                    match text.compare(&received, &mut names) {
+                        Match::Whole(length) => break length,
+                        Match::Part => {}
+                        Match::Not => {
+                            return Err(format!("{at}\n  not  {text}\n  but  {}", show(&received)));
+                        }
+                    }
+                    match player.receive() {
+                        Received::Bytes(bytes) => received.extend(bytes),
+                        end => {
+                            let received = show(&received);
+                            return Err(format!("{at}\n  not  {text}\n  but  {received} {end:?}"));
+                        }
+                    }
+                };
+                received.drain(..length);
+            }
+            Action::Close => {
+                close(player, &mut received).map_err(|why| format!("{at}\n  {why}"))?;
+                closed = true;
+            }
+            Action::Advance(by) => player.advance(*by),
+        }
+    }
+    if closed || conversation.no_fence {
+        return Ok(());
+    }
+    player.send(b"mn\r\n");
+    while received.len() < 4 {
+        match player.receive() {
+            Received::Bytes(bytes) => received.extend(bytes),
+            end => return Err(format!("{conversation}: {end:?} at the fence {}", show(&received))),
+        }
+    }
+    let surplus = received.strip_suffix(b"MN\r\n").unwrap_or(&received);
+    if surplus.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{conversation}: nothing more was expected, but came {}", show(&received)))
+}
+
+fn close(player: &mut dyn Player, received: &mut Vec<u8>) -> Result<(), String> {
+    loop {
+        match player.receive() {
+            Received::Closed if received.is_empty() => return Ok(()),
+            Received::Closed => return Err(format!("closes, but first said {}", show(received))),
+            Received::Bytes(bytes) => received.extend(bytes),
+            Received::Silence => return Err(format!("does not close; said {}", show(received))),
+        }
+    }
+}
+
+impl std::fmt::Display for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{} ({})", self.file, self.line, self.name)
+    }
+}
+
+/// How bytes are cut on their way to a live server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Whole,
+    /// One byte a write; the middle of something large goes in uneven pieces.
+    Bytes,
+}
+
+/// A server process and one connection to it.
+#[derive(Debug)]
+struct Live {
+    program: Program,
+    cut: Cut,
+    /// Serves every conversation that wants no flags.
+    shared: Server,
+    own: Option<Server>,
+    stream: TcpStream,
+}
+
+impl Live {
+    fn new(program: Program, cut: Cut) -> Self {
+        let shared = Server::start_as(program, &[]);
+        let stream = shared.connect().stream;
+        Self { program, cut, shared, own: None, stream }
+    }
+}
+
+impl Player for Live {
+    fn open(&mut self, flags: &[String], alone: bool) {
+        self.own = (alone || !flags.is_empty()).then(|| {
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            Server::start_as(self.program, &flags)
+        });
+        if self.own.is_none() {
+            self.shared.connect().ask("flush_all\r\n", "OK\r\n");
+        }
+        self.connect();
+    }
+
+    fn connect(&mut self) {
+        self.stream = self.own.as_ref().unwrap_or(&self.shared).connect().stream;
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let cuts: Vec<&[u8]> = match self.cut {
+            Cut::Whole => vec![bytes],
+            Cut::Bytes if bytes.len() < 8_000 => bytes.chunks(1).collect(),
+            Cut::Bytes => {
+                let (head, rest) = bytes.split_at(100);
+                let (middle, tail) = rest.split_at(rest.len() - 100);
+                head.chunks(1).chain(middle.chunks(40_093)).chain(tail.chunks(1)).collect()
+            }
+        };
+        for cut in cuts {
+            // The server may have closed, as it should; what it said before that is still to come.
+            if self.stream.write_all(cut).is_err() {
+                break;
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Received {
+        let mut buffer = vec![0; 65_536];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Received::Closed,
+            Ok(length) => {
+                buffer.truncate(length);
+                Received::Bytes(buffer)
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Received::Closed,
+            // The read timed out: `PATIENCE` is over.
+            Err(_) => {
+                let _ = self.stream.shutdown(Shutdown::Both);
+                Received::Silence
+            }
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        thread::sleep(by);
+    }
+
+    fn unix(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        i64::try_from(since.as_secs()).expect("seconds fit")
+    }
+}
+
+/// All conversations of `tests/transcripts`, in the order of their files' names.
+pub(crate) fn conversations() -> Vec<Conversation> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("transcripts");
+    let entries = fs::read_dir(&folder).expect("tests/transcripts is there");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a transcript is UTF-8");
+        let name = file.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        all.extend(Conversation::parse(&name, &text).unwrap_or_else(|why| panic!("{why}")));
+    }
+    let only = std::env::var("TRANSCRIPT").unwrap_or_default();
+    all.retain(|conversation| conversation.to_string().contains(&only));
+    all
+}
+
+/// Plays everything that applies with several players at once, and lists what went wrong.
+fn play_all(program: Program, cut: Cut) {
+    let dialect = if program.is_before_1_6_40() { Dialect::Before } else { Dialect::Newest };
+    let mut chosen = conversations();
+    chosen.retain(|conversation| {
+        conversation.waits() <= REAL_WAIT_MAX
+            && !(conversation.not_oracle && program == Program::Memcached)
+            && !(conversation.only_whole && cut == Cut::Bytes)
+    });
+    // The ones that wait go first: the others fill the time.
+    chosen.sort_by_key(|conversation| std::cmp::Reverse(conversation.waits()));
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut player = Live::new(program, cut);
+                while let Some(conversation) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(why) = play(conversation, dialect, &mut player) {
+                        wrong.lock().expect("no player panics with it").push(why);
+                    }
+                }
+            });
+        }
+    });
+    let mut wrong = wrong.into_inner().expect("no player panics with it");
+    wrong.sort();
+    let (played, failed) = (chosen.len(), wrong.len());
+    assert!(wrong.is_empty(), "{failed} of {played} went wrong:\n\n{}", wrong.join("\n\n"));
+    println!("{played} conversations");
+}
+
+#[test]
+fn tollgate_agrees_with_the_transcripts() {
+    play_all(Program::Tollgate, Cut::Whole);
+}
+
+#[test]
+fn tollgate_agrees_byte_by_byte() {
+    play_all(Program::Tollgate, Cut::Bytes);
+}
+
+#[test]
+fn oracle_agrees_with_the_transcripts() {
+    play_all(Program::Memcached, Cut::Whole);
+}
+
+#[test]
+fn oracle_agrees_byte_by_byte() {
+    play_all(Program::Memcached, Cut::Bytes);
+}

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Installs the memcached clients that tests/clients.rs runs, and memcached itself, the oracle.
+#
+# Here: packages, by name only; where they come from is the machine's own configuration. Not here:
+# the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
+# takes a blink when everything is there. Python and node packages go under target/clients.
+set -eu
+cd "$(dirname "$0")/.."
+target="${CARGO_TARGET_DIR:-target}/clients"
+
+packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc php-cli php-memcached
+    libcache-memcached-perl libcache-memcached-fast-perl ruby ruby-dalli"
+# A python or a node that came another way is good enough.
+python3 -c 'import ensurepip, sysconfig, os
+assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+    packages="$packages python3 python3-dev python3-venv"
+command -v node >/dev/null && command -v npm >/dev/null || packages="$packages nodejs npm"
+
+missing=""
+for package in $packages; do
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$state" = installed ] || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    apt-get update
+    # Debian starts memcached when it is installed; the tests start their own.
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y --no-install-recommends $missing
+fi
+
+# Each list is installed again only when it changed since it was last installed.
+fresh() { [ -f "$2" ] && cmp -s "$1" "$2"; }
+
+wanted=tests/clients/requirements.txt
+if ! fresh "$wanted" "$target/venv/installed.txt"; then
+    python3 -m venv --clear "$target/venv"
+    "$target/venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
+    cp "$wanted" "$target/venv/installed.txt"
+fi
+
+wanted=tests/clients/package.json
+if ! fresh "$wanted" "$target/node/package.json"; then
+    mkdir -p "$target/node.new"
+    cp "$wanted" "$target/node.new/package.json"
+    npm install --silent --no-audit --no-fund --prefix "$target/node.new"
+    rm -rf "$target/node"
+    mv "$target/node.new" "$target/node"
+    cp "$wanted" "$target/node/package.json"
+fi
