@@ -414,7 +414,10 @@ mod tests {
         let Action::Expect { text, before: Some(before) } = &first.steps[1].action else {
             panic!("{first:?}")
         };
-        assert_eq!((text.to_string(), before.to_string()), ("Y\\r\\nZ\\r\\n".into(), "X\\r\\n".into()));
+        assert_eq!(
+            (text.to_string(), before.to_string()),
+            ("Y\\r\\nZ\\r\\n".into(), "X\\r\\n".into())
+        );
     }
 
     #[test]

@@ -9,10 +9,13 @@ use nom::Parser as _;
 use nom::bytes::complete::{take_while, take_while1};
 use nom::sequence::preceded;
 
-use crate::bounds::{Bounds, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+use crate::bounds::{Bounds, GET_LINE_BYTES_MAX, KEY_BYTES_MAX, LINE_BYTES_MAX};
 use crate::error::ProtocolError;
 use crate::request::Request;
 use crate::{meta, text};
+
+/// No verb with a key is longer, its blank included.
+const VERB_BYTES_MAX: usize = 16;
 
 /// What the front of a buffer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,6 +146,16 @@ impl<'a> Line<'a> {
     pub(crate) fn refuse_with(&self, length: usize, error: ProtocolError, quiet: bool) -> Refusal {
         Refusal { error, consumed: self.bytes + length + 2, quiet }
     }
+}
+
+/// The key that the request at the front of `input` is likely about: its second word. A hint for
+/// what memory to fetch, no more; the request may be cut short or be no request at all.
+#[must_use]
+pub fn likely_key(input: &[u8]) -> Option<&[u8]> {
+    let start = memchr(b' ', &input[..input.len().min(VERB_BYTES_MAX)])? + 1;
+    let key = &input[start..input.len().min(start + KEY_BYTES_MAX + 1)];
+    let end = key.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'))?;
+    Some(&key[..end])
 }
 
 /// The next word: blanks are skipped, any other byte belongs to it.

@@ -29,7 +29,7 @@ pub use bounds::{
     Bounds, GET_LINE_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LINE_BYTES_MAX,
     OPAQUE_BYTES_MAX,
 };
-pub use decode::{Decoded, Refusal, decode};
+pub use decode::{Decoded, Refusal, decode, likely_key};
 pub use error::ProtocolError;
 pub use key::Key;
 pub use number::{canonical_u64, lenient_u64};

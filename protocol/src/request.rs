@@ -270,6 +270,12 @@ impl<'a> Keys<'a> {
         Self(self.0.get(offset..).unwrap_or_default())
     }
 
+    /// The first key.
+    #[must_use]
+    pub fn first(self) -> Option<&'a [u8]> {
+        Words(self.0).next()
+    }
+
     /// Each key, with the offset just after it.
     pub fn iter(self) -> impl Iterator<Item = (Key<'a>, usize)> {
         let whole = self.0;

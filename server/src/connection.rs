@@ -1,44 +1,29 @@
-//! One client: read, run the session, write once per batch.
+//! One client: what it left half sent or half read, and the steps of its turn.
 //!
-//! Here: buffers and their bounds, back-pressure, turns. A batch is read into a buffer that all
-//! connections of a worker share, and its answers are collected in another; only what a client
-//! leaves half sent or half read is kept by its connection, so an idle one holds no buffer. Not
-//! here: what requests mean (`session`).
+//! A connection is a state machine that a worker moves in rounds (`worker`): [`Connection::read`]
+//! all that are ready, then [`Connection::run`] each. Buffers are the worker's; only what a client
+//! leaves half sent or half read is kept here, so an idle one holds no buffer. Not here: what
+//! requests mean (`session`).
 
-use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
-use tokio::task::yield_now;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::connections::Registration;
+use crate::counters::Counters;
 use crate::net::Stream;
-use crate::session::{Pause, REPLY_BYTES_HIGH, Round, Session};
-use crate::worker::Worker;
+use crate::service::Service;
+use crate::session::{Pause, Round, Session};
 
-/// Bytes read at once.
-pub(crate) const READ_BYTES: usize = 64 << 10;
+/// Bytes read at once into a buffer of the connection's own.
+const READ_BYTES: usize = 16 << 10;
 /// A request that needs more than this many bytes is paid for from the service's reading budget.
 const FREE_REQUEST_BYTES: usize = 32 << 10;
 
-/// The buffers that a worker's connections share, each while it runs a batch.
-pub(crate) struct Scratch {
-    input: Vec<u8>,
-    output: Vec<u8>,
-}
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        Self { input: vec![0; READ_BYTES], output: Vec::with_capacity(2 * REPLY_BYTES_HIGH) }
-    }
-}
-
 /// A client's connection.
 pub(crate) struct Connection {
-    worker: Rc<Worker>,
     registration: Registration,
     stream: Stream,
     session: Session,
@@ -50,32 +35,47 @@ pub(crate) struct Connection {
     needed: usize,
     /// Bytes reserved of the reading budget.
     reserved: usize,
+    /// `pending` may hold whole requests: run it before reading more.
+    unfinished: bool,
+    /// Hang up as soon as everything is written.
+    closing: bool,
 }
 
-/// What to do after a batch.
-enum Next {
-    /// Read on.
-    Read,
-    /// Read on when others have had their turn.
-    ReadLater,
-    /// `pending` holds more to run, once the answers are written.
-    Run,
-    /// Likewise, when others have had their turn.
-    RunLater,
-    /// Write the answers and hang up.
+/// What a connection's turn has to work with besides its own state.
+pub(crate) struct Turn<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: engine::Now,
+    /// Answers are collected here, and written before the turn ends.
+    pub(crate) output: &'a mut Vec<u8>,
+}
+
+/// What came of reading.
+pub(crate) enum Read {
+    /// Nothing to do before the stream is ready again.
+    Wait,
+    /// So many bytes are in the buffer that was given.
+    Bytes(usize),
+    /// There is something to run in the connection's own buffer.
+    Held,
+    /// The client is gone, or is to go.
     Close,
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.worker.service.release_reading(self.reserved);
-    }
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Wait until the stream is ready.
+    Wait,
+    /// There is more to do: another turn, after the others.
+    Again,
+    /// Hang up.
+    Close,
 }
 
 impl Connection {
-    pub(crate) fn new(worker: Rc<Worker>, registration: Registration, stream: Stream) -> Self {
+    pub(crate) fn new(registration: Registration, stream: Stream) -> Self {
         Self {
-            worker,
             registration,
             stream,
             session: Session::default(),
@@ -83,155 +83,166 @@ impl Connection {
             unwritten: Vec::new(),
             needed: 1,
             reserved: 0,
+            unfinished: false,
+            closing: false,
         }
     }
 
-    /// Serves the client until it leaves, or must.
+    /// Gives back what it reserved; call it before dropping.
+    pub(crate) fn release(&self, service: &Service) {
+        service.release_reading(self.reserved);
+    }
+
+    /// Writes what is owed and reads what has come, into `buffer` where nothing is held.
     ///
     /// # Errors
     ///
-    /// What the system says of the stream; it is only worth a trace.
-    pub(crate) async fn serve(mut self) -> io::Result<()> {
-        loop {
-            let mut next = poll_fn(|context| self.poll_read(context)).await?;
-            loop {
-                if !self.unwritten.is_empty() {
-                    // The client does not read: nothing more is run for it until it does.
-                    let unwritten = std::mem::take(&mut self.unwritten);
-                    self.stream.write_all(&unwritten).await?;
-                    self.worker.counters().bytes_written.add(unwritten.len() as u64);
-                }
-                match next {
-                    Next::Read => break,
-                    Next::ReadLater => {
-                        yield_now().await;
-                        break;
-                    }
-                    Next::RunLater => yield_now().await,
-                    Next::Run => {}
-                    Next::Close => return self.stream.shutdown().await,
-                }
-                next = poll_fn(|context| Poll::Ready(self.run_pending(context))).await?;
-            }
-            if self.worker.service.is_stopping() && self.pending.is_empty() {
-                return self.stream.shutdown().await;
-            }
-        }
-    }
-
-    /// Reads once and runs what was read.
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Next>> {
-        let worker = Rc::clone(&self.worker);
-        let mut scratch = worker.scratch.borrow_mut();
-        let Scratch { input, output } = &mut *scratch;
-        let (count, asked) = if self.pending.is_empty() {
-            let mut buffer = ReadBuf::new(input);
-            ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
-            (buffer.filled().len(), READ_BYTES)
-        } else {
-            // The front of a request is here: read on behind it.
-            let held = self.pending.len();
-            let asked = self.needed.saturating_sub(held).max(READ_BYTES / 4);
-            self.pending.resize(held + asked, 0);
-            let mut buffer = ReadBuf::new(&mut self.pending[held..]);
-            let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
-            let count = buffer.filled().len();
-            self.pending.truncate(held + count);
-            ready!(polled)?;
-            (count, asked)
-        };
-        if count == 0 {
-            self.pending.clear();
-            return Poll::Ready(Ok(Next::Close));
-        }
-        worker.counters().bytes_read.add(count as u64);
-        if !self.pending.is_empty() {
-            drop(scratch);
-            return Poll::Ready(self.run_pending(context));
-        }
-        let next = self.run(context, &input[..count], output, |connection, rest| {
-            connection.pending.extend_from_slice(rest);
-        })?;
-        Poll::Ready(Ok(match next {
-            // A full buffer: more is waiting, and others may be too.
-            Next::Read if count == asked => Next::ReadLater,
-            next => next,
-        }))
-    }
-
-    /// Runs what is held.
-    fn run_pending(&mut self, context: &mut Context<'_>) -> io::Result<Next> {
-        if self.pending.len() < self.needed {
-            return Ok(Next::Read);
-        }
-        let worker = Rc::clone(&self.worker);
-        let mut scratch = worker.scratch.borrow_mut();
-        let mut pending = std::mem::take(&mut self.pending);
-        let held = pending.len();
-        let mut kept = 0;
-        let next = self.run(context, &pending, &mut scratch.output, |_, rest| kept = rest.len())?;
-        pending.drain(..held - kept);
-        if pending.is_empty() {
-            // Give the memory back: a connection between two requests holds no buffer.
-            pending = Vec::new();
-        }
-        self.pending = pending;
-        Ok(next)
-    }
-
-    /// Runs the session over `input`, hands what it leaves to `keep`, and writes the answers.
-    fn run(
+    /// What the system says of the stream.
+    pub(crate) fn read(
         &mut self,
         context: &mut Context<'_>,
+        counters: &Counters,
+        buffer: &mut [u8],
+    ) -> io::Result<Read> {
+        if self.registration.info.is_ending() {
+            return Ok(Read::Close);
+        }
+        if !self.unwritten.is_empty() {
+            let unwritten = std::mem::take(&mut self.unwritten);
+            self.write(context, counters, &unwritten)?;
+            if !self.unwritten.is_empty() {
+                // The client does not read: nothing more is run for it until it does.
+                return Ok(Read::Wait);
+            }
+        }
+        if self.closing {
+            return Ok(Read::Close);
+        }
+        if self.unfinished {
+            return Ok(Read::Held);
+        }
+        if self.pending.is_empty() {
+            let mut buffer = ReadBuf::new(buffer);
+            return Ok(match Pin::new(&mut self.stream).poll_read(context, &mut buffer)? {
+                Poll::Pending => Read::Wait,
+                Poll::Ready(()) if buffer.filled().is_empty() => Read::Close,
+                Poll::Ready(()) => {
+                    counters.bytes_read.add(buffer.filled().len() as u64);
+                    Read::Bytes(buffer.filled().len())
+                }
+            });
+        }
+        self.read_on(context, counters)
+    }
+
+    /// Reads behind the front of a request that is held already.
+    fn read_on(&mut self, context: &mut Context<'_>, counters: &Counters) -> io::Result<Read> {
+        let held = self.pending.len();
+        // A large value is read in steps that grow with it: a client that only promises one gets
+        // no memory for it.
+        let step = self.needed.saturating_sub(held).clamp(READ_BYTES, held.max(READ_BYTES));
+        self.pending.resize(held + step, 0);
+        let mut buffer = ReadBuf::new(&mut self.pending[held..]);
+        let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
+        let count = buffer.filled().len();
+        self.pending.truncate(held + count);
+        counters.bytes_read.add(count as u64);
+        Ok(match polled? {
+            Poll::Pending => Read::Wait,
+            Poll::Ready(()) if count == 0 => Read::Close,
+            Poll::Ready(()) => Read::Held,
+        })
+    }
+
+    /// Runs what was read into a buffer of the worker's.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the stream.
+    pub(crate) fn run(
+        &mut self,
+        context: &mut Context<'_>,
+        turn: &mut Turn<'_>,
         input: &[u8],
-        output: &mut Vec<u8>,
-        keep: impl FnOnce(&mut Self, &[u8]),
-    ) -> io::Result<Next> {
-        let worker = Rc::clone(&self.worker);
-        let service = &*worker.service;
-        let now = service.clock().now();
+    ) -> io::Result<After> {
+        let done = self.step(turn, input);
+        self.pending.extend_from_slice(&input[done..]);
+        self.end_turn(context, turn)
+    }
+
+    /// Runs what the connection itself holds.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the stream.
+    pub(crate) fn run_held(
+        &mut self,
+        context: &mut Context<'_>,
+        turn: &mut Turn<'_>,
+    ) -> io::Result<After> {
+        if self.pending.len() >= self.needed {
+            let mut pending = std::mem::take(&mut self.pending);
+            let done = self.step(turn, &pending);
+            pending.drain(..done);
+            if !pending.is_empty() {
+                self.pending = pending;
+            }
+        }
+        self.end_turn(context, turn)
+    }
+
+    /// Runs the session over `input` and answers how much of it is done with.
+    fn step(&mut self, turn: &mut Turn<'_>, input: &[u8]) -> usize {
+        let service = turn.service;
         let mut round = Round {
             service,
-            counters: worker.counters(),
-            now,
+            counters: turn.counters,
+            now: turn.now,
             requests: service.config().requests_per_event,
         };
-        output.clear();
-        let (mut done, pause) = self.session.run(&mut round, input, output);
+        turn.output.clear();
+        let (mut done, pause) = self.session.run(&mut round, input, turn.output);
         self.needed = 1;
-        let mut next = match pause {
+        self.unfinished = false;
+        match pause {
+            Pause::Input(needed) if self.reserve(service, needed) => self.needed = needed,
             Pause::Input(needed) => {
-                if !self.reserve(needed) {
-                    self.session.refuse_value(needed - (input.len() - done), output);
-                    done = input.len();
-                }
-                self.needed = needed;
-                Next::Read
+                self.session.refuse_value(needed - (input.len() - done), turn.output);
+                done = input.len();
             }
-            Pause::Replies => Next::Run,
-            Pause::Turn => Next::RunLater,
-            Pause::Close => Next::Close,
-        };
-        let rest = if pause == Pause::Close { &[] } else { &input[done..] };
-        if rest.is_empty() {
-            self.needed = 1;
-        } else {
-            keep(self, rest);
+            Pause::Replies | Pause::Turn => self.unfinished = done < input.len(),
+            Pause::Close => {
+                self.closing = true;
+                done = input.len();
+            }
         }
-        if matches!(next, Next::Run | Next::RunLater) && rest.is_empty() {
-            next = Next::Read;
+        done
+    }
+
+    /// Writes the answers and tells what is next.
+    fn end_turn(&mut self, context: &mut Context<'_>, turn: &mut Turn<'_>) -> io::Result<After> {
+        self.write(context, turn.counters, turn.output)?;
+        turn.output.clear();
+        let busy = !self.pending.is_empty() || !self.unwritten.is_empty();
+        self.registration.info.note(turn.now.mono.millis(), busy);
+        if !self.unwritten.is_empty() {
+            // The write that did not fit has left word with the stream.
+            return Ok(After::Wait);
         }
-        self.registration.info.note(now.mono.millis(), !rest.is_empty());
-        self.write(context, output)?;
-        if output.capacity() > 8 * REPLY_BYTES_HIGH {
-            *output = Vec::with_capacity(2 * REPLY_BYTES_HIGH);
+        if self.closing || (!busy && turn.service.is_stopping()) {
+            return Ok(After::Close);
         }
-        Ok(next)
+        if self.unfinished {
+            return Ok(After::Again);
+        }
+        Ok(match self.stream.poll_readable(context)? {
+            Poll::Ready(()) => After::Again,
+            Poll::Pending => After::Wait,
+        })
     }
 
     /// Pays for a large request; what the last one cost is given back.
-    fn reserve(&mut self, needed: usize) -> bool {
-        let service = &self.worker.service;
+    fn reserve(&mut self, service: &Service, needed: usize) -> bool {
         service.release_reading(self.reserved);
         self.reserved = 0;
         if needed <= FREE_REQUEST_BYTES {
@@ -245,20 +256,24 @@ impl Connection {
     }
 
     /// Writes what the socket takes at once; the rest is kept.
-    fn write(&mut self, context: &mut Context<'_>, output: &[u8]) -> io::Result<()> {
+    fn write(
+        &mut self,
+        context: &mut Context<'_>,
+        counters: &Counters,
+        output: &[u8],
+    ) -> io::Result<()> {
         let mut written = 0;
         while written < output.len() {
-            match Pin::new(&mut self.stream).poll_write(context, &output[written..]) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(count)) => written += count,
-                Poll::Ready(Err(error)) => return Err(error),
+            match Pin::new(&mut self.stream).poll_write(context, &output[written..])? {
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(count) => written += count,
                 Poll::Pending => {
                     self.unwritten.extend_from_slice(&output[written..]);
                     break;
                 }
             }
         }
-        self.worker.counters().bytes_written.add(written as u64);
+        counters.bytes_written.add(written as u64);
         Ok(())
     }
 }

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
 use crate::service::Service;
 
@@ -23,8 +23,10 @@ pub struct ConnectionInfo {
     last_active_ms: AtomicU64,
     /// A request is half read or an answer half written.
     busy: AtomicBool,
-    /// Ends the connection's task.
-    abort: Mutex<Option<AbortHandle>>,
+    /// It is to be hung up on.
+    ending: AtomicBool,
+    /// Gets the worker to look at it.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl ConnectionInfo {
@@ -33,8 +35,8 @@ impl ConnectionInfo {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_abort(&self, abort: AbortHandle) {
-        *self.abort.lock() = Some(abort);
+    pub(crate) fn set_waker(&self, waker: Waker) {
+        *self.waker.lock() = Some(waker);
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -47,11 +49,16 @@ impl ConnectionInfo {
         now_ms.saturating_sub(self.last_active_ms.load(Ordering::Relaxed)) / 1000
     }
 
-    /// Hangs up.
+    /// Hangs up, in the worker's next round.
     pub(crate) fn end(&self) {
-        if let Some(abort) = &*self.abort.lock() {
-            abort.abort();
+        self.ending.store(true, Ordering::Release);
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
         }
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
     }
 }
 
@@ -93,7 +100,8 @@ impl Connections {
             peer,
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),
-            abort: Mutex::new(None),
+            ending: AtomicBool::new(false),
+            waker: Mutex::new(None),
         });
         let number = connections.next.fetch_add(1, Ordering::Relaxed);
         connections.open.lock().insert(number, Arc::clone(&info));

@@ -78,6 +78,20 @@ impl DetachedStream {
     }
 }
 
+impl Stream {
+    /// Whether there is something to read; if not, the waker is told when there is.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the stream.
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(context),
+            Self::Unix(stream) => stream.poll_read_ready(context),
+        }
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,

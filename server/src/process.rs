@@ -104,7 +104,7 @@ impl Pidfile {
             && other != pid
             && kill(other, None).is_ok()
         {
-            tracing::warn!(pidfile = %path.display(), pid = %other, "pidfile names a running process");
+            tracing::warn!(path = %path.display(), pid = %other, "pidfile names a running process");
         }
         let write = || {
             let mut name = path.as_os_str().to_owned();
@@ -131,7 +131,7 @@ impl Drop for Pidfile {
         if read_pid(&self.path) == Some(self.pid)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(pidfile = %self.path.display(), %error, "cannot remove pidfile");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove pidfile");
         }
     }
 }
@@ -185,14 +185,29 @@ pub fn raise_core_limit() -> Result<(), ProcessError> {
     setrlimit(Resource::RLIMIT_CORE, hard, hard).map_err(failed)
 }
 
-/// Locks what the process has and will have in memory (`-k`). A refusal is only warned of, as in
-/// memcached. Returns whether it worked.
+/// Locks the memory of the process (`-k`): what it has and, where the limit on locked memory is
+/// lifted, what it will have. A refusal is only warned of, as in memcached. Returns whether all of
+/// it is locked.
+///
+/// Call it after [`daemonize`]: a fork inherits no lock.
 pub fn lock_memory() -> bool {
-    // Once the user is dropped, allocations beyond this limit would fail. Only root may raise it;
-    // for others the lock itself tells whether the limit is enough.
+    // Only root may raise it; what came of it is asked next.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
-    match mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
-        Ok(()) => true,
+    let unlimited =
+        matches!(getrlimit(Resource::RLIMIT_MEMLOCK), Ok((soft, _)) if soft == RLIM_INFINITY);
+    // Under a limit, root is still let through; but once it is another user, every allocation
+    // beyond the limit would fail, and the process with it.
+    let flags = if unlimited {
+        MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE
+    } else {
+        MlockAllFlags::MCL_CURRENT
+    };
+    match mlockall(flags) {
+        Ok(()) if unlimited => true,
+        Ok(()) => {
+            tracing::warn!("-k locks no later memory: the limit on locked memory is not unlimited");
+            false
+        }
         Err(error) => {
             tracing::warn!(%error, "-k has no effect: memory cannot be locked");
             false

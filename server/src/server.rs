@@ -4,7 +4,7 @@
 //! to the process before (`process`, `main`).
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::auth::AuthFile;
-use crate::config::Config;
+use crate::config::{Config, ListenAddr};
 use crate::net::BoundListener;
 use crate::service::Service;
 use crate::snapshot::{self, SnapshotError};
@@ -156,9 +156,15 @@ fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
     for listen in &config.listen {
         let place = format!("{}:{}", listen.host, listen.port);
         let told = |source| ServerError::Bind { place: place.clone(), source };
-        let host = listen.host.trim_start_matches('[').trim_end_matches(']');
-        let addresses: Vec<SocketAddr> =
-            (host, listen.port).to_socket_addrs().map_err(told)?.collect();
+        let addresses: Vec<SocketAddr> = if listen.host == ListenAddr::ANY {
+            vec![
+                (Ipv4Addr::UNSPECIFIED, listen.port).into(),
+                (Ipv6Addr::UNSPECIFIED, listen.port).into(),
+            ]
+        } else {
+            let host = listen.host.trim_start_matches('[').trim_end_matches(']');
+            (host, listen.port).to_socket_addrs().map_err(told)?.collect()
+        };
         let mut failure = None;
         let before = listeners.len();
         for address in addresses {

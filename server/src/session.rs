@@ -3,6 +3,7 @@
 //! Here: decoding what was read, applying it, encoding the answers, and where a batch stops. Not
 //! here: sockets (`connection`), the state all clients share (`service`).
 
+use arrayvec::ArrayVec;
 use engine::Now;
 use protocol::{
     Admin, Command, Decoded, Exptime, Form, Get, Keys, Operation, Outcome, ProtocolError, Refusal,
@@ -84,40 +85,82 @@ impl Session {
                 self.scanned = 0;
                 return (done, Pause::Input(1));
             }
-            if out.len() >= REPLY_BYTES_HIGH {
-                return (done, Pause::Replies);
-            }
-            if round.requests == 0 {
-                round.counters.conn_yields.add(1);
-                return (done, Pause::Turn);
-            }
-            let rest = &input[done..];
-            let consumed = match decode(rest, self.scanned, round.service.shards().bounds()) {
-                Ok(Decoded::Incomplete { scanned, needed }) => {
-                    self.scanned = scanned;
-                    return (done, Pause::Input(needed));
-                }
-                Ok(Decoded::Request { request, consumed }) => {
-                    match self.answer(round, &request, out) {
-                        Answer::Given => {}
-                        Answer::Partly => return (done, Pause::Replies),
-                        Answer::Close => return (done + consumed.min(rest.len()), Pause::Close),
-                    }
-                    consumed
-                }
-                Err(refusal) if refusal.error == ProtocolError::Close => {
-                    return (input.len(), Pause::Close);
-                }
-                Err(refusal) => {
-                    self.refuse(round, &refusal, out);
-                    refusal.consumed
-                }
-            };
-            round.requests -= 1;
-            self.scanned = 0;
-            let here = consumed.min(rest.len());
+            let (consumed, pause) = self.run_batch(round, &input[done..], out);
+            let here = consumed.min(input.len() - done);
             done += here;
             self.skip = consumed - here;
+            if let Some(pause) = pause {
+                return (done, pause);
+            }
+        }
+    }
+
+    /// Decodes the next requests, fetches the memory they need, and answers them. The first number
+    /// may reach past `input`.
+    fn run_batch(
+        &mut self,
+        round: &mut Round<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        let mut batch: ArrayVec<Decided<'_>, BATCH_REQUESTS> = ArrayVec::new();
+        let bounds = round.service.shards().bounds();
+        let mut ahead = 0;
+        let mut end = None;
+        while ahead < input.len() && !batch.is_full() {
+            let scanned = if batch.is_empty() { self.scanned } else { 0 };
+            match decode(&input[ahead..], scanned, bounds) {
+                Ok(Decoded::Request { request, consumed }) => {
+                    let hash =
+                        first_key(&request).map_or(0, |key| round.service.shards().hash(key));
+                    batch.push(Decided { request, consumed, hash });
+                    ahead += consumed;
+                }
+                Ok(Decoded::Incomplete { scanned, needed }) => {
+                    end = Some(End::Incomplete { scanned, needed });
+                    break;
+                }
+                Err(refusal) => {
+                    end = Some(End::Refused(refusal));
+                    break;
+                }
+            }
+        }
+        if batch.len() > 1 {
+            round.service.shards().prefetch(batch.iter().map(|decided| decided.hash));
+        }
+        let mut done = 0;
+        for Decided { request, consumed, hash } in &batch {
+            if let Some(pause) = pause_before(round, out) {
+                return (done, Some(pause));
+            }
+            match self.answer(round, request, *hash, out) {
+                Answer::Given => {}
+                Answer::Partly => return (done, Some(Pause::Replies)),
+                Answer::Close => return (done + consumed, Some(Pause::Close)),
+            }
+            round.requests -= 1;
+            self.scanned = 0;
+            done += consumed;
+        }
+        match end {
+            None => (done, None),
+            Some(End::Incomplete { scanned, needed }) => {
+                self.scanned = scanned;
+                (done, Some(Pause::Input(needed)))
+            }
+            Some(End::Refused(refusal)) => {
+                if let Some(pause) = pause_before(round, out) {
+                    return (done, Some(pause));
+                }
+                if refusal.error == ProtocolError::Close {
+                    return (input.len(), Some(Pause::Close));
+                }
+                self.refuse(round, &refusal, out);
+                round.requests -= 1;
+                self.scanned = 0;
+                (done + refusal.consumed, None)
+            }
         }
     }
 
@@ -145,17 +188,24 @@ impl Session {
         }
     }
 
-    fn answer(&mut self, round: &Round<'_>, request: &Request<'_>, out: &mut Vec<u8>) -> Answer {
+    fn answer(
+        &mut self,
+        round: &Round<'_>,
+        request: &Request<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Answer {
         if !self.authenticated {
             return self.authenticate(round, request, out);
         }
         match request {
             Request::Command { command, form } => {
-                round.command(command, form, out);
+                round.command(command, form, hash, out);
                 Answer::Given
             }
             Request::Retrieve { keys, with_cas, touch } => {
-                self.retrieve(round, *keys, *with_cas, *touch, out)
+                let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch, hash };
+                self.retrieve(round, retrieval, out)
             }
             Request::Admin { admin: Admin::Quit, .. } => Answer::Close,
             Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
@@ -196,25 +246,89 @@ impl Session {
     fn retrieve(
         &mut self,
         round: &Round<'_>,
-        keys: Keys<'_>,
-        with_cas: bool,
-        touch: Option<Exptime>,
+        retrieval: Retrieval<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
+        let Retrieval { keys, with_cas, touch, hash } = retrieval;
         let operation = Get { touch, ..Get::default() };
         let start = self.answered;
-        for (key, offset) in keys.skip(start).iter() {
-            let command = Command { key, operation: Operation::Get(operation) };
-            round.retrieve(&command, with_cas, out);
-            if out.len() >= REPLY_BYTES_HIGH {
-                self.answered = start + offset;
-                return Answer::Partly;
+        let mut keys = keys.skip(start).iter();
+        let mut first_hash = (start == 0).then_some(hash);
+        loop {
+            let group: ArrayVec<(Command<'_>, usize, u64), BATCH_REQUESTS> = keys
+                .by_ref()
+                .take(BATCH_REQUESTS)
+                .map(|(key, offset)| {
+                    let hash = first_hash
+                        .take()
+                        .unwrap_or_else(|| round.service.shards().hash(key.as_bytes()));
+                    (Command { key, operation: Operation::Get(operation) }, offset, hash)
+                })
+                .collect();
+            if group.len() > 1 {
+                round.service.shards().prefetch(group.iter().map(|(_, _, hash)| *hash));
+            }
+            for (command, offset, hash) in &group {
+                round.retrieve(command, *hash, with_cas, out);
+                if out.len() >= REPLY_BYTES_HIGH {
+                    self.answered = start + offset;
+                    return Answer::Partly;
+                }
+            }
+            if group.len() < BATCH_REQUESTS {
+                break;
             }
         }
         self.answered = 0;
         out.extend_from_slice(b"END\r\n");
         Answer::Given
     }
+}
+
+/// Requests decoded before the first of them is answered. As many cache misses are under way at
+/// once as the processor has room for, and the requests still lie in its nearest cache.
+const BATCH_REQUESTS: usize = 16;
+
+/// A request of a batch.
+struct Decided<'a> {
+    request: Request<'a>,
+    consumed: usize,
+    /// Of its first key.
+    hash: u64,
+}
+
+/// A `get` of one key or many.
+struct Retrieval<'a> {
+    keys: Keys<'a>,
+    with_cas: bool,
+    touch: Option<Exptime>,
+    /// Of the first key.
+    hash: u64,
+}
+
+/// What ends a batch besides its being full.
+enum End {
+    Incomplete { scanned: usize, needed: usize },
+    Refused(Refusal),
+}
+
+fn first_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
+    match request {
+        Request::Command { command, .. } => Some(command.key.as_bytes()),
+        Request::Retrieve { keys, .. } => keys.first(),
+        Request::Admin { .. } => None,
+    }
+}
+
+fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
+    if out.len() >= REPLY_BYTES_HIGH {
+        return Some(Pause::Replies);
+    }
+    if round.requests == 0 {
+        round.counters.conn_yields.add(1);
+        return Some(Pause::Turn);
+    }
+    None
 }
 
 /// What became of one request.
@@ -226,10 +340,10 @@ enum Answer {
 }
 
 impl Round<'_> {
-    fn command(&self, command: &Command<'_>, form: &Form<'_>, out: &mut Vec<u8>) {
+    fn command(&self, command: &Command<'_>, form: &Form<'_>, hash: u64, out: &mut Vec<u8>) {
         let meta = matches!(form, Form::Meta { .. });
         self.counters.cmd_meta.add(u64::from(meta));
-        self.service.shards().apply(self.now, command, |outcome| {
+        self.service.shards().apply(self.now, hash, command, |outcome| {
             self.note(command, &outcome, meta);
             match (&command.operation, &outcome) {
                 (Operation::Inspect, Outcome::Hit(item)) => {
@@ -242,8 +356,8 @@ impl Round<'_> {
         });
     }
 
-    fn retrieve(&self, command: &Command<'_>, with_cas: bool, out: &mut Vec<u8>) {
-        self.service.shards().apply(self.now, command, |outcome| {
+    fn retrieve(&self, command: &Command<'_>, hash: u64, with_cas: bool, out: &mut Vec<u8>) {
+        self.service.shards().apply(self.now, hash, command, |outcome| {
             self.note(command, &outcome, false);
             if let Outcome::Hit(item) = &outcome {
                 encode_hit(out, command.key.as_bytes(), item, with_cas);

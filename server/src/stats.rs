@@ -108,7 +108,7 @@ fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {
     lines.stat("response_obj_count", config.threads);
     lines.stat("response_obj_bytes", 0);
     lines.stat("read_buf_count", config.threads);
-    lines.stat("read_buf_bytes", config.threads * crate::connection::READ_BYTES);
+    lines.stat("read_buf_bytes", config.threads * crate::worker::INPUT_BYTES);
     lines.stat("read_buf_bytes_free", 0);
     lines.stat("read_buf_oom", 0);
     lines.stat("reserved_fds", crate::RESERVED_FILES);

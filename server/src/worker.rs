@@ -1,38 +1,41 @@
-//! A worker: one thread, one runtime, its share of the connections.
+//! A worker: one thread, one runtime, its share of the connections, moved in rounds.
 //!
+//! A round takes the connections that are ready, reads them all, fetches the memory their first
+//! requests need, and then runs and answers one after the other: the cache misses of many small
+//! requests overlap, as those of one large batch do. tokio tells who is ready; it has no task per
+//! connection, because tasks would run each client to its end before the next is even read.
 //! Connections are dealt to workers by the listener and stay where they are; a worker shares the
-//! store with the others and nothing else. Not here: accepting (`listener`), serving one client
+//! store with the others and nothing else. Not here: accepting (`listener`), one client
 //! (`connection`).
 
-use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 
+use arrayvec::ArrayVec;
+use crossbeam::queue::SegQueue;
+use protocol::likely_key;
+use slab::Slab;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::LocalSet;
 
-use crate::connection::{Connection, Scratch};
+use crate::connection::{After, Connection, Read, Turn};
 use crate::connections::Registration;
-use crate::counters::Counters;
 use crate::net::DetachedStream;
 use crate::service::Service;
+use crate::session::REPLY_BYTES_HIGH;
 
-/// What the connections of one thread share.
-pub(crate) struct Worker {
-    pub(crate) service: Arc<Service>,
-    number: usize,
-    /// Borrowed for the length of a batch, in which nothing waits.
-    pub(crate) scratch: RefCell<Scratch>,
-}
-
-impl Worker {
-    pub(crate) fn counters(&self) -> &Counters {
-        self.service.counters(self.number)
-    }
-}
+/// Connections of one round: enough to overlap cache misses, few enough to be answered at once.
+const ROUND_CONNECTIONS: usize = 64;
+/// What the connections of a round are read into.
+pub(crate) const INPUT_BYTES: usize = 256 << 10;
+/// Most that one connection is read at once.
+const READ_BYTES_MAX: usize = 64 << 10;
+/// With less room than this left the round reads no more connections.
+const READ_BYTES_MIN: usize = 16 << 10;
 
 /// A client on its way to a worker.
 pub(crate) struct Arrival {
@@ -78,49 +81,195 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
     let (arrivals, receiver) = unbounded_channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn({
-        let (service, connections) = (Arc::clone(service), Arc::clone(&connections));
-        move || {
-            let worker = Worker { service, number, scratch: RefCell::new(Scratch::new()) };
-            LocalSet::new().block_on(&runtime, receive(Rc::new(worker), receiver, connections));
-        }
-    })?;
+    let mut worker = Worker {
+        service: Arc::clone(service),
+        number,
+        arrivals: receiver,
+        connections: Slab::new(),
+        count: Arc::clone(&connections),
+        ready: Arc::new(SegQueue::new()),
+        input: vec![0; INPUT_BYTES].into_boxed_slice(),
+        output: Vec::with_capacity(2 * REPLY_BYTES_HIGH),
+    };
+    let thread = std::thread::Builder::new()
+        .name(format!("worker-{number}"))
+        .spawn(move || runtime.block_on(poll_fn(|context| worker.poll(context))))?;
     Ok(WorkerHandle { arrivals, connections, thread })
 }
 
-/// One connection less when dropped.
-struct Served(Arc<AtomicUsize>);
+/// Notes that a connection is ready, and wakes the worker.
+struct ConnectionWaker {
+    number: usize,
+    /// It is in the queue already.
+    queued: AtomicBool,
+    ready: Arc<SegQueue<usize>>,
+    worker: Waker,
+}
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+impl Wake for ConnectionWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready.push(self.number);
+            self.worker.wake_by_ref();
+        }
     }
 }
 
-/// Serves all that arrive until the listener is gone.
-async fn receive(
-    worker: Rc<Worker>,
-    mut arrivals: UnboundedReceiver<Arrival>,
-    connections: Arc<AtomicUsize>,
-) {
-    while let Some(Arrival { stream, registration }) = arrivals.recv().await {
-        let served = Served(Arc::clone(&connections));
-        let info = Arc::clone(&registration.info);
+/// A connection and the way to queue it.
+struct Place {
+    connection: Connection,
+    queue: Arc<ConnectionWaker>,
+    waker: Waker,
+}
+
+struct Worker {
+    service: Arc<Service>,
+    number: usize,
+    arrivals: UnboundedReceiver<Arrival>,
+    connections: Slab<Place>,
+    count: Arc<AtomicUsize>,
+    /// Numbers of connections to be looked at, in the order they became ready.
+    ready: Arc<SegQueue<usize>>,
+    input: Box<[u8]>,
+    output: Vec<u8>,
+}
+
+/// What a round has to run.
+struct Work {
+    number: usize,
+    /// Where in `input`; `None` for what the connection holds itself.
+    input: Option<Range<usize>>,
+}
+
+impl Worker {
+    /// One round. Ready when the listener is gone.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self.arrivals.poll_recv(context) {
+                Poll::Ready(Some(arrival)) => self.adopt(context, arrival),
+                Poll::Ready(None) => {
+                    while let Some(number) = self.connections.iter().next().map(|(key, _)| key) {
+                        self.hang_up(number);
+                    }
+                    return Poll::Ready(());
+                }
+                Poll::Pending => break,
+            }
+        }
+        let work = self.read_ready();
+        if !work.is_empty() {
+            self.prefetch(&work);
+            self.run(&work);
+        }
+        if !self.ready.is_empty() {
+            // The rest in the next round, once the runtime has looked for news.
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn adopt(&mut self, context: &mut Context<'_>, arrival: Arrival) {
+        let Arrival { stream, registration } = arrival;
         let stream = match stream.attach() {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, peer = info.peer, "connection lost before it was served");
-                continue;
+                tracing::warn!(%error, peer = registration.info.peer, "connection lost");
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                return;
             }
         };
-        let connection = Connection::new(Rc::clone(&worker), registration, stream);
-        let peer = Arc::clone(&info);
-        let task = tokio::task::spawn_local(async move {
-            let _served = served;
-            if let Err(error) = connection.serve().await {
-                tracing::trace!(%error, peer = peer.peer, "connection ended");
-            }
+        let entry = self.connections.vacant_entry();
+        let queue = Arc::new(ConnectionWaker {
+            number: entry.key(),
+            queued: AtomicBool::new(false),
+            ready: Arc::clone(&self.ready),
+            worker: context.waker().clone(),
         });
-        info.set_abort(task.abort_handle());
+        let waker = Waker::from(Arc::clone(&queue));
+        registration.info.set_waker(waker.clone());
+        waker.wake_by_ref();
+        entry.insert(Place { connection: Connection::new(registration, stream), queue, waker });
+    }
+
+    fn hang_up(&mut self, number: usize) {
+        let place = self.connections.remove(number);
+        place.connection.release(&self.service);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Reads the connections that are ready, one behind the other into the round's buffer.
+    fn read_ready(&mut self) -> ArrayVec<Work, ROUND_CONNECTIONS> {
+        let mut work = ArrayVec::new();
+        let mut used = 0;
+        let counters = self.service.counters(self.number);
+        while !work.is_full() && self.input.len() - used >= READ_BYTES_MIN {
+            let Some(number) = self.ready.pop() else { break };
+            // Numbers are used again: a word for one that is gone may find its successor, which
+            // is then looked at once too often.
+            let Some(place) = self.connections.get_mut(number) else { continue };
+            place.queue.queued.store(false, Ordering::Release);
+            let room = &mut self.input[used..];
+            let room = &mut room[..READ_BYTES_MAX.min(INPUT_BYTES - used)];
+            let mut context = Context::from_waker(&place.waker);
+            match place.connection.read(&mut context, counters, room) {
+                Ok(Read::Wait) => {}
+                Ok(Read::Held) => work.push(Work { number, input: None }),
+                Ok(Read::Bytes(count)) => {
+                    work.push(Work { number, input: Some(used..used + count) });
+                    used += count;
+                }
+                Ok(Read::Close) | Err(_) => {
+                    // A stream that fails is a client that left without saying so.
+                    let place = self.connections.remove(number);
+                    place.connection.release(&self.service);
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+        work
+    }
+
+    /// Fetches what the first request of each connection needs. What follows a first request is
+    /// fetched by the session.
+    fn prefetch(&self, work: &[Work]) {
+        if work.len() < 2 {
+            return;
+        }
+        let hashes: ArrayVec<u64, ROUND_CONNECTIONS> = work
+            .iter()
+            .filter_map(|work| likely_key(&self.input[work.input.clone()?]))
+            .map(|key| self.service.shards().hash(key))
+            .collect();
+        self.service.shards().prefetch(hashes.iter().copied());
+    }
+
+    fn run(&mut self, work: &[Work]) {
+        let service = Arc::clone(&self.service);
+        let counters = service.counters(self.number);
+        let now = service.clock().now();
+        for Work { number, input } in work {
+            let Some(place) = self.connections.get_mut(*number) else { continue };
+            let mut turn = Turn { service: &service, counters, now, output: &mut self.output };
+            let mut context = Context::from_waker(&place.waker);
+            let after = match input {
+                Some(range) => {
+                    place.connection.run(&mut context, &mut turn, &self.input[range.clone()])
+                }
+                None => place.connection.run_held(&mut context, &mut turn),
+            };
+            match after {
+                Ok(After::Wait) => {}
+                Ok(After::Again) => place.queue.wake_by_ref(),
+                Ok(After::Close) | Err(_) => self.hang_up(*number),
+            }
+        }
+        if self.output.capacity() > 8 * REPLY_BYTES_HIGH {
+            // One large value must not cost the worker its size for ever.
+            self.output = Vec::with_capacity(2 * REPLY_BYTES_HIGH);
+        }
     }
 }

@@ -70,8 +70,9 @@ fn the_default_configuration_is_printed() {
 
 #[test]
 fn a_full_configuration_is_printed_with_its_warnings() {
-    let args = "--check-config -l tag[in]:127.0.0.1:11212,[::1] -p 11300 -m 8192 -I 5m -c 16384 -vv \
-                -u 11211 -P /run/tollgate.pid -e /cache/file -o modern,track_sizes,idle_timeout=30 \
+    let args = "--check-config -l tag[in]:127.0.0.1:11212,[::1] -p 11300 -m 8192 -I 5m -c 16384 \
+                -vv -u 11211 \
+                -P /run/tollgate.pid -e /cache/file -o modern,track_sizes,idle_timeout=30 \
                 -f 1.05 -B auto -D / -A -F -X -W -M -C -k -L -r --log-format json word";
     insta::assert_snapshot!(transcript(&run(&args.split_whitespace().collect::<Vec<_>>())));
 }

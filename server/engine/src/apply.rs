@@ -84,6 +84,17 @@ impl Engine {
         }
     }
 
+    /// Asks for the index line of a key that is to be applied soon: the first of two steps that
+    /// let the cache misses of a batch overlap.
+    pub fn prefetch_line(&self, hash: u64) {
+        self.store.prefetch_line(hash);
+    }
+
+    /// Asks for the item of a key: the second step.
+    pub fn prefetch_item(&self, hash: u64) {
+        self.store.prefetch_item(hash);
+    }
+
     /// Drops the item that a store was meant to replace and could not, as memcached does: a client
     /// told "not stored" must not go on reading the old value. Append and prepend leave it.
     pub fn give_up(&mut self, hash: u64, command: &Command<'_>) {

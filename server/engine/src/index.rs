@@ -5,6 +5,8 @@
 //! request ever waits for a rehash and there is no half-empty doubled table: hashbrown, which
 //! doubles, was put aside for that. Not here: keys, which the caller compares (`store`).
 
+use crate::prefetch::prefetch;
+
 /// Slots in a line.
 const WAYS: usize = 12;
 /// The table grows above this many items a line on average, and shrinks below half of it. At 8 of
@@ -144,6 +146,11 @@ impl Index {
             }
             line = self.overflow.get(line.next.checked_sub(1)? as usize);
         }
+    }
+
+    /// Asks for the line of `hash` ahead of its use.
+    pub(crate) fn prefetch(&self, hash: u64) {
+        prefetch(self.lines.get(self.line_of(hash)));
     }
 
     /// Adds `slot` under `hash`. `rehash` tells the hash of a slot's key, for the line that is

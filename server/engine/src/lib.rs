@@ -22,6 +22,7 @@ mod apply;
 mod arena;
 mod index;
 mod item;
+mod prefetch;
 mod record;
 mod store;
 mod time;

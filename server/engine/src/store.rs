@@ -12,6 +12,7 @@ use protocol::Value;
 use crate::arena::{Arena, FIRST, Slot};
 use crate::index::Index;
 use crate::item::{Figures, Item, ItemMut, Layout, Mark};
+use crate::prefetch::prefetch;
 use crate::time::Now;
 
 /// Hashes keys with secret seeds, so that nobody can choose keys that collide.
@@ -97,6 +98,8 @@ pub struct Losses {
     /// Items that the sweep looked at.
     pub sweep_checked: u64,
 }
+
+const CACHE_LINE_BYTES: usize = 64;
 
 /// Idle for less than this counts as `evicted_active`, in tenths of a second.
 const ACTIVE_WITHIN: u32 = 600;
@@ -189,6 +192,22 @@ impl Store {
         self.index
             .find(hash, |slot| self.item(Slot::from_raw(slot)).key() == key)
             .map(Slot::from_raw)
+    }
+
+    /// Asks for the index line of a key ahead of its use.
+    pub(crate) fn prefetch_line(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Asks for the item of a key ahead of its use; the line must be here already.
+    pub(crate) fn prefetch_item(&self, hash: u64) {
+        self.index.find(hash, |slot| {
+            let bytes = self.arena.get(Slot::from_raw(slot));
+            prefetch(&bytes[0]);
+            // A slot of a counter lies across two cache lines as often as not.
+            prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
+            false
+        });
     }
 
     /// The item of `key`; one past its deadline is removed instead.

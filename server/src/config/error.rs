@@ -1,7 +1,7 @@
 //! Why a configuration was refused.
 //!
-//! Here: the one error of `config`, as the operator reads it. Not here: what the running process can
-//! fail at (`process`), and the exit codes of anything else (`main`).
+//! Here: the one error of `config`, as the operator reads it. Not here: what the process can fail
+//! at (`process`), exit codes of anything else (`main`).
 
 use std::path::PathBuf;
 

@@ -129,7 +129,7 @@ impl Extended {
         };
         match name {
             "idle_timeout" => {
-                self.idle_timeout_s = Some(number(name, value, 0, IDLE_TIMEOUT_S_MAX)?)
+                self.idle_timeout_s = Some(number(name, value, 0, IDLE_TIMEOUT_S_MAX)?);
             }
             "maxconns_fast" => self.maxconns_fast = Some(true),
             "no_maxconns_fast" => self.maxconns_fast = Some(false),

@@ -79,7 +79,8 @@ impl Spec {
         let (label, address) = strip_prefixes(text)?;
         let (host, port) = split_port(address)?;
         let known = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
-        if host.is_empty() || !(host == ListenAddr::ANY || host.chars().all(known)) {
+        let plain = !host.is_empty() && !host.starts_with('-') && host.chars().all(known);
+        if !plain && host != ListenAddr::ANY {
             return Err(format!("\"{address}\" is not host, host:port or [v6]:port"));
         }
         let port = port.map(explicit_port).transpose()?;
@@ -223,7 +224,7 @@ mod tests {
             ("[::1]5", "not a :port"),
             ("[nonsense]:5", "Invalid IPV6"),
             ("a b", "is not host"),
-            ("http://h", "is not host"),
+            ("http://h", "Invalid port number"),
             ("-d", "is not host"),
             ("", "expected an address"),
             (" ,; ", "expected an address"),

@@ -18,7 +18,8 @@ impl Config {
     pub fn to_toml(&self) -> String {
         let mut page = Page(String::new());
         for warning in &self.warnings {
-            page.line(&format!("# {warning}"));
+            // A word may hold a line end, which would end the comment.
+            page.line(&format!("# {}", warning.replace(char::is_control, " ")));
         }
         self.print_listening(&mut page);
         self.print_items(&mut page);
@@ -40,7 +41,8 @@ impl Config {
             }
         }
         if let Some(path) = &self.port_file {
-            page.line(&format!("# MEMCACHED_PORT_FILENAME={}", path.display()));
+            let path = path.display().to_string().replace(char::is_control, " ");
+            page.line(&format!("# MEMCACHED_PORT_FILENAME={path}"));
         }
         page.set("listen_backlog", i64::from(self.backlog));
     }

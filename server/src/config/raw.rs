@@ -43,6 +43,7 @@ const THREADS_MAX: u64 = 1024;
     // Wider terminals must not change what the help says.
     term_width = 100,
 )]
+#[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
 pub struct RawConfig {
     /// TCP port; 0 is no TCP, -1 any free one [default: 11211]
     #[arg(short, long, value_name = "NUM", help_heading = LISTENING, value_parser = value::port)]
@@ -146,8 +147,8 @@ pub struct RawConfig {
     #[arg(value_name = "LEVEL", value_parser = value::verbosity)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub(super) verbose: Vec<u8>,
-    /// How log lines are written [default: text]
-    #[arg(long, value_name = "FORMAT", help_heading = PROCESS)]
+    /// How log lines are written: text or json [default: text]
+    #[arg(long, help_heading = PROCESS, value_name = "FORMAT", value_parser = log_format)]
     pub(super) log_format: Option<LogFormat>,
 
     /// Read settings from a TOML file
@@ -216,6 +217,14 @@ fn protocol(text: &str) -> Result<Protocol, String> {
         "auto" => Ok(Protocol::Auto),
         "binary" => Err("the binary protocol is not built yet; use ascii".to_owned()),
         _ => Err("expected ascii or auto".to_owned()),
+    }
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text.trim() {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("expected text or json".to_owned()),
     }
 }
 
@@ -301,8 +310,8 @@ pub(super) fn help(first_line: &str) -> String {
         .override_usage("tollgate [OPTIONS]")
         .before_help(first_line.to_owned())
         .after_help(
-            "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs --config\n\
-             (memory_limit = 64), which outweighs --memcached-conf.",
+            "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs\n\
+             --config (memory_limit = 64), which outweighs --memcached-conf.",
         );
     shown.render_help().to_string()
 }

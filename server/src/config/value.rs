@@ -114,8 +114,8 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
 
 /// What one `-v` or `--verbose[=x]` adds: `2` and `vv` are two steps; as in memcached any other
 /// word is one.
-pub(super) fn verbosity(text: &str) -> Result<u8, std::convert::Infallible> {
-    let text = text.trim();
+pub(super) fn verbosity(text: &str) -> Result<u8, String> {
+    let text = word(text)?;
     let steps = match text.parse::<u8>() {
         Ok(steps) => steps,
         Err(_) if text.bytes().all(|byte| byte == b'v') => u8::try_from(text.len()).unwrap_or(3),
@@ -180,11 +180,12 @@ mod tests {
 
     #[test]
     fn verbosity_counts_steps_however_they_are_written() {
-        let steps = |text| verbosity(text).expect("every word is one step at least");
+        let steps = |text| verbosity(text).expect("every word is taken");
         assert_eq!(
             [steps("1"), steps("v"), steps("vv"), steps("2"), steps("9"), steps("very")],
             [1, 1, 2, 2, 3, 1]
         );
         assert_eq!([steps("0"), steps("vvvvv")], [0, 3]);
+        assert!(verbosity(" ").is_err());
     }
 }
