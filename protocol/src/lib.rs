@@ -6,7 +6,7 @@
 //! ```
 //! use tollgate_protocol::{Bounds, Decoded, Outcome, Request, decode, encode};
 //!
-//! let Ok(Decoded::Request { request, consumed }) = decode(b"incr hits 5\r\n", 0, &Bounds::default())
+//! let Ok(Decoded::Request { request, consumed }) = decode(b"incr hits 5\r\n", 0, Bounds::default())
 //! else { panic!("a whole line is a whole request") };
 //! assert_eq!(consumed, 13);
 //! let Request::Command { command, form } = request else { panic!("incr names one key") };

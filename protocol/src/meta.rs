@@ -249,7 +249,7 @@ pub(crate) fn encode(
     let answer = Answer { command, form };
     match outcome {
         Outcome::Hit(item) | Outcome::Vivified(item) | Outcome::Number(item) => {
-            answer.item(out, item)
+            answer.item(out, item);
         }
         Outcome::Stored(item) => answer.code(out, b"HD", Some(item)),
         Outcome::Deleted | Outcome::Touched => answer.code(out, b"HD", None),

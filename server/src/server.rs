@@ -190,13 +190,11 @@ fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
 
 /// The file of `MEMCACHED_PORT_FILENAME`, as memcached writes it for test suites.
 fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<()> {
-    let lines: String = addresses
-        .iter()
-        .map(|address| {
-            let family = if address.is_ipv4() { "INET" } else { "INET6" };
-            format!("TCP {family}: {}\n", address.port())
-        })
-        .collect();
+    let mut lines = String::new();
+    for address in addresses {
+        let family = if address.is_ipv4() { "INET" } else { "INET6" };
+        lines += &format!("TCP {family}: {}\n", address.port());
+    }
     let part = path.with_extension("lck");
     std::fs::write(&part, lines)?;
     std::fs::rename(&part, path)

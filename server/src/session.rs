@@ -298,6 +298,7 @@ struct Decided<'a> {
 }
 
 /// A `get` of one key or many.
+#[derive(Clone, Copy)]
 struct Retrieval<'a> {
     keys: Keys<'a>,
     with_cas: bool,

@@ -154,8 +154,9 @@ impl Shards {
             Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
             _ => 0,
         };
-        while self.may_evict {
-            let mut freed = false;
+        let mut freed = self.may_evict;
+        while freed {
+            freed = false;
             for step in 1..=self.shards.len() {
                 let mut engine = self.shards[(home + step) % self.shards.len()].lock();
                 for _ in 0..EVICTIONS_PER_TURN {
@@ -166,8 +167,7 @@ impl Shards {
                 }
             }
             match self.shards[home].lock().apply(now, hash, command) {
-                Outcome::OutOfMemory if freed => {}
-                Outcome::OutOfMemory => break,
+                Outcome::OutOfMemory => {}
                 outcome => return reply(outcome),
             }
         }
@@ -234,6 +234,7 @@ impl Shards {
     }
 
     /// Puts a saved item back; false when there is no room for it.
+    #[must_use]
     pub fn restore(&self, now: Now, record: &Record<'_>) -> bool {
         let hash = self.hasher.hash(record.key);
         self.shards[self.shard(hash)].lock().restore(now, hash, record)

@@ -170,7 +170,7 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapshot
     for dry in [true, false] {
         let reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(told)?);
         let mut file = Summed::new(reader);
-        if &file.take::<20>().map_err(told)? != MAGIC {
+        if file.take::<20>().map_err(told)? != *MAGIC {
             return Err(damaged("not a snapshot of this version"));
         }
         let saved_ms = u64::from_le_bytes(file.take().map_err(told)?);

@@ -190,15 +190,12 @@ fn settings(service: &Service, lines: &mut Lines<'_>) {
     lines.stat("verbosity", config.log_level.verbosity());
     lines.stat("oldest", 0);
     lines.stat("evictions", if config.evict { "on" } else { "off" });
-    match &config.unix_socket {
-        Some(socket) => {
-            lines.stat("domain_socket", socket.path.display());
-            lines.stat("umask", format_args!("{:o}", socket.mask));
-        }
-        None => {
-            lines.stat("domain_socket", "NULL");
-            lines.stat("umask", "700");
-        }
+    if let Some(socket) = &config.unix_socket {
+        lines.stat("domain_socket", socket.path.display());
+        lines.stat("umask", format_args!("{:o}", socket.mask));
+    } else {
+        lines.stat("domain_socket", "NULL");
+        lines.stat("umask", "700");
     }
     lines.switch("shutdown_command", config.shutdown_command);
     lines.stat("growth_factor", "1.25");

@@ -98,10 +98,10 @@ fn ends(now: Now, exptime: Exptime) -> Option<u64> {
     match i64::from(exptime.0) {
         0 => None,
         negative if negative < 0 => Some(now_ms),
-        relative if relative <= 2_592_000 => Some(now_ms + relative as u64 * 1000),
+        relative if relative <= 2_592_000 => Some(now_ms + relative.cast_unsigned() * 1000),
         absolute => {
-            let left_ms = absolute * 1000 - now.unix_ms as i64;
-            Some(now_ms + left_ms.max(0) as u64)
+            let left_ms = absolute * 1000 - now.unix_ms.cast_signed();
+            Some(now_ms + left_ms.max(0).cast_unsigned())
         }
     }
 }
@@ -224,7 +224,7 @@ impl Twin {
             }
             return seen;
         };
-        let left_s = before.ends_ms.map(|at| (at - now_ms).div_ceil(1000) as i64);
+        let left_s = before.ends_ms.map(|at| (at - now_ms).div_ceil(1000).cast_signed());
         let soon = match (get.recache, left_s) {
             (Some(seconds), Some(left)) => left < i64::from(seconds),
             _ => false,
