@@ -11,7 +11,10 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::OnceLock,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -149,6 +152,19 @@ impl Server {
     /// A new connection.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(self.address())
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until `client` and so many more are connected.
+    #[track_caller]
+    pub(crate) fn until_connected(&mut self, client: &mut Client, others: u64) {
+        self.until(&format!("{others} others are connected"), |_| {
+            client.stat("curr_connections") == others + 1
+        });
     }
 
     /// What it wrote on standard error.
@@ -313,5 +329,43 @@ impl Client {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
         let value = line.unwrap_or_else(|| panic!("no {name} in {stats}"));
         value.parse().unwrap_or_else(|error| panic!("{name} {value}: {error}"))
+    }
+}
+
+/// A client that counts all the while, one at a time, and notices when others disturb it.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Duration>,
+}
+
+impl Neighbour {
+    /// Begins to count.
+    pub(crate) fn of(server: &Server) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let mut client = server.connect();
+        client.ask("set neighbour 0 0 1\r\n0\r\n", "STORED\r\n");
+        let thread = thread::spawn(move || {
+            let mut slowest = Duration::ZERO;
+            let mut count = 0;
+            // Once more after the word to stop, so that it has seen the end.
+            let mut more = true;
+            while more {
+                more = !told.load(Ordering::Relaxed);
+                count += 1;
+                let asked = Instant::now();
+                client.ask("incr neighbour 1\r\n", &format!("{count}\r\n"));
+                slowest = slowest.max(asked.elapsed());
+            }
+            slowest
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends, and tells how long the slowest of its questions took. Every answer was right.
+    pub(crate) fn slowest(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("nothing disturbs a neighbour")
     }
 }

@@ -7,4 +7,5 @@
 mod garbage;
 mod live;
 mod players;
+mod robustness;
 mod transcript;
