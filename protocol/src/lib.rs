@@ -21,6 +21,7 @@ mod error;
 mod key;
 mod meta;
 mod number;
+mod policy;
 mod reply;
 mod request;
 mod text;
@@ -33,6 +34,9 @@ pub use decode::{Decoded, Refusal, decode, likely_key};
 pub use error::ProtocolError;
 pub use key::Key;
 pub use number::{canonical_u64, lenient_u64};
+pub use policy::{
+    Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, Rate, Warm, Window,
+};
 pub use reply::{ItemView, Outcome, Value, encode, encode_hit, encode_inspection};
 pub use request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Get, Keys, Operation, Request, Set, SetMode,

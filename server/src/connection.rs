@@ -15,12 +15,16 @@ use crate::connections::Registration;
 use crate::counters::Counters;
 use crate::net::Stream;
 use crate::service::Service;
-use crate::session::{Pause, Round, Session};
+use crate::session::{Pause, REPLY_BYTES_HIGH, Round, Session};
 
 /// Bytes read at once into a buffer of the connection's own.
 const READ_BYTES: usize = 16 << 10;
 /// A request that needs more than this many bytes is paid for from the service's reading budget.
 const FREE_REQUEST_BYTES: usize = 32 << 10;
+
+/// Answers that wait beyond so many bytes are paid for from the service's unwritten budget. A batch
+/// of small answers is less.
+const FREE_UNWRITTEN_BYTES: usize = 2 * REPLY_BYTES_HIGH;
 
 /// A client's connection.
 pub(crate) struct Connection {
@@ -35,6 +39,8 @@ pub(crate) struct Connection {
     needed: usize,
     /// Bytes reserved of the reading budget.
     reserved: usize,
+    /// Bytes reserved of the unwritten budget.
+    owed: usize,
     /// `pending` may hold whole requests: run it before reading more.
     unfinished: bool,
     /// Hang up as soon as everything is written.
@@ -83,6 +89,7 @@ impl Connection {
             unwritten: Vec::new(),
             needed: 1,
             reserved: 0,
+            owed: 0,
             unfinished: false,
             closing: false,
         }
@@ -90,7 +97,8 @@ impl Connection {
 
     /// Gives back what it reserved; call it before dropping.
     pub(crate) fn release(&self, service: &Service) {
-        service.release_reading(self.reserved);
+        service.reading().give_back(self.reserved);
+        service.unwritten().give_back(self.owed);
     }
 
     /// Writes what is owed and reads what has come, into `buffer` where nothing is held.
@@ -101,6 +109,7 @@ impl Connection {
     pub(crate) fn read(
         &mut self,
         context: &mut Context<'_>,
+        service: &Service,
         counters: &Counters,
         buffer: &mut [u8],
     ) -> io::Result<Read> {
@@ -110,6 +119,7 @@ impl Connection {
         if !self.unwritten.is_empty() {
             let unwritten = std::mem::take(&mut self.unwritten);
             self.write(context, counters, &unwritten)?;
+            self.pay_for_unwritten(service)?;
             if !self.unwritten.is_empty() {
                 // The client does not read: nothing more is run for it until it does.
                 return Ok(Read::Wait);
@@ -185,6 +195,10 @@ impl Connection {
             let done = self.step(turn, &pending);
             pending.drain(..done);
             if !pending.is_empty() {
+                if pending.capacity() > FREE_REQUEST_BYTES && pending.len() < self.needed {
+                    // The buffer of a large value must not wait with the front of what follows.
+                    pending.shrink_to_fit();
+                }
                 self.pending = pending;
             }
         }
@@ -222,6 +236,7 @@ impl Connection {
     /// Writes the answers and tells what is next.
     fn end_turn(&mut self, context: &mut Context<'_>, turn: &mut Turn<'_>) -> io::Result<After> {
         self.write(context, turn.counters, turn.output)?;
+        self.pay_for_unwritten(turn.service)?;
         turn.output.clear();
         let busy = !self.pending.is_empty() || !self.unwritten.is_empty();
         self.registration.info.note(turn.now.mono.millis(), busy);
@@ -243,16 +258,31 @@ impl Connection {
 
     /// Pays for a large request; what the last one cost is given back.
     fn reserve(&mut self, service: &Service, needed: usize) -> bool {
-        service.release_reading(self.reserved);
-        self.reserved = 0;
-        if needed <= FREE_REQUEST_BYTES {
-            return true;
-        }
-        let granted = service.reserve_reading(needed);
-        if granted {
+        let reading = service.reading();
+        reading.give_back(std::mem::take(&mut self.reserved));
+        let granted = needed <= FREE_REQUEST_BYTES || reading.take(needed, service.buffered_max());
+        if granted && needed > FREE_REQUEST_BYTES {
             self.reserved = needed;
         }
         granted
+    }
+
+    /// Pays for answers that the client does not read.
+    ///
+    /// # Errors
+    ///
+    /// When too many of them wait, over all clients: this one is to be hung up on.
+    fn pay_for_unwritten(&mut self, service: &Service) -> io::Result<()> {
+        let unwritten = service.unwritten();
+        unwritten.give_back(std::mem::take(&mut self.owed));
+        let waiting = self.unwritten.len();
+        if waiting > FREE_UNWRITTEN_BYTES {
+            if !unwritten.take(waiting, service.buffered_max()) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            self.owed = waiting;
+        }
+        Ok(())
     }
 
     /// Writes what the socket takes at once; the rest is kept.

@@ -20,6 +20,26 @@ use crate::shards::{Shards, ShardsOptions};
 /// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
 
+/// Bytes that buffers of connections take, beyond the little that each has for nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Buffered(AtomicUsize);
+
+impl Buffered {
+    /// Takes `bytes`; false, and nothing is taken, when it would be more than `most` in all.
+    pub(crate) fn take(&self, bytes: usize, most: usize) -> bool {
+        let granted = self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= most;
+        if !granted {
+            self.give_back(bytes);
+        }
+        granted
+    }
+
+    /// Gives back what was taken.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// The state all clients share.
 pub struct Service {
     config: Config,
@@ -31,8 +51,8 @@ pub struct Service {
     prefixes: Prefixes,
     users: RwLock<Option<AuthFile>>,
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
-    /// Bytes of large values being read, over all connections.
-    reading_bytes: AtomicUsize,
+    reading: Buffered,
+    unwritten: Buffered,
     stopping: AtomicBool,
     stop: Notify,
     /// Turns away from accepting for want of connections, and how long in all.
@@ -71,7 +91,8 @@ impl Service {
             prefixes,
             users: RwLock::new(users),
             verbosity,
-            reading_bytes: AtomicUsize::new(0),
+            reading: Buffered::default(),
+            unwritten: Buffered::default(),
             stopping: AtomicBool::new(false),
             stop: Notify::new(),
             listen_disabled: AtomicU64::new(0),
@@ -179,20 +200,19 @@ impl Service {
         enough
     }
 
-    /// Asks for `bytes` of memory to read a large value into; false when too much is asked for
-    /// already. Give it back with [`Service::release_reading`].
-    pub(crate) fn reserve_reading(&self, bytes: usize) -> bool {
-        let most = self.shards.budget().limit_bytes().max(2 * self.config.item_bytes_max);
-        let before = self.reading_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let granted = before.saturating_add(bytes) <= most;
-        if !granted {
-            self.reading_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        granted
+    /// What large values being read take, over all connections.
+    pub(crate) fn reading(&self) -> &Buffered {
+        &self.reading
     }
 
-    pub(crate) fn release_reading(&self, bytes: usize) {
-        self.reading_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    /// What answers take that clients do not read, over all connections.
+    pub(crate) fn unwritten(&self) -> &Buffered {
+        &self.unwritten
+    }
+
+    /// Most bytes that [`Service::reading`] and [`Service::unwritten`] may each be.
+    pub(crate) fn buffered_max(&self) -> usize {
+        self.shards.budget().limit_bytes().max(2 * self.config.item_bytes_max)
     }
 
     /// Asks the server to stop.

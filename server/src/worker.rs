@@ -215,7 +215,7 @@ impl Worker {
             let room = &mut self.input[used..];
             let room = &mut room[..READ_BYTES_MAX.min(INPUT_BYTES - used)];
             let mut context = Context::from_waker(&place.waker);
-            match place.connection.read(&mut context, counters, room) {
+            match place.connection.read(&mut context, &self.service, counters, room) {
                 Ok(Read::Wait) => {}
                 Ok(Read::Held) => work.push(Work { number, input: None }),
                 Ok(Read::Bytes(count)) => {

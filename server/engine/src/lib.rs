@@ -22,6 +22,7 @@ mod apply;
 mod arena;
 mod index;
 mod item;
+pub mod limit;
 mod prefetch;
 mod record;
 mod store;
