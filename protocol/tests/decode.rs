@@ -148,7 +148,7 @@ fn near_requests() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
     fn every_decision_moves_on_and_stands(input in near_requests(), cut in any::<prop::sample::Index>()) {

@@ -11,7 +11,7 @@ use protocol::{
 };
 
 use crate::arena::Slot;
-use crate::item::{Figures, Item, Mark};
+use crate::item::{Content, Figures, Item, Mark};
 use crate::record::Record;
 use crate::store::{Budget, KeyHasher, Losses, Store};
 use crate::time::{Deadline, Now};
@@ -66,14 +66,22 @@ impl Engine {
     /// or [`Engine::give_up`].
     pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
         self.flush_if_due(now);
-        let at = At { now, hash, key: command.key.as_bytes() };
+        let key = command.key.as_bytes();
+        let mut slot = self.store.find(hash, key);
+        if let Some(found) = slot
+            && self.store.expire_if_past(now, hash, found)
+        {
+            self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
+            slot = None;
+        }
+        let at = At { now, hash, key, slot };
         match &command.operation {
             Operation::Arithmetic(arithmetic) => self.count(at, arithmetic),
             Operation::Get(get) => self.get(at, get),
             Operation::Set(set) => self.set(at, set),
             Operation::Delete(delete) => self.delete(at, delete),
             Operation::Touch(exptime) => self.touch(at, *exptime),
-            Operation::Inspect => match self.store.find_live(now, hash, at.key) {
+            Operation::Inspect => match slot {
                 Some(slot) => Outcome::Hit(view(self.store.item(slot), now)),
                 None => Outcome::Miss,
             },
@@ -205,7 +213,8 @@ impl Engine {
             self.last_cas += behind * self.options.shards;
         }
         let figures = record.figures(now);
-        self.store.write(now, hash, record.key, old, figures, record.value).is_ok()
+        let content = Content::Value(record.value);
+        self.store.write(now, hash, record.key, old, figures, content).is_ok()
     }
 
     fn next_cas(&mut self, explicit: Option<u64>) -> u64 {
@@ -219,15 +228,8 @@ impl Engine {
     }
 
     fn get(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
-        let Some(slot) = self.store.find(at.hash, at.key) else {
-            return self.vivify(at, get);
-        };
+        let Some(slot) = at.slot else { return self.vivify(at, get) };
         let item = self.store.item(slot);
-        if item.deadline().is_past(at.now) {
-            self.get_expired += 1;
-            self.store.find_live(at.now, at.hash, at.key);
-            return self.vivify(at, get);
-        }
         let ItemView { ttl_seconds: former_ttl_seconds, idle_seconds, fetched, stale, .. } =
             view(item, at.now);
         let recache = get.recache.is_some_and(|seconds| {
@@ -278,14 +280,14 @@ impl Engine {
         figures: Figures,
         value: Value<'_>,
     ) -> Outcome<'_> {
-        match self.store.write(at.now, at.hash, at.key, old, figures, value) {
+        match self.store.write(at.now, at.hash, at.key, old, figures, Content::Value(value)) {
             Ok(slot) => Outcome::Stored(view(self.store.item(slot), at.now)),
             Err(_) => Outcome::OutOfMemory,
         }
     }
 
     fn set(&mut self, at: At<'_>, set: &Set<'_>) -> Outcome<'_> {
-        let old = self.store.find_live(at.now, at.hash, at.key);
+        let old = at.slot;
         let mut stale = false;
         match (set.mode, old) {
             (SetMode::Add, Some(slot)) => {
@@ -347,7 +349,7 @@ impl Engine {
     }
 
     fn count(&mut self, at: At<'_>, arithmetic: &Arithmetic) -> Outcome<'_> {
-        let Some(slot) = self.store.find_live(at.now, at.hash, at.key) else {
+        let Some(slot) = at.slot else {
             let Some(exptime) = arithmetic.vivify else { return Outcome::NotFound };
             let cas = self.next_cas(arithmetic.new_cas);
             let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
@@ -389,9 +391,7 @@ impl Engine {
     }
 
     fn delete(&mut self, at: At<'_>, delete: &Delete) -> Outcome<'_> {
-        let Some(slot) = self.store.find_live(at.now, at.hash, at.key) else {
-            return Outcome::NotFound;
-        };
+        let Some(slot) = at.slot else { return Outcome::NotFound };
         let item = self.store.item(slot);
         if delete.compare_cas.is_some_and(|unique| unique != item.cas()) {
             return Outcome::Exists;
@@ -420,9 +420,7 @@ impl Engine {
     }
 
     fn touch(&mut self, at: At<'_>, exptime: Exptime) -> Outcome<'_> {
-        let Some(slot) = self.store.find_live(at.now, at.hash, at.key) else {
-            return Outcome::NotFound;
-        };
+        let Some(slot) = at.slot else { return Outcome::NotFound };
         let mut item = self.store.item_mut(slot);
         item.set_deadline(Deadline::resolve(at.now, exptime));
         item.touch(at.now);
@@ -436,6 +434,8 @@ struct At<'a> {
     now: Now,
     hash: u64,
     key: &'a [u8],
+    /// The item of the key, if it is there and not past its deadline.
+    slot: Option<Slot>,
 }
 
 fn counted(outcome: Outcome<'_>) -> Outcome<'_> {

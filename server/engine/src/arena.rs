@@ -4,22 +4,37 @@
 //! the items need and a class gives its chunks back as it shrinks. Whoever keeps a [`Slot`] must
 //! follow such moves: `store` does. Not here: what the bytes mean (`item`).
 
-/// The place of an item: class in the top six bits, position in its array below.
+/// The place of an item: which arena in the top bit, class in six bits, position in its array below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
-const POSITION_BITS: u32 = 26;
+const POSITION_BITS: u32 = 25;
+const CLASS_BITS: u32 = 6;
 
 impl Slot {
     fn new(class: usize, position: usize) -> Self {
         Self((class as u32) << POSITION_BITS | position as u32)
     }
 
-    pub(crate) fn class(self) -> usize {
-        (self.0 >> POSITION_BITS) as usize
+    fn class(self) -> usize {
+        (self.0 >> POSITION_BITS & ((1 << CLASS_BITS) - 1)) as usize
     }
 
-    pub(crate) fn position(self) -> usize {
+    /// Which of two arenas it is in; an arena itself does not look.
+    pub(crate) fn is_second(self) -> bool {
+        self.0 >> (POSITION_BITS + CLASS_BITS) != 0
+    }
+
+    /// The same place in the second arena.
+    pub(crate) fn in_second(self) -> Self {
+        Self(self.0 | 1 << (POSITION_BITS + CLASS_BITS))
+    }
+
+    fn in_first(self) -> Self {
+        Self(self.0 & !(1 << (POSITION_BITS + CLASS_BITS)))
+    }
+
+    fn position(self) -> usize {
         (self.0 & ((1 << POSITION_BITS) - 1)) as usize
     }
 
@@ -37,7 +52,7 @@ const DENSE_BYTES_MAX: usize = 1024;
 /// The class of all larger items.
 const LARGE: usize = 41;
 const CLASSES: usize = LARGE + 1;
-/// Most items of a class; with at least sixteen shards over a thousand million a process.
+/// Most items of a class in one shard: 33 million.
 const POSITIONS_MAX: usize = 1 << POSITION_BITS;
 /// What an allocation of its own costs beside its bytes: the pointer kept, and the allocator's
 /// header and rounding.
@@ -132,10 +147,11 @@ impl Class {
     }
 }
 
-/// All items of a shard.
+/// Items of a shard: all of one kind.
 pub(crate) struct Arena {
     classes: Vec<Class>,
     large: Vec<Box<[u8]>>,
+    len: usize,
     /// Bytes taken from the allocator.
     allocated_bytes: usize,
 }
@@ -143,7 +159,7 @@ pub(crate) struct Arena {
 impl Arena {
     pub(crate) fn new() -> Self {
         let classes = (0..LARGE).map(Class::new).collect();
-        Self { classes, large: Vec::new(), allocated_bytes: 0 }
+        Self { classes, large: Vec::new(), len: 0, allocated_bytes: 0 }
     }
 
     /// How many more bytes an item of `item_bytes` would make this take: 0 while a slot is free.
@@ -172,6 +188,7 @@ impl Arena {
             }
             self.large.push(vec![0; item_bytes].into_boxed_slice());
             self.allocated_bytes += item_bytes + LARGE_OVERHEAD_BYTES;
+            self.len += 1;
             return Some(Slot::new(class, self.large.len() - 1));
         }
         let array = &mut self.classes[class];
@@ -183,12 +200,14 @@ impl Arena {
             self.allocated_bytes += array.chunk_bytes();
         }
         array.len += 1;
+        self.len += 1;
         Some(Slot::new(class, array.len - 1))
     }
 
     /// Frees a slot; the answer is the slot whose item now lies in it, when there is one.
     pub(crate) fn free(&mut self, slot: Slot) -> Option<Slot> {
         let position = slot.position();
+        self.len -= 1;
         if slot.class() == LARGE {
             let gone = self.large.swap_remove(position);
             self.allocated_bytes -= gone.len() + LARGE_OVERHEAD_BYTES;
@@ -218,6 +237,24 @@ impl Arena {
         }
     }
 
+    /// How many items there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The slot of item number `number`, counted through all classes; below [`Arena::len`].
+    pub(crate) fn nth(&self, number: usize) -> Option<Slot> {
+        let mut left = number;
+        for class in 0..CLASSES {
+            let len = self.classes.get(class).map_or(self.large.len(), |array| array.len);
+            if left < len {
+                return Some(Slot::new(class, left));
+            }
+            left -= len;
+        }
+        None
+    }
+
     /// Bytes taken from the allocator.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.allocated_bytes
@@ -225,6 +262,7 @@ impl Arena {
 
     /// The slot at or after `slot` that holds an item; `None` past the last one.
     pub(crate) fn at_or_after(&self, slot: Slot) -> Option<Slot> {
+        let slot = slot.in_first();
         let mut position = slot.position();
         for class in slot.class()..CLASSES {
             let len = self.classes.get(class).map_or(self.large.len(), |array| array.len);

@@ -105,11 +105,6 @@ impl Index {
         self.len
     }
 
-    /// Lines without overflow: what [`Index::candidates`] counts to.
-    pub(crate) fn lines(&self) -> usize {
-        self.lines.len
-    }
-
     /// Bytes taken from the allocator.
     pub(crate) fn allocated_bytes(&self) -> usize {
         (self.lines.chunks.len() + self.overflow.chunks.len()) * CHUNK_LINES * size_of::<Line>()
@@ -305,18 +300,6 @@ impl Index {
         }
         self.lines.pop();
     }
-
-    /// The slots of line number `line` and its overflow, in no order: a random handful of items,
-    /// because hashes place them.
-    pub(crate) fn candidates(&self, line: usize) -> impl Iterator<Item = u32> {
-        let mut next = Some(self.lines.get(line));
-        std::iter::from_fn(move || {
-            let line = next?;
-            next = line.next.checked_sub(1).map(|number| self.overflow.get(number as usize));
-            Some(line)
-        })
-        .flat_map(|line| line.slots.iter().copied().take(line.used()))
-    }
 }
 
 #[cfg(test)]
@@ -358,10 +341,6 @@ mod tests {
             for slot in 0..3000 {
                 prop_assert_eq!(found(&index, slot), twin.contains(&slot));
             }
-            let mut all: Vec<u32> =
-                (0..index.lines()).flat_map(|line| index.candidates(line).collect::<Vec<_>>()).collect();
-            all.sort_unstable();
-            prop_assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
         }
     }
 

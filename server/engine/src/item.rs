@@ -6,7 +6,7 @@
 //!             u32     u32      40 bits    u8     bytes u8  u32 or u64               (blob)
 //! ```
 //!
-//! `number` is the count itself in 4 or 8 bytes, or for a blob the length of its value. A counter
+//! `number` is the count itself in 4 or 8 bytes, or for a blob or the state of a limit its length. A counter
 //! with a 20-byte key takes 47 bytes. Not here: where items lie (`arena`), how they are found
 //! (`index`).
 
@@ -33,21 +33,36 @@ pub(crate) enum Layout {
     Narrow,
     /// Any count.
     Wide,
+    /// The state of a limit, so many bytes.
+    State(usize),
+}
+
+/// What is written into an item.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Content<'a> {
+    /// What clients stored, or counted.
+    Value(Value<'a>),
+    /// The state of a limit.
+    State(&'a [u8]),
 }
 
 impl Layout {
-    /// The layout that holds `value`.
-    pub(crate) fn of(value: Value<'_>) -> Self {
-        match value {
-            Value::Bytes(bytes) => Self::Blob(bytes.len()),
-            Value::Number(number) if u32::try_from(number).is_ok() => Self::Narrow,
-            Value::Number(_) => Self::Wide,
+    /// The layout that holds `content`.
+    pub(crate) fn of(content: Content<'_>) -> Self {
+        match content {
+            Content::Value(Value::Bytes(bytes)) => Self::Blob(bytes.len()),
+            Content::Value(Value::Number(number)) if u32::try_from(number).is_ok() => Self::Narrow,
+            Content::Value(Value::Number(_)) => Self::Wide,
+            Content::State(bytes) => Self::State(bytes.len()),
         }
     }
 
     /// Size of an item with a key of `key_bytes`.
     pub(crate) fn item_bytes(self, key_bytes: usize) -> usize {
-        let behind_key = if let Self::Blob(bytes) = self { bytes } else { 0 };
+        let behind_key = match self {
+            Self::Blob(bytes) | Self::State(bytes) => bytes,
+            Self::Narrow | Self::Wide => 0,
+        };
         NUMBER + self.number_bytes() + key_bytes + behind_key
     }
 
@@ -60,6 +75,7 @@ impl Layout {
             Self::Blob(_) => 0,
             Self::Narrow => 1,
             Self::Wide => 2,
+            Self::State(_) => 3,
         }
     }
 }
@@ -159,7 +175,8 @@ impl<'a> Item<'a> {
         match self.0[BITS] & LAYOUT_MASK {
             0 => Layout::Blob(u32::from_le_bytes(self.read(NUMBER)) as usize),
             1 => Layout::Narrow,
-            _ => Layout::Wide,
+            2 => Layout::Wide,
+            _ => Layout::State(u32::from_le_bytes(self.read(NUMBER)) as usize),
         }
     }
 
@@ -176,10 +193,22 @@ impl<'a> Item<'a> {
         match self.layout() {
             Layout::Narrow => Value::Number(u64::from(u32::from_le_bytes(self.read(NUMBER)))),
             Layout::Wide => Value::Number(u64::from_le_bytes(self.read(NUMBER))),
-            Layout::Blob(bytes) => {
-                let start = self.key_start() + usize::from(self.0[KEY_BYTES]);
-                Value::Bytes(&self.0[start..start + bytes])
-            }
+            Layout::Blob(_) => Value::Bytes(self.behind_key()),
+            // Nobody sees a state as it is: callers ask `state` first.
+            Layout::State(_) => Value::Bytes(b""),
+        }
+    }
+
+    /// The state of a limit, where that is what the item holds.
+    pub(crate) fn state(self) -> Option<&'a [u8]> {
+        matches!(self.layout(), Layout::State(_)).then(|| self.behind_key())
+    }
+
+    fn behind_key(self) -> &'a [u8] {
+        let start = self.key_start() + usize::from(self.0[KEY_BYTES]);
+        match self.layout() {
+            Layout::Blob(bytes) | Layout::State(bytes) => &self.0[start..start + bytes],
+            Layout::Narrow | Layout::Wide => b"",
         }
     }
 
@@ -194,17 +223,17 @@ pub(crate) struct ItemMut<'a>(pub(crate) &'a mut [u8]);
 
 impl ItemMut<'_> {
     /// Writes a whole item over whatever was there.
-    pub(crate) fn fill(&mut self, now: Now, figures: Figures, key: &[u8], value: Value<'_>) {
-        let layout = Layout::of(value);
+    pub(crate) fn fill(&mut self, now: Now, figures: Figures, key: &[u8], content: Content<'_>) {
+        let layout = Layout::of(content);
         let slot = &mut *self.0;
         slot[BITS] = layout.code();
         slot[KEY_BYTES] = key.len() as u8;
         let key_start = NUMBER + layout.number_bytes();
         slot[key_start..key_start + key.len()].copy_from_slice(key);
         let value_start = key_start + key.len();
-        match value {
-            Value::Number(_) => self.set_number_of(layout, value),
-            Value::Bytes(bytes) => {
+        match content {
+            Content::Value(value @ Value::Number(_)) => self.set_number_of(layout, value),
+            Content::Value(Value::Bytes(bytes)) | Content::State(bytes) => {
                 self.0[NUMBER..NUMBER + 4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
                 self.0[value_start..value_start + bytes.len()].copy_from_slice(bytes);
             }
@@ -220,7 +249,7 @@ impl ItemMut<'_> {
                 self.0[NUMBER..NUMBER + 4].copy_from_slice(&(number as u32).to_le_bytes());
             }
             Layout::Wide => self.0[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes()),
-            Layout::Blob(_) => {}
+            Layout::Blob(_) | Layout::State(_) => {}
         }
     }
 
@@ -228,7 +257,7 @@ impl ItemMut<'_> {
     pub(crate) fn set_number(&mut self, number: u64) -> bool {
         let layout = Item(self.0).layout();
         let fits = match layout {
-            Layout::Blob(_) => false,
+            Layout::Blob(_) | Layout::State(_) => false,
             Layout::Narrow => u32::try_from(number).is_ok(),
             Layout::Wide => true,
         };

@@ -3,15 +3,14 @@
 //! Here: `index` and `arena` put together, memory accounting, eviction, the sweep for items past
 //! their deadline. Not here: what commands do to items (`apply`).
 
+use std::cmp::Reverse;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::Value;
-
 use crate::arena::{Arena, FIRST, Slot};
 use crate::index::Index;
-use crate::item::{Figures, Item, ItemMut, Layout, Mark};
+use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark};
 use crate::prefetch::prefetch;
 use crate::time::Now;
 
@@ -108,20 +107,37 @@ const ACTIVE_WITHIN: u32 = 600;
 /// must not empty the one shard it falls into. A chunk of slots is free after 64.
 const EVICTIONS_MAX: usize = 128;
 
-/// Lines looked at in search of a victim before giving up on a nearly empty shard.
-const EVICTION_LINES_MAX: usize = 64;
+/// Random items among which the victim is chosen: Redis's approximation of LRU is close to exact
+/// with ten.
+const CANDIDATES: usize = 12;
+/// The same where only an item past its deadline may go.
+const CANDIDATES_FOR_EXPIRY: usize = 64;
+
+/// What goes first when room is needed: the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// By the milliseconds until it is idle: the sooner, the sooner it goes.
+    State(Reverse<u64>),
+    /// By the tenths of a second since its last use.
+    Plain(u32),
+    Past,
+}
 
 pub(crate) struct Store {
     index: Index,
-    arena: Arena,
+    /// Values and counters.
+    plain: Arena,
+    /// States of limits: kept apart, because none may go for want of room while a plain item is
+    /// left.
+    states: Arena,
     hasher: KeyHasher,
     budget: Arc<Budget>,
     /// What `budget` was last told.
     accounted_bytes: usize,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
-    /// The line whose items are the next candidates for eviction.
-    hand: usize,
+    /// Where the draw of candidates for eviction goes on.
+    draw: u64,
     /// Where the sweep goes on.
     sweep: Slot,
     may_evict: bool,
@@ -138,12 +154,13 @@ impl Store {
     pub(crate) fn new(hasher: KeyHasher, budget: Arc<Budget>, may_evict: bool) -> Self {
         let mut store = Self {
             index: Index::new(),
-            arena: Arena::new(),
+            plain: Arena::new(),
+            states: Arena::new(),
             hasher,
             budget,
             accounted_bytes: 0,
             item_bytes: 0,
-            hand: 0,
+            draw: 1,
             sweep: FIRST,
             may_evict,
             losses: Losses::default(),
@@ -167,7 +184,9 @@ impl Store {
     /// Tells the budget what changed. Chunks come and go once in many items: only then is the
     /// shared figure touched.
     fn account(&mut self) {
-        let allocated = self.arena.allocated_bytes() + self.index.allocated_bytes();
+        let allocated = self.plain.allocated_bytes()
+            + self.states.allocated_bytes()
+            + self.index.allocated_bytes();
         if allocated == self.accounted_bytes {
             return;
         }
@@ -179,12 +198,35 @@ impl Store {
         self.accounted_bytes = allocated;
     }
 
+    /// How many of the items are states of limits.
+    pub(crate) fn states(&self) -> usize {
+        self.states.len()
+    }
+
+    fn arena(&self, slot: Slot) -> &Arena {
+        if slot.is_second() { &self.states } else { &self.plain }
+    }
+
+    fn arena_mut(&mut self, slot: Slot) -> &mut Arena {
+        if slot.is_second() { &mut self.states } else { &mut self.plain }
+    }
+
     pub(crate) fn item(&self, slot: Slot) -> Item<'_> {
-        Item(self.arena.get(slot))
+        Item(self.arena(slot).get(slot))
     }
 
     pub(crate) fn item_mut(&mut self, slot: Slot) -> ItemMut<'_> {
-        ItemMut(self.arena.get_mut(slot))
+        ItemMut(self.arena_mut(slot).get_mut(slot))
+    }
+
+    /// Frees a slot whose entry is gone from the index or names another slot; the item that is
+    /// moved into it keeps its entry.
+    fn free(&mut self, slot: Slot) -> Option<Slot> {
+        let moved = self.arena_mut(slot).free(slot)?;
+        let moved = if slot.is_second() { moved.in_second() } else { moved };
+        let hash = self.hasher.hash(self.item(slot).key());
+        self.index.relocate(hash, moved.raw(), slot.raw());
+        Some(moved)
     }
 
     /// The item of `key`, past its deadline or not.
@@ -202,7 +244,8 @@ impl Store {
     /// Asks for the item of a key ahead of its use; the line must be here already.
     pub(crate) fn prefetch_item(&self, hash: u64) {
         self.index.find(hash, |slot| {
-            let bytes = self.arena.get(Slot::from_raw(slot));
+            let slot = Slot::from_raw(slot);
+            let bytes = self.arena(slot).get(slot);
             prefetch(&bytes[0]);
             // A slot of a counter lies across two cache lines as often as not.
             prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
@@ -210,14 +253,13 @@ impl Store {
         });
     }
 
-    /// The item of `key`; one past its deadline is removed instead.
-    pub(crate) fn find_live(&mut self, now: Now, hash: u64, key: &[u8]) -> Option<Slot> {
-        let slot = self.find(hash, key)?;
-        if self.item(slot).deadline().is_past(now) {
+    /// Removes the item in `slot` if it is past its deadline; true when it was.
+    pub(crate) fn expire_if_past(&mut self, now: Now, hash: u64, slot: Slot) -> bool {
+        let is_past = self.item(slot).deadline().is_past(now);
+        if is_past {
             self.expire(hash, slot);
-            return None;
         }
-        Some(slot)
+        is_past
     }
 
     fn expire(&mut self, hash: u64, slot: Slot) {
@@ -229,11 +271,7 @@ impl Store {
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
         self.item_bytes -= self.item(slot).bytes();
         self.index.remove(hash, slot.raw());
-        if let Some(moved) = self.arena.free(slot) {
-            // The class's last item lies in `slot` now; its entry must say so.
-            let hash = self.hasher.hash(self.item(slot).key());
-            self.index.relocate(hash, moved.raw(), slot.raw());
-        }
+        self.free(slot);
         self.account();
     }
 
@@ -249,70 +287,58 @@ impl Store {
         key: &[u8],
         old: Option<Slot>,
         figures: Figures,
-        value: Value<'_>,
+        content: Content<'_>,
     ) -> Result<Slot, Full> {
-        let bytes = Layout::of(value).item_bytes(key.len());
-        let slot = match old {
-            Some(slot) if self.arena.same_class(slot, bytes) => {
-                self.item_bytes -= self.item(slot).bytes();
-                slot
-            }
-            _ => {
-                self.make_room(now, bytes, key)?;
-                let slot = self.arena.allocate(bytes).ok_or(Full)?;
-                // Making room may have moved the old item, but never removes it.
-                if old.is_some()
-                    && let Some(old) = self.find(hash, key)
-                {
-                    self.item_bytes -= self.item(old).bytes();
-                    self.index.relocate(hash, old.raw(), slot.raw());
-                    return Ok(self.replace(now, old, slot, figures, key, value));
-                }
-                let (arena, hasher) = (&self.arena, &self.hasher);
-                self.index.insert(hash, slot.raw(), |other| {
-                    // The new item is not written yet, but its hash is known.
-                    if other == slot.raw() {
-                        return hash;
-                    }
-                    hasher.hash(Item(arena.get(Slot::from_raw(other))).key())
-                });
-                slot
-            }
+        let bytes = Layout::of(content).item_bytes(key.len());
+        let is_state = matches!(content, Content::State(_));
+        let fits =
+            |slot: Slot| slot.is_second() == is_state && self.arena(slot).same_class(slot, bytes);
+        if let Some(slot) = old.filter(|slot| fits(*slot)) {
+            self.item_bytes -= self.item(slot).bytes();
+            self.item_mut(slot).fill(now, figures, key, content);
+            self.item_bytes += bytes;
+            return Ok(slot);
+        }
+        self.make_room(now, bytes, is_state, key)?;
+        let slot = if is_state {
+            self.states.allocate(bytes).ok_or(Full)?.in_second()
+        } else {
+            self.plain.allocate(bytes).ok_or(Full)?
         };
-        self.item_mut(slot).fill(now, figures, key, value);
+        self.item_mut(slot).fill(now, figures, key, content);
         self.item_bytes += bytes;
-        self.account();
-        Ok(slot)
-    }
-
-    /// Fills `slot`, which the index names already, and frees `old`.
-    fn replace(
-        &mut self,
-        now: Now,
-        old: Slot,
-        slot: Slot,
-        figures: Figures,
-        key: &[u8],
-        value: Value<'_>,
-    ) -> Slot {
-        self.item_mut(slot).fill(now, figures, key, value);
-        self.item_bytes += self.item(slot).bytes();
         let mut place = slot;
-        if let Some(moved) = self.arena.free(old) {
-            let hash = self.hasher.hash(self.item(old).key());
-            self.index.relocate(hash, moved.raw(), old.raw());
-            if moved == slot {
+        // Making room may have moved the old item, but never removes it.
+        if old.is_some()
+            && let Some(old) = self.find(hash, key)
+        {
+            self.item_bytes -= self.item(old).bytes();
+            self.index.relocate(hash, old.raw(), slot.raw());
+            if self.free(old) == Some(slot) {
                 place = old;
             }
+        } else {
+            let (plain, states, hasher) = (&self.plain, &self.states, &self.hasher);
+            self.index.insert(hash, slot.raw(), |other| {
+                let other = Slot::from_raw(other);
+                let arena = if other.is_second() { states } else { plain };
+                hasher.hash(Item(arena.get(other)).key())
+            });
         }
         self.account();
-        place
+        Ok(place)
     }
 
     /// Evicts until an item of `bytes` fits the cap. The item of `keep` is never the victim.
-    fn make_room(&mut self, now: Now, bytes: usize, keep: &[u8]) -> Result<(), Full> {
+    fn make_room(
+        &mut self,
+        now: Now,
+        bytes: usize,
+        is_state: bool,
+        keep: &[u8],
+    ) -> Result<(), Full> {
         for _ in 0..EVICTIONS_MAX {
-            if !self.lacks_room_for(bytes) {
+            if !self.lacks_room_for(bytes, is_state) {
                 return Ok(());
             }
             self.evict(now, keep)?;
@@ -320,8 +346,8 @@ impl Store {
         Err(Full)
     }
 
-    fn lacks_room_for(&self, bytes: usize) -> bool {
-        let growth = self.arena.growth(bytes);
+    fn lacks_room_for(&self, bytes: usize, is_state: bool) -> bool {
+        let growth = if is_state { self.states.growth(bytes) } else { self.plain.growth(bytes) };
         growth > 0 && self.budget.lacks(growth)
     }
 
@@ -330,47 +356,66 @@ impl Store {
         self.budget.lacks(0)
     }
 
-    /// Removes the best victim of a handful: one past its deadline, else the longest unused.
+    /// Removes the best victim of a random handful: anything past its deadline, else the plain item
+    /// longest unused, else, where there are only states of limits, the one that is idle soonest:
+    /// who is being refused has used the most and is idle last.
     pub(crate) fn evict(&mut self, now: Now, keep: &[u8]) -> Result<(), Full> {
-        for _ in 0..self.index.lines().min(EVICTION_LINES_MAX) {
-            self.hand = (self.hand + 1) % self.index.lines();
-            let victim = self
-                .index
-                .candidates(self.hand)
-                .map(Slot::from_raw)
-                .filter(|slot| self.item(*slot).key() != keep)
-                .max_by_key(|slot| {
-                    let item = self.item(*slot);
-                    (item.deadline().is_past(now), item.idle(now))
-                });
-            let Some(victim) = victim else { continue };
-            let item = self.item(victim);
-            let is_past = item.deadline().is_past(now);
-            if !is_past && !self.may_evict {
+        let mut best: Option<(Rank, Slot)> = None;
+        let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
+        for draw in 0..draws {
+            // Every fourth candidate is a state, in case it is idle and nobody swept it yet.
+            let states = self.plain.len() == 0 || (draw % 4 == 3 && self.states.len() > 0);
+            let arena = if states { &self.states } else { &self.plain };
+            if arena.len() == 0 {
+                break;
+            }
+            // xorshift64: any sequence that does not follow the order of insertion will do.
+            self.draw ^= self.draw << 13;
+            self.draw ^= self.draw >> 7;
+            self.draw ^= self.draw << 17;
+            let number = (self.draw % arena.len() as u64) as usize;
+            let Some(slot) = arena.nth(number) else { break };
+            let item = Item(arena.get(slot));
+            if item.key() == keep {
                 continue;
             }
-            let hash = self.hasher.hash(item.key());
-            if is_past {
-                self.losses.reclaimed += 1;
-                self.expire(hash, victim);
+            let rank = if item.deadline().is_past(now) {
+                Rank::Past
+            } else if states {
+                Rank::State(Reverse(item.deadline().left_ms(now).unwrap_or(u64::MAX)))
             } else {
-                let unfetched = !item.has(Mark::FETCHED);
-                let active = item.idle(now) < ACTIVE_WITHIN;
-                self.losses.evicted += 1;
-                self.losses.evicted_unfetched += u64::from(unfetched);
-                self.losses.evicted_active += u64::from(active);
-                self.remove(hash, victim);
+                Rank::Plain(item.idle(now))
+            };
+            let slot = if states { slot.in_second() } else { slot };
+            if best.is_none_or(|(other, _)| rank > other) {
+                best = Some((rank, slot));
             }
+        }
+        let Some((rank, victim)) = best else { return Err(Full) };
+        let item = self.item(victim);
+        let hash = self.hasher.hash(item.key());
+        if rank == Rank::Past {
+            self.losses.reclaimed += 1;
+            self.expire(hash, victim);
             return Ok(());
         }
-        Err(Full)
+        if !self.may_evict {
+            return Err(Full);
+        }
+        let unfetched = !item.has(Mark::FETCHED);
+        let active = item.idle(now) < ACTIVE_WITHIN;
+        self.losses.evicted += 1;
+        self.losses.evicted_unfetched += u64::from(unfetched);
+        self.losses.evicted_active += u64::from(active);
+        self.remove(hash, victim);
+        Ok(())
     }
 
     /// Looks at up to `count` more items and removes those past their deadline. True when the end
     /// was reached: the next call begins anew.
     pub(crate) fn sweep(&mut self, now: Now, count: usize) -> bool {
         for _ in 0..count {
-            let Some(slot) = self.arena.at_or_after(self.sweep) else {
+            let Some(slot) = self.at_or_after(self.sweep) else {
                 self.sweep = FIRST;
                 return true;
             };
@@ -389,12 +434,23 @@ impl Store {
         false
     }
 
+    /// The item at or after a place: first the plain ones, then the states.
+    fn at_or_after(&self, slot: Slot) -> Option<Slot> {
+        if !slot.is_second() {
+            if let Some(found) = self.plain.at_or_after(slot) {
+                return Some(found);
+            }
+            return self.states.at_or_after(FIRST).map(Slot::in_second);
+        }
+        self.states.at_or_after(slot).map(Slot::in_second)
+    }
+
     /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.index = Index::new();
-        self.arena = Arena::new();
+        self.plain = Arena::new();
+        self.states = Arena::new();
         self.item_bytes = 0;
-        self.hand = 0;
         self.sweep = FIRST;
         self.account();
     }
@@ -403,7 +459,7 @@ impl Store {
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
         let mut next = FIRST;
         std::iter::from_fn(move || {
-            let slot = self.arena.at_or_after(next)?;
+            let slot = self.at_or_after(next)?;
             next = slot.next();
             Some(self.item(slot))
         })
