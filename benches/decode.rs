@@ -5,9 +5,9 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use protocol::{Bounds, Decoded, Outcome, Request, decode, encode};
+use protocol::{Bounds, Decoded, Outcome, Policy, Request, decode, encode};
 
-fn requests() -> [(&'static str, &'static [u8]); 8] {
+fn requests() -> [(&'static str, &'static [u8]); 10] {
     [
         ("incr", b"incr user:00000000000042 1\r\n"),
         ("get", b"get user:00000000000042\r\n"),
@@ -16,6 +16,8 @@ fn requests() -> [(&'static str, &'static [u8]); 8] {
         ("touch", b"touch user:00000000000042 60\r\n"),
         ("mg", b"mg user:00000000000042 v t f c k\r\n"),
         ("ma", b"ma user:00000000000042 N60 J1 D1 v\r\n"),
+        ("take", b"take user:00000000000042 1 bucket:100/60s,capacity=200\r\n"),
+        ("incrx", b"incrx user:00000000000042 1 60 max=5\r\n"),
         ("refused", b"incr user:00000000000042 x\r\n"),
     ]
 }
@@ -51,5 +53,19 @@ fn encoding(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decoding, encoding);
+fn policies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("policy");
+    for (name, token) in [
+        ("bucket", &b"bucket:100/60s,capacity=200"[..]),
+        ("sliding", b"sliding:300/5m,slices=10,strict"),
+        ("refused", b"bucket:100/60s,capcity=200"),
+    ] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| Policy::parse(black_box(token)).is_ok());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decoding, encoding, policies);
 criterion_main!(benches);

@@ -43,7 +43,8 @@ impl Program {
         }
     }
 
-    fn path(self) -> PathBuf {
+    /// Where it is.
+    pub(crate) fn path(self) -> PathBuf {
         let path = match self {
             Self::Memcached => PathBuf::from("/usr/bin/memcached"),
             // The test executable is target/<profile>/deps/tests-<hash>.

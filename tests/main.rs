@@ -4,8 +4,15 @@
 //! memcached instead, to tell a mistake of ours from a mistake of theirs; `TRANSCRIPT=text` plays
 //! only the conversations whose file, line or name contains the text.
 
+mod clients;
 mod garbage;
+mod lifecycle;
 mod live;
+mod memory;
 mod players;
+mod races;
 mod robustness;
+mod snapshots;
+mod stats;
+mod tidy;
 mod transcript;

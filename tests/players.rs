@@ -1,4 +1,5 @@
-//! Plays transcripts: against a live Tollgate, whole and byte by byte, and a real memcached.
+//! Plays transcripts, whole and byte by byte: to the core with a clock of its own, to a live
+//! Tollgate, and to a real memcached.
 //!
 //! Here: the players and the one director that compares what comes with what was expected. Not
 //! here: the format (`transcript.rs`) and the processes (`live.rs`). After each conversation a
@@ -16,6 +17,10 @@ use std::{
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use engine::Nanos;
+use tests::{Core, CoreClient};
+use tollgate::config::{Config, Startup};
 
 use crate::{
     live::{Program, Server},
@@ -153,6 +158,81 @@ enum Cut {
     Bytes,
 }
 
+impl Cut {
+    fn pieces(self, bytes: &[u8]) -> Vec<&[u8]> {
+        match self {
+            Self::Whole => vec![bytes],
+            Self::Bytes if bytes.len() < 8_000 => bytes.chunks(1).collect(),
+            Self::Bytes => {
+                let (head, rest) = bytes.split_at(100);
+                let (middle, tail) = rest.split_at(rest.len() - 100);
+                head.chunks(1).chain(middle.chunks(40_093)).chain(tail.chunks(1)).collect()
+            }
+        }
+    }
+}
+
+/// The core: no process, no socket, and a clock that is moved by hand.
+struct Still {
+    cut: Cut,
+    core: Core,
+    client: CoreClient,
+    out: Vec<u8>,
+}
+
+impl Still {
+    fn new(cut: Cut) -> Self {
+        Self {
+            cut,
+            core: Core::new(Config::default()),
+            client: CoreClient::default(),
+            out: Vec::new(),
+        }
+    }
+}
+
+impl Player for Still {
+    fn open(&mut self, flags: &[String], _alone: bool) {
+        let words = ["tollgate"].into_iter().chain(flags.iter().map(String::as_str));
+        let config = match Config::from_sources(words.map(Into::into), []) {
+            Ok(Startup::Serve(config)) => *config,
+            other => panic!("{flags:?} do not start a server: {other:?}"),
+        };
+        self.core = Core::new(config);
+        self.connect();
+    }
+
+    fn connect(&mut self) {
+        self.client = CoreClient::default();
+        self.out.clear();
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        for piece in self.cut.pieces(bytes) {
+            self.client.send(&self.core, piece, &mut self.out);
+        }
+    }
+
+    fn receive(&mut self) -> Received {
+        match std::mem::take(&mut self.out) {
+            bytes if !bytes.is_empty() => Received::Bytes(bytes),
+            _ if self.client.is_closed => Received::Closed,
+            _ => Received::Silence,
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let now = &mut self.core.now;
+        let nanos = u64::try_from(by.as_nanos()).expect("a transcript takes no centuries");
+        now.mono = Nanos(now.mono.0 + nanos);
+        now.unix_ms += nanos / 1_000_000;
+    }
+
+    fn unix(&self) -> i64 {
+        i64::try_from(self.core.now.unix_ms / 1_000).expect("seconds fit")
+    }
+}
+
 /// A server process and one connection to it.
 #[derive(Debug)]
 struct Live {
@@ -189,18 +269,9 @@ impl Player for Live {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        let cuts: Vec<&[u8]> = match self.cut {
-            Cut::Whole => vec![bytes],
-            Cut::Bytes if bytes.len() < 8_000 => bytes.chunks(1).collect(),
-            Cut::Bytes => {
-                let (head, rest) = bytes.split_at(100);
-                let (middle, tail) = rest.split_at(rest.len() - 100);
-                head.chunks(1).chain(middle.chunks(40_093)).chain(tail.chunks(1)).collect()
-            }
-        };
-        for cut in cuts {
+        for piece in self.cut.pieces(bytes) {
             // The server may have closed, as it should; what it said before that is still to come.
-            if self.stream.write_all(cut).is_err() {
+            if self.stream.write_all(piece).is_err() {
                 break;
             }
         }
@@ -251,13 +322,15 @@ pub(crate) fn conversations() -> Vec<Conversation> {
 }
 
 /// Plays everything that applies with several players at once, and lists what went wrong.
-fn play_all(program: Program, cut: Cut) {
-    let dialect = if program.is_before_1_6_40() { Dialect::Before } else { Dialect::Newest };
+fn play_all<P: Player>(
+    cut: Cut,
+    dialect: Dialect,
+    applies: impl Fn(&Conversation) -> bool,
+    player: impl Fn() -> P + Sync,
+) {
     let mut chosen = conversations();
     chosen.retain(|conversation| {
-        conversation.waits() <= REAL_WAIT_MAX
-            && !(conversation.not_oracle && program == Program::Memcached)
-            && !(conversation.only_whole && cut == Cut::Bytes)
+        applies(conversation) && !(conversation.only_whole && cut == Cut::Bytes)
     });
     // The ones that wait go first: the others fill the time.
     chosen.sort_by_key(|conversation| std::cmp::Reverse(conversation.waits()));
@@ -266,7 +339,7 @@ fn play_all(program: Program, cut: Cut) {
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let mut player = Live::new(program, cut);
+                let mut player = player();
                 while let Some(conversation) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(why) = play(conversation, dialect, &mut player) {
                         wrong.lock().expect("no player panics with it").push(why);
@@ -277,27 +350,53 @@ fn play_all(program: Program, cut: Cut) {
     });
     let mut wrong = wrong.into_inner().expect("no player panics with it");
     wrong.sort();
-    let (played, failed) = (chosen.len(), wrong.len());
-    assert!(wrong.is_empty(), "{failed} of {played} went wrong:\n\n{}", wrong.join("\n\n"));
-    println!("{played} conversations");
+    let (all, bad) = (chosen.len(), wrong.len());
+    assert!(wrong.is_empty(), "{bad} of {all} went wrong:\n\n{}", wrong.join("\n\n"));
+    println!("{all} conversations");
+}
+
+fn play_live(program: Program, cut: Cut) {
+    let dialect = if program.is_before_1_6_40() { Dialect::Before } else { Dialect::Newest };
+    let applies = |conversation: &Conversation| {
+        conversation.waits() <= REAL_WAIT_MAX
+            && !(conversation.not_oracle && program == Program::Memcached)
+    };
+    play_all(cut, dialect, applies, || Live::new(program, cut));
+}
+
+fn play_core(cut: Cut) {
+    // Files that flags name are read by the process, not by the core.
+    let needs_file = |flag: &String| flag.contains('{');
+    let applies = |conversation: &Conversation| !conversation.flags.iter().any(needs_file);
+    play_all(cut, Dialect::Newest, applies, || Still::new(cut));
+}
+
+#[test]
+fn core_agrees_with_the_transcripts() {
+    play_core(Cut::Whole);
+}
+
+#[test]
+fn core_agrees_byte_by_byte() {
+    play_core(Cut::Bytes);
 }
 
 #[test]
 fn tollgate_agrees_with_the_transcripts() {
-    play_all(Program::Tollgate, Cut::Whole);
+    play_live(Program::Tollgate, Cut::Whole);
 }
 
 #[test]
 fn tollgate_agrees_byte_by_byte() {
-    play_all(Program::Tollgate, Cut::Bytes);
+    play_live(Program::Tollgate, Cut::Bytes);
 }
 
 #[test]
 fn oracle_agrees_with_the_transcripts() {
-    play_all(Program::Memcached, Cut::Whole);
+    play_live(Program::Memcached, Cut::Whole);
 }
 
 #[test]
 fn oracle_agrees_byte_by_byte() {
-    play_all(Program::Memcached, Cut::Bytes);
+    play_live(Program::Memcached, Cut::Bytes);
 }

@@ -450,6 +450,32 @@ fn noreply_is_silent_even_about_errors() {
 }
 
 #[test]
+fn a_value_there_is_no_memory_to_read_is_refused_in_order() {
+    let server = Server::start(&["-m", "2", "-t", "1"]);
+    let mut first = server.connect();
+    first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+    first.ask("set kept 0 0 3\r\nold\r\n", "STORED\r\n");
+    let promises: Vec<Client> = (0..2)
+        .map(|_| {
+            let mut client = server.connect();
+            client.ask("mn\r\nset p 0 0 1000000\r\nabc", "MN\r\n");
+            client
+        })
+        .collect();
+    let value = "v".repeat(500_000);
+    let refused = "SERVER_ERROR out of memory storing object\r\n";
+    first.ask(format!("set k 0 0 500000\r\n{value}\r\nmn\r\n"), &format!("{refused}MN\r\n"));
+    first.ask("get k\r\n", "END\r\n");
+    first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+    first.ask(format!("set k 0 0 500000 noreply\r\n{value}\r\nmn\r\n"), "MN\r\n");
+    first.ask("get k\r\n", "END\r\n");
+    first.ask(format!("append kept 0 0 500000\r\n{value}\r\n"), refused);
+    first.ask("get kept\r\n", "VALUE kept 0 3\r\nold\r\nEND\r\n");
+    assert_eq!(first.stat("store_no_memory"), 3);
+    drop(promises);
+}
+
+#[test]
 fn who_stops_sending_still_hears_all_answers() {
     let server = Server::start(&["-R", "20"]);
     let mut client = server.connect();

@@ -8,8 +8,9 @@ set -eu
 cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-target}/clients"
 
+# Not ruby-dalli: Debian's speaks the binary protocol only.
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc php-cli php-memcached
-    libcache-memcached-perl libcache-memcached-fast-perl ruby ruby-dalli"
+    libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd"
 # A python or a node that came another way is good enough.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
@@ -23,16 +24,15 @@ for package in $packages; do
 done
 if [ -n "$missing" ]; then
     apt-get update
-    # Debian starts memcached when it is installed; the tests start their own.
     # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y --no-install-recommends $missing
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
 fi
 
 # Each list is installed again only when it changed since it was last installed.
 fresh() { [ -f "$2" ] && cmp -s "$1" "$2"; }
 
 wanted=tests/clients/requirements.txt
-if ! fresh "$wanted" "$target/venv/installed.txt"; then
+if ! fresh "$wanted" "$target/venv/installed.txt" || ! "$target/venv/bin/python" -c ""; then
     python3 -m venv --clear "$target/venv"
     "$target/venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
     cp "$wanted" "$target/venv/installed.txt"

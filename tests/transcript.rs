@@ -193,7 +193,7 @@ impl Text {
         let mut text = Self::default();
         let mut rest = line;
         while let Some(found) = rest.find(['\\', '$']) {
-            text.push(rest[..found].as_bytes());
+            text.push(&rest.as_bytes()[..found]);
             let after = &rest[found + 1..];
             rest = if rest[found..].starts_with('$') {
                 let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -16,6 +16,15 @@ pub const GET_LINE_BYTES_MAX: usize = 1 << 20;
 /// Longest opaque token of a meta command (measured on memcached 1.6.18 and 1.6.45).
 pub const OPAQUE_BYTES_MAX: usize = 31;
 
+/// Longest policy token. Ours: the longest that says everything once has some 150 bytes.
+pub const POLICY_BYTES_MAX: usize = 250;
+
+/// Longest token of `id=`. Ours: a UUID has 36 bytes, and the server remembers each for a minute.
+pub const ID_BYTES_MAX: usize = 64;
+
+/// Most keys of one `takem`. Ours: all of them are locked at once.
+pub const TAKE_KEYS_MAX: usize = 16;
+
 /// What memcached counts beside key and value when it compares an item with `-I`: a 48-byte
 /// header, eight bytes of cas unique, the key's NUL and the value's CRLF. Counted here likewise,
 /// so that the same values fit.

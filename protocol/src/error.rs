@@ -1,4 +1,5 @@
-//! Why bytes were refused, and what the client hears: memcached's own words.
+//! Why bytes were refused, and what the client hears: memcached's own words, and for the native
+//! verbs ours.
 //!
 //! Not here: how many bytes the refusal consumes (`decode::Refusal`), and outcomes of well-formed
 //! commands (`reply`).
@@ -54,6 +55,17 @@ pub enum ProtocolError {
     /// `stats detail` with another word than `on`, `off` or `dump`.
     #[error("CLIENT_ERROR usage: stats detail on|off|dump")]
     BadDetail,
+    /// A fault in the line of a native verb.
+    #[error("CLIENT_ERROR {verb}: {why}")]
+    Native {
+        /// The verb.
+        verb: &'static str,
+        /// What is wrong, and what would be right.
+        why: &'static str,
+    },
+    /// `slabs reassign`: there are no slabs.
+    #[error("CLIENT_ERROR slab reassignment disabled")]
+    NoSlabs,
     /// memcached hangs up here without a word: a line without end, an HTTP request.
     #[error("")]
     Close,

@@ -1,7 +1,8 @@
-//! memcached's text protocol as pure functions: bytes to requests, outcomes to bytes.
+//! memcached's text protocol and our own verbs as pure functions: bytes to requests, outcomes to
+//! bytes.
 //!
-//! Here: the classic verbs, the meta verbs, their errors, and every bound on what a client may
-//! send. Not here: what a command does to an item (`engine`), sockets and clocks (`server`).
+//! Here: the classic, the meta and the native verbs, their errors, the policy token, and every bound
+//! on what a client may send. Not here: what a command does to an item (`engine`), sockets and clocks (`server`).
 //!
 //! ```
 //! use tollgate_protocol::{Bounds, Decoded, Outcome, Request, decode, encode};
@@ -20,6 +21,7 @@ mod decode;
 mod error;
 mod key;
 mod meta;
+mod native;
 mod number;
 mod policy;
 mod reply;
@@ -27,18 +29,23 @@ mod request;
 mod text;
 
 pub use bounds::{
-    Bounds, GET_LINE_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LINE_BYTES_MAX,
-    OPAQUE_BYTES_MAX,
+    Bounds, GET_LINE_BYTES_MAX, ID_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LINE_BYTES_MAX,
+    OPAQUE_BYTES_MAX, POLICY_BYTES_MAX, TAKE_KEYS_MAX,
 };
 pub use decode::{Decoded, Refusal, decode, likely_key};
 pub use error::ProtocolError;
 pub use key::Key;
+pub use native::encode_verdict;
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
-    Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, Rate, Warm, Window,
+    Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, PolicyError, Rate,
+    SLICES_MAX, Warm, Window,
 };
-pub use reply::{ItemView, Outcome, Value, encode, encode_hit, encode_inspection};
+pub use reply::{
+    CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode, encode_hit,
+    encode_inspection,
+};
 pub use request::{
-    Admin, Arithmetic, Command, Delete, Exptime, Form, Get, Keys, Operation, Request, Set, SetMode,
-    StatsTopic,
+    Admin, Arithmetic, CasAsk, Command, Delete, Exptime, Form, Get, IncrX, Keys, Lease, Native,
+    Operation, PolicyWord, Request, Set, SetMode, Slide, StatsTopic, Take, Ttl, TtlMode,
 };

@@ -49,7 +49,7 @@ fn inspect<'a>(line: Line<'a>, key_word: &'a [u8], rest: &'a [u8]) -> Result<Dec
     let key = decoded
         .or_else(|| Key::plain(key_word))
         .ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
-    let form = Form::Meta { quiet: false, base64: false, key_word, flags: b"" };
+    let form = Form::Meta { quiet: false, base64: false, key_word, flags: b"", policy: None };
     let command = Command { key, operation: Operation::Inspect };
     line.done(Request::Command { command, form })
 }
@@ -68,7 +68,7 @@ fn set<'a>(
     let (key, flags, form) = head(key_word, words.rest(), b's').map_err(bad)?;
     let mode = flags.set_mode().map_err(bad)?;
     if !line.bounds.fits(key.as_bytes().len(), length) {
-        let command = Command { key, operation: Operation::TooLarge };
+        let command = Command { key, operation: Operation::TooLarge { drop: true } };
         return line.done_with(length, Request::Command { command, form });
     }
     let value = match line.block(length) {
@@ -85,27 +85,30 @@ fn head<'a>(
     key_word: &'a [u8],
     rest: &'a [u8],
     verb: u8,
-) -> Result<(Key<'a>, Flags, Form<'a>), ProtocolError> {
-    // Before `b` is known the word may be longer than a key: base64 takes four bytes for three.
+) -> Result<(Key<'a>, Flags<'a>, Form<'a>), ProtocolError> {
+    // The bound holds for the key as it stands, in base64 too.
     let plain = Key::plain(key_word);
     // memcached words any fault in the flags of `ma` alike.
-    let blur = |error| if verb == b'a' { ProtocolError::BadArithmeticFlag } else { error };
-    if plain.is_none() && !Words(rest).any(|word| word.first() == Some(&b'b')) {
-        return Err(ProtocolError::BadFormat);
-    }
+    let blur = |error| match error {
+        ProtocolError::OpaqueTooLong => error,
+        _ if verb == b'a' => ProtocolError::BadArithmeticFlag,
+        _ => error,
+    };
+    let plain = plain.ok_or(ProtocolError::BadFormat)?;
     let flags = Flags::decode(rest).map_err(blur)?;
     let key = if flags.base64 {
         Key::base64(key_word).ok_or(blur(ProtocolError::BadBase64))?
     } else {
-        plain.ok_or(ProtocolError::BadFormat)?
+        plain
     };
-    let form = Form::Meta { quiet: flags.quiet, base64: flags.base64, key_word, flags: rest };
+    let Flags { quiet, base64, policy, .. } = flags;
+    let form = Form::Meta { quiet, base64, key_word, flags: rest, policy };
     Ok((key, flags, form))
 }
 
 /// The flags of one line, checked.
 #[derive(Default)]
-struct Flags {
+struct Flags<'a> {
     base64: bool,
     quiet: bool,
     no_bump: bool,
@@ -121,10 +124,11 @@ struct Flags {
     initial: Option<u64>,
     /// The word behind `M`; its meaning depends on the verb. Zero length stands as `Some(0)`.
     mode: Option<u8>,
+    policy: Option<&'a [u8]>,
 }
 
-impl Flags {
-    fn decode(rest: &[u8]) -> Result<Self, ProtocolError> {
+impl<'a> Flags<'a> {
+    fn decode(rest: &'a [u8]) -> Result<Self, ProtocolError> {
         let mut flags = Self::default();
         // One bit a letter: A is bit 0, z is bit 57.
         let mut seen = 0_u64;
@@ -143,7 +147,7 @@ impl Flags {
         Ok(flags)
     }
 
-    fn take(&mut self, flag: u8, token: &[u8]) -> Result<(), ProtocolError> {
+    fn take(&mut self, flag: u8, token: &'a [u8]) -> Result<(), ProtocolError> {
         let number = || strict_u64(token).map(Some).ok_or(ProtocolError::BadToken);
         let seconds = || strict_i32(token).ok_or(ProtocolError::BadToken);
         match flag {
@@ -165,6 +169,8 @@ impl Flags {
                     .and_then(|value| u32::try_from(value).ok())
                     .ok_or(ProtocolError::BadFormat)?;
             }
+            // Proxies use a bare `P` for themselves.
+            b'P' if !token.is_empty() => self.policy = Some(token),
             b'O' if token.len() > OPAQUE_BYTES_MAX => return Err(ProtocolError::OpaqueTooLong),
             _ => {}
         }
@@ -194,7 +200,7 @@ impl Flags {
         })
     }
 
-    fn set<'a>(&self, mode: SetMode, value: &'a [u8]) -> Set<'a> {
+    fn set<'v>(&self, mode: SetMode, value: &'v [u8]) -> Set<'v> {
         Set {
             mode,
             client_flags: self.client_flags,
@@ -248,18 +254,17 @@ pub(crate) fn encode(
     }
     let answer = Answer { command, form };
     match outcome {
-        Outcome::Hit(item) | Outcome::Vivified(item) | Outcome::Number(item) => {
-            answer.item(out, item);
-        }
+        Outcome::Hit(item)
+        | Outcome::Vivified(item)
+        | Outcome::Number(item)
+        | Outcome::Refused(item) => answer.item(out, item),
         Outcome::Stored(item) => answer.code(out, b"HD", Some(item)),
         Outcome::Deleted | Outcome::Touched => answer.code(out, b"HD", None),
         Outcome::NotStored => answer.code(out, b"NS", None),
         Outcome::Exists => answer.code(out, b"EX", None),
         Outcome::NotFound => answer.code(out, b"NF", None),
         Outcome::Miss => answer.code(out, b"EN", None),
-        Outcome::NonNumeric | Outcome::TooLarge | Outcome::OutOfMemory => {
-            crate::text::encode(out, command, outcome);
-        }
+        _ => crate::text::encode(out, command, outcome),
     }
 }
 
@@ -268,6 +273,7 @@ fn silent(command: &Command<'_>, quiet: bool, outcome: &Outcome<'_>) -> bool {
     quiet
         && match command.operation {
             Operation::Get(_) => matches!(outcome, Outcome::Miss),
+            // A refusal is never silent: it is what the caller asked for.
             _ => matches!(outcome, Outcome::Stored(_) | Outcome::Deleted | Outcome::Number(_)),
         }
 }
@@ -313,13 +319,13 @@ impl Answer<'_> {
                 _ => {}
             }
         }
-        if item.already_won {
+        if is_get && item.already_won {
             out.extend_from_slice(b" Z");
         }
-        if item.stale {
+        if is_get && item.stale {
             out.extend_from_slice(b" X");
         }
-        if item.won {
+        if is_get && item.won {
             out.extend_from_slice(b" W");
         }
         out.extend_from_slice(b"\r\n");

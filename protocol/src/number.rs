@@ -36,6 +36,12 @@ pub(crate) fn truncated_u32(word: &[u8]) -> Option<u32> {
     strict_u64(word).map(|value| value as u32)
 }
 
+/// A decimal with an optional minus sign, at most `most` away from 0.
+#[must_use]
+pub(crate) fn bounded_i64(word: &[u8], most: u64) -> Option<i64> {
+    signed(word).filter(|value| value.unsigned_abs() <= most)
+}
+
 fn signed(word: &[u8]) -> Option<i64> {
     match word.strip_prefix(b"-") {
         Some(digits) => 0_i64.checked_sub_unsigned(strict_u64(digits)?),
@@ -55,18 +61,22 @@ pub fn canonical_u64(text: &[u8]) -> Option<u64> {
 }
 
 /// The number that `incr` and `decr` see in a stored value: blanks and a `+` before it, leading
-/// zeros and anything after a following blank or NUL are accepted, as `strtoull` does
-/// (MEMCACHED.md, section 3).
+/// zeros and anything after a following blank or NUL are accepted, as `strtoull` does. Text that
+/// begins with a blank and holds no number is 0: `strtoull` then points at that blank, which
+/// memcached takes for the end of a number (measured).
 #[must_use]
 pub fn lenient_u64(text: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
-    let start = text.iter().position(|byte| !is_space(byte))?;
-    let text = &text[start..];
-    let text = text.strip_prefix(b"+").unwrap_or(text);
-    let digits = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
-    match text.get(digits) {
+    let start = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
+    let unsigned = &text[start..];
+    let negative = unsigned.starts_with(b"-");
+    let unsigned = unsigned.strip_prefix(b"-").or(unsigned.strip_prefix(b"+")).unwrap_or(unsigned);
+    let digits = unsigned.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(unsigned.len());
+    match unsigned.get(digits) {
+        _ if digits == 0 => (start > 0).then_some(0),
+        _ if negative => None,
         Some(byte) if !is_space(byte) && *byte != 0 => None,
-        _ => strict_u64(&text[..digits]),
+        _ => strict_u64(&unsigned[..digits]),
     }
 }
 
@@ -116,10 +126,14 @@ mod tests {
             (b"5 ", 5),
             (b"5\0x", 5),
             (b"00000000000000000000001", 1),
+            (b" ", 0),
+            (b" x", 0),
+            (b"\t+", 0),
         ] {
             assert_eq!(lenient_u64(text), Some(number), "{text:?}");
         }
-        for bad in [&b"-5"[..], b"5x", b"5.0", b"1e3", b"0x10", b"", b" ", b"18446744073709551616"]
+        for bad in
+            [&b"-5"[..], b"5x", b"5.0", b"1e3", b"0x10", b"", b"x", b" -5", b"18446744073709551616"]
         {
             assert_eq!(lenient_u64(bad), None, "{bad:?}");
         }

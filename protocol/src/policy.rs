@@ -1,14 +1,33 @@
 //! The policy token: which algorithm limits a key, at which rate, with which options.
 //!
-//! Here: the types, and their one spelling for the limits file, the native verbs and the flag `P`.
+//! Here: the types, and their one spelling for the limits file, the native verbs and the flag `P`
+//! (`parse` reads it, `print` writes it).
 //! Not here: the arithmetic (`engine`), which key has which policy (`server`).
 //! Source: the project's protocol design, "The policy token".
+
+mod parse;
+mod print;
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub use parse::PolicyError;
+pub(crate) use parse::duration_nanos;
 
 /// Largest count, cost, capacity or usage: 2^53 − 1, so that every client language reads it right.
 pub const COUNT_MAX: u64 = (1 << 53) - 1;
 
 /// Longest period of a rate that is not a calendar window, in nanoseconds: 366 days.
 pub const PERIOD_NANOS_MAX: u64 = 366 * 24 * 3600 * 1_000_000_000;
+
+/// Most slices of a sliding window besides the oldest.
+pub const SLICES_MAX: u8 = 120;
+
+/// How long a hold of `concurrency:` lasts in nanoseconds where nothing else is said: a minute.
+const HOLD_NANOS: u64 = 60 * 1_000_000_000;
+
+/// How much slower a cold bucket is where nothing else is said; Guava's figure.
+const WARM_FACTOR: u32 = 3;
 
 /// How a key is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

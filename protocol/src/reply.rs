@@ -5,7 +5,7 @@
 //! (`server`).
 
 use crate::request::{Command, Form};
-use crate::{meta, text};
+use crate::{meta, native, text};
 
 /// What a command on one key came to. Values are borrowed from the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,11 @@ pub enum Outcome<'a> {
     Stored(ItemView<'a>),
     /// Counted; the item as it is now.
     Number(ItemView<'a>),
+    /// Not counted: a limit is in the way. The number is what it would have come to, above the
+    /// limit, which is how a plain client hears of it.
+    Refused(ItemView<'a>),
+    /// A command that has no meaning on a key that a limit holds.
+    NotAllowed,
     /// The mode's condition does not hold, or an append would grow past the bound.
     NotStored,
     /// The item has another cas unique.
@@ -36,6 +41,99 @@ pub enum Outcome<'a> {
     TooLarge,
     /// The memory cap is reached and nothing may be evicted.
     OutOfMemory,
+    /// A decision of a limit: `take`, `takem`, `refund`.
+    Verdict(VerdictLine),
+    /// A hold is ended: `settle`.
+    Settled {
+        /// The limit.
+        limit: u64,
+        /// Units left.
+        remaining: u64,
+        /// Milliseconds until full again.
+        reset_ms: u64,
+    },
+    /// A hold goes on for so many milliseconds: `renew`.
+    Renewed(u64),
+    /// Quota to spend locally: `lease`.
+    Leased(LeaseLine),
+    /// A bounded count: `incrx`.
+    Counted(CountLine),
+    /// The count of a window: `slide`.
+    Slid(u64),
+}
+
+/// The first word of a verdict line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerdictWord {
+    /// All of the cost was taken.
+    Allow,
+    /// Nothing was taken.
+    Deny,
+    /// All of the cost was taken, and the caller is to wait before going on.
+    Wait,
+    /// A part of the cost was taken.
+    Part,
+    /// Nothing was tried: the cas unique is another one.
+    Exists,
+}
+
+/// A decision of a limit; the pairs are told where they apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerdictLine {
+    /// How it was decided.
+    pub word: VerdictWord,
+    /// The limit.
+    pub limit: u64,
+    /// Units left.
+    pub remaining: u64,
+    /// Milliseconds to wait, rounded up; `None`, told as −1, for never.
+    pub retry_ms: Option<u64>,
+    /// Milliseconds until full again, rounded up.
+    pub reset_ms: u64,
+    /// The cas unique, where it was asked for.
+    pub cas: Option<u64>,
+    /// The hold that was made.
+    pub lease: Option<u64>,
+    /// Units taken, where that is only a part.
+    pub granted: Option<u64>,
+    /// Which key of a `takem` refused, from 0.
+    pub at: Option<usize>,
+    /// The policy only reports.
+    pub shadow: bool,
+    /// Decided without the owner of the key.
+    pub degraded: bool,
+}
+
+/// A grant of quota to spend locally.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseLine {
+    /// Units granted.
+    pub granted: u64,
+    /// Milliseconds they may be spent in.
+    pub ttl_ms: u64,
+    /// Milliseconds until the client should ask again.
+    pub refresh_ms: u64,
+    /// Units left to others.
+    pub remaining: u64,
+    /// The number of the lease.
+    pub lease: u64,
+    /// Units that the client may spend when nobody answers it any more.
+    pub safe: u64,
+}
+
+/// What `incrx` came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountLine {
+    /// Nothing was tried: the cas unique is another one. Told as `EXISTS` before the figures.
+    pub exists: bool,
+    /// The value after it.
+    pub value: i64,
+    /// How much of the delta was applied.
+    pub applied: i64,
+    /// Milliseconds left, rounded up; `None`, told as −1, for a counter that stays.
+    pub ttl_ms: Option<u64>,
+    /// The cas unique, where it was asked for.
+    pub cas: Option<u64>,
 }
 
 impl Outcome<'static> {
@@ -131,9 +229,10 @@ impl Default for ItemView<'_> {
 /// Appends the answer to `command`, or nothing where `form` asks for silence.
 pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome: &Outcome<'_>) {
     match form {
-        Form::Text { quiet: true } => {}
+        Form::Text { quiet: true } | Form::Native { quiet: true } => {}
         Form::Text { quiet: false } => text::encode(out, command, outcome),
         Form::Meta { .. } => meta::encode(out, command, form, outcome),
+        Form::Native { quiet: false } => native::encode(out, command, outcome),
     }
 }
 

@@ -1,7 +1,11 @@
 //! What a client can ask.
 //!
 //! Here: one type per shape of command, holding the client's numbers as written. Not here: how
-//! they are spelt on the wire (`text`, `meta`), what they do (`engine`).
+//! they are spelt on the wire (`text`, `meta`, `native`), what they do (`engine`).
+
+mod native;
+
+pub use native::{CasAsk, IncrX, Lease, Native, PolicyWord, Slide, Take, Ttl, TtlMode};
 
 use crate::key::Key;
 
@@ -23,6 +27,19 @@ pub enum Request<'a> {
         command: Command<'a>,
         /// How to answer.
         form: Form<'a>,
+    },
+    /// `takem`: one cost from several keys, from all or none.
+    TakeMany {
+        /// Units from each key, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
+        cost: u64,
+        /// The keys, at most [`TAKE_KEYS_MAX`](crate::TAKE_KEYS_MAX), repeated ones included.
+        keys: Keys<'a>,
+        /// Look, take nothing.
+        peek: bool,
+        /// What marks a repeat of this request.
+        id: Option<&'a [u8]>,
+        /// `noreply` was asked.
+        quiet: bool,
     },
     /// A command on no key.
     Admin {
@@ -57,8 +74,14 @@ pub enum Operation<'a> {
     Touch(Exptime),
     /// `me`: look without leaving a trace.
     Inspect,
-    /// A store whose value is over the bound: memcached drops the item that was there.
-    TooLarge,
+    /// A store whose value is over the bound.
+    TooLarge {
+        /// It was `set` or `ms`: memcached then drops the item that was there, because the client
+        /// must not go on reading what it meant to replace.
+        drop: bool,
+    },
+    /// A native verb.
+    Native(Native<'a>),
 }
 
 /// An exptime as the client wrote it: 0 never, up to 30 days relative, above that absolute Unix
@@ -182,6 +205,14 @@ pub enum Form<'a> {
         key_word: &'a [u8],
         /// The flags as they stood on the line: answered in their order.
         flags: &'a [u8],
+        /// `P`: the policy token for this call, not parsed. memcached ignores the flag, and so
+        /// does everyone who does not look here.
+        policy: Option<&'a [u8]>,
+    },
+    /// In the lines of the native verbs, or silently.
+    Native {
+        /// `noreply` was asked.
+        quiet: bool,
     },
 }
 
@@ -189,7 +220,7 @@ impl Form<'_> {
     /// Whether `noreply` or `q` was asked.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let (Self::Text { quiet } | Self::Meta { quiet, .. }) = *self;
+        let (Self::Text { quiet } | Self::Meta { quiet, .. } | Self::Native { quiet }) = *self;
         quiet
     }
 }
@@ -209,6 +240,13 @@ pub enum Admin<'a> {
     CacheMemlimit(u64),
     /// `shutdown [graceful]`.
     Shutdown,
+    /// A command to machinery that memcached has and this server has not: `slabs automove`,
+    /// `lru mode`, `lru_crawler sleep` and their like. Heard, without effect.
+    Machinery,
+    /// `watch`.
+    Watch,
+    /// `lru_crawler metadump` or `mgdump`.
+    Dump,
     /// `quit`.
     Quit,
     /// `mn`: the end of a quiet batch.
@@ -247,7 +285,7 @@ pub enum StatsTopic<'a> {
     Other(&'a [u8]),
 }
 
-/// The keys of a retrieval: one to many words of one line, each a valid key.
+/// The keys of a retrieval or of `takem`: one to many words of one line, each a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys<'a>(&'a [u8]);
 

@@ -1,12 +1,14 @@
 //! The classic verbs: `get` to `quit`, one line each, with a data block behind the storage verbs.
 //!
-//! Here: the line parser, and beside it the words of the answers. Not here: the meta verbs.
+//! Here: the line parser, and beside it the words of the answers. Not here: the meta verbs, the
+//! native verbs.
 //! Source: memcached's `doc/protocol.txt`; where it is silent, what memcached was measured to do
 //! (argument errors as the newest release words them).
 
 use crate::decode::{Block, Decoded, Line, Refusal};
 use crate::error::ProtocolError;
 use crate::key::Key;
+use crate::native;
 use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
 use crate::reply::Outcome;
 use crate::request::{
@@ -39,6 +41,9 @@ pub(crate) fn decode<'a>(
         b"prepend" => store(line, rest, SetMode::Prepend),
         b"gat" => touch_and_retrieve(line, rest, false),
         b"gats" => touch_and_retrieve(line, rest, true),
+        b"take" | b"takem" | b"refund" | b"settle" | b"renew" | b"lease" | b"incrx" | b"slide" => {
+            native::decode(line, verb, rest)
+        }
         _ => admin(line, verb, rest),
     }
 }
@@ -59,9 +64,33 @@ fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'
             None | Some(b"graceful") => Admin::Shutdown,
             Some(_) => return Err(line.refuse(ProtocolError::BadShutdownMode, false)),
         },
+        b"slabs" | b"lru" | b"lru_crawler" => machinery(line, verb, rest)?,
+        b"watch" => Admin::Watch,
         _ => return Err(unknown(line, verb)),
     };
     line.done(Request::Admin { admin, quiet })
+}
+
+/// Commands to slabs and LRU, which are not here: read as memcached reads them, so that a script
+/// that tunes them goes on.
+fn machinery<'a>(line: Line<'a>, verb: &[u8], rest: &[u8]) -> Result<Admin<'a>, Refusal> {
+    let mut words = Words(rest);
+    let (what, argument) = (words.next().unwrap_or_default(), words.next());
+    let number = argument.map(strict_i32);
+    match (verb, what, number) {
+        (b"slabs", b"automove", Some(None)) => Err(line.refuse(ProtocolError::BadFormat, false)),
+        (b"slabs", b"reassign", Some(_)) => Err(line.refuse(ProtocolError::NoSlabs, false)),
+        (b"slabs", b"automove", Some(Some(_)))
+        | (b"lru", b"tune" | b"temp_ttl", Some(Some(_)))
+        | (b"lru_crawler", b"enable" | b"disable", _)
+        | (b"lru_crawler", b"sleep" | b"tocrawl", Some(Some(_)))
+        | (b"lru_crawler", b"crawl", Some(_)) => Ok(Admin::Machinery),
+        (b"lru", b"mode", _) if matches!(argument, Some(b"flat" | b"segmented")) => {
+            Ok(Admin::Machinery)
+        }
+        (b"lru_crawler", b"metadump" | b"mgdump", Some(_)) => Ok(Admin::Dump),
+        _ => Err(line.refuse(ProtocolError::UnknownCommand, false)),
+    }
 }
 
 /// An unknown verb. A request of HTTP is hung up on, as memcached does.
@@ -78,17 +107,22 @@ fn unknown(line: Line<'_>, verb: &[u8]) -> Refusal {
 
 /// Whether the last word is `noreply`.
 fn ends_quietly(rest: &[u8]) -> bool {
+    without_noreply(rest).is_some()
+}
+
+/// What stands before `noreply` where that is the last word.
+pub(crate) fn without_noreply(rest: &[u8]) -> Option<&[u8]> {
     let blanks = rest.iter().rev().take_while(|byte| **byte == b' ').count();
     rest[..rest.len() - blanks]
         .strip_suffix(b"noreply")
-        .is_some_and(|before| before.last().is_none_or(|byte| *byte == b' '))
+        .filter(|before| before.last().is_none_or(|byte| *byte == b' '))
 }
 
 fn first_number(rest: &[u8]) -> Option<u64> {
     strict_u64(Words(rest).next()?)
 }
 
-fn exptime(word: &[u8]) -> Option<Exptime> {
+pub(crate) fn exptime(word: &[u8]) -> Option<Exptime> {
     strict_i32(word.strip_prefix(b"+").unwrap_or(word)).map(Exptime)
 }
 
@@ -214,7 +248,8 @@ impl<'a> StoreLine<'a> {
             None => None,
         };
         if !line.bounds.fits(key.as_bytes().len(), length) {
-            return line.done_with(length, command(key, Operation::TooLarge, self.quiet));
+            let drop = self.mode == SetMode::Set && self.compare_cas.is_none();
+            return line.done_with(length, command(key, Operation::TooLarge { drop }, self.quiet));
         }
         let value = match line.block(length) {
             Block::Whole(value) => value,
@@ -293,7 +328,7 @@ fn stats_topic<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<StatsTopic<'a>, Ref
 /// Appends the answer to a command on one key, in the classic words.
 pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
     let line: &[u8] = match outcome {
-        Outcome::Number(item) => {
+        Outcome::Number(item) | Outcome::Refused(item) => {
             item.value.write(out);
             b"\r\n"
         }
@@ -304,12 +339,19 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
         Outcome::Deleted => b"DELETED\r\n",
         Outcome::Touched => b"TOUCHED\r\n",
         Outcome::NonNumeric => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+        Outcome::NotAllowed => b"CLIENT_ERROR not allowed on a limit key\r\n",
         Outcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
         Outcome::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
         Outcome::Hit(item) | Outcome::Vivified(item) => {
             crate::reply::encode_hit(out, command.key.as_bytes(), item, false);
             b"END\r\n"
         }
+        Outcome::Verdict(_)
+        | Outcome::Settled { .. }
+        | Outcome::Renewed(_)
+        | Outcome::Leased(_)
+        | Outcome::Counted(_)
+        | Outcome::Slid(_) => return native::encode(out, command, outcome),
     };
     out.extend_from_slice(line);
 }

@@ -50,6 +50,19 @@ const REQUESTS: &[&str] = &[
     "ms k 0\r\n\r\n",
     "md k I T30 q x C4 E5\r\n",
     "ma k MD D5 N60 J10 T30 q t c v k Oxyz\r\n",
+    "ma k D2 Psliding:100/60s,slices=6 v\r\n",
+    "take u:42 1 bucket:100/60s,capacity=200\r\n",
+    "take k 4 =login peek part wait=500ms cas id=a1 hold=2m noreply\r\n",
+    "take k 0 - cas=7\n",
+    "takem 1 a b c \r\n",
+    "takem 2 a peek id=a1 noreply\r\n",
+    "refund k 3\r\n",
+    "settle k 17 3100\r\n",
+    "renew k 17 30s noreply\r\n",
+    "lease k app-1 100 - used=7 unused=3 weight=2 ttl=5s\r\n",
+    "incrx k -1 250ms init=-9 max=5 min=-5 clamp ttl=touch signed cas=1 id=a1\r\n",
+    "incrx k 1 60\r\n",
+    "slide k 3 60s slices=6\r\n",
 ];
 
 /// The request at the front and how long it is.
@@ -116,7 +129,7 @@ fn lines_without_an_end_have_a_bound() {
     };
     assert_eq!(refused(&[b'x'; 2048]), None);
     assert_eq!(refused(&[b'x'; 2049]), Some(ProtocolError::Close));
-    let keys = [b"get ", [b'k'; (1 << 20) - 4].as_slice()].concat();
+    let keys = [b"get ".to_vec(), vec![b'k'; (1 << 20) - 4]].concat();
     assert_eq!(refused(&keys), None);
     assert_eq!(refused(&[keys.as_slice(), b"k"].concat()), Some(ProtocolError::Close));
 }
@@ -139,6 +152,9 @@ fn near_requests() -> impl Strategy<Value = Vec<u8>> {
         2 => prop::sample::select(vec![
             "get", "set", "ms", "mg", "ma", "md", " ", "  ", "k", "0", "-1", "4294967296", "noreply",
             "\r\n", "\n", "\r", "\0", "Oabc", "b", "MZ", "I", "C", "18446744073709551616", "HTTP/1.1",
+            "take", "takem", "refund", "settle", "renew", "lease", "incrx", "slide", "-", "=login",
+            "bucket:1/s", "peek", "part", "cas", "cas=", "id=1", "wait=1s", "hold=", "60s", "mo",
+            "init=", "max=5", "min=", "ttl=keep", "signed", "slices=9", "used=1", "P",
         ])
         .prop_map(|word| word.as_bytes().to_vec()),
         1 => prop::collection::vec(any::<u8>(), 0..20),
@@ -170,6 +186,9 @@ proptest! {
                 }
                 if let Request::Retrieve { keys, .. } = request {
                     prop_assert!(keys.iter().count() > 0);
+                }
+                if let Request::TakeMany { keys, .. } = request {
+                    prop_assert!((1..=16).contains(&keys.iter().count()));
                 }
                 if *consumed <= input.len() {
                     prop_assert_eq!(&decode(&input[..*consumed], 0, bounds), &decoded);

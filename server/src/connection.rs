@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use crate::connections::Registration;
+use crate::connections::{Ending, Registration};
 use crate::counters::Counters;
 use crate::net::Stream;
 use crate::service::Service;
@@ -113,7 +113,7 @@ impl Connection {
         counters: &Counters,
         buffer: &mut [u8],
     ) -> io::Result<Read> {
-        if self.registration.info.is_ending() {
+        if self.registration.info.ending() == Ending::Now {
             return Ok(Read::Close);
         }
         if !self.unwritten.is_empty() {
@@ -134,6 +134,7 @@ impl Connection {
         if self.pending.is_empty() {
             let mut buffer = ReadBuf::new(buffer);
             return Ok(match Pin::new(&mut self.stream).poll_read(context, &mut buffer)? {
+                Poll::Pending if self.is_leaving() => Read::Close,
                 Poll::Pending => Read::Wait,
                 Poll::Ready(()) if buffer.filled().is_empty() => Read::Close,
                 Poll::Ready(()) => {
@@ -221,7 +222,8 @@ impl Connection {
         match pause {
             Pause::Input(needed) if self.reserve(service, needed) => self.needed = needed,
             Pause::Input(needed) => {
-                self.session.refuse_value(needed - (input.len() - done), turn.output);
+                let front = &input[done..];
+                self.session.refuse_value(&round, front, needed - front.len(), turn.output);
                 done = input.len();
             }
             Pause::Replies | Pause::Turn => self.unfinished = done < input.len(),
@@ -244,7 +246,7 @@ impl Connection {
             // The write that did not fit has left word with the stream.
             return Ok(After::Wait);
         }
-        if self.closing || (!busy && turn.service.is_stopping()) {
+        if self.closing {
             return Ok(After::Close);
         }
         if self.unfinished {
@@ -252,8 +254,14 @@ impl Connection {
         }
         Ok(match self.stream.poll_readable(context)? {
             Poll::Ready(()) => After::Again,
+            Poll::Pending if !busy && self.is_leaving() => After::Close,
             Poll::Pending => After::Wait,
         })
+    }
+
+    /// Hang up as soon as nothing is left to read or write.
+    fn is_leaving(&self) -> bool {
+        self.registration.info.ending() != Ending::Never
     }
 
     /// Pays for a large request; what the last one cost is given back.

@@ -4,13 +4,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::service::Service;
+
+/// When a client is to be hung up on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ending {
+    /// Not that anybody knew.
+    Never,
+    /// When all that has come from it is answered.
+    Quiet,
+    /// In the worker's next round.
+    Now,
+}
 
 /// One client, as others may see it.
 #[derive(Debug)]
@@ -23,8 +34,8 @@ pub struct ConnectionInfo {
     last_active_ms: AtomicU64,
     /// A request is half read or an answer half written.
     busy: AtomicBool,
-    /// It is to be hung up on.
-    ending: AtomicBool,
+    /// It is to be hung up on, at once or when it has nothing more to say: an [`Ending`].
+    ending: AtomicU8,
     /// Gets the worker to look at it.
     waker: Mutex<Option<Waker>>,
 }
@@ -49,16 +60,20 @@ impl ConnectionInfo {
         now_ms.saturating_sub(self.last_active_ms.load(Ordering::Relaxed)) / 1000
     }
 
-    /// Hangs up, in the worker's next round.
-    pub(crate) fn end(&self) {
-        self.ending.store(true, Ordering::Release);
+    /// Hangs up on it. What was decided stays, unless this is sooner.
+    pub(crate) fn end(&self, ending: Ending) {
+        self.ending.fetch_max(ending as u8, Ordering::AcqRel);
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
     }
 
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
+    pub(crate) fn ending(&self) -> Ending {
+        match self.ending.load(Ordering::Acquire) {
+            0 => Ending::Never,
+            1 => Ending::Quiet,
+            _ => Ending::Now,
+        }
     }
 }
 
@@ -100,7 +115,7 @@ impl Connections {
             peer,
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
+            ending: AtomicU8::new(Ending::Never as u8),
             waker: Mutex::new(None),
         });
         let number = connections.next.fetch_add(1, Ordering::Relaxed);

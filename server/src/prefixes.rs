@@ -72,9 +72,12 @@ impl Prefixes {
                 uses.gets += 1;
                 uses.hits += u64::from(hit);
             }
-            Operation::Set(_) | Operation::TooLarge => uses.sets += 1,
+            Operation::Set(_) | Operation::TooLarge { .. } => uses.sets += 1,
             Operation::Delete(_) => uses.deletes += 1,
-            Operation::Arithmetic(_) | Operation::Touch(_) | Operation::Inspect => {}
+            Operation::Arithmetic(_)
+            | Operation::Touch(_)
+            | Operation::Inspect
+            | Operation::Native(_) => {}
         }
     }
 

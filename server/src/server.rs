@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
+use crate::connections::Ending;
 use crate::net::BoundListener;
 use crate::service::Service;
 use crate::snapshot::{self, SnapshotError};
@@ -24,8 +26,11 @@ use crate::worker::{self, WorkerHandle};
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
 /// The sweep looks at every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 300;
-/// What had arrived when the end was asked for is still read and answered for so long.
+/// Who had come when the end was asked for is still let in for so long, and heard.
 const DRAIN_LISTEN: Duration = Duration::from_millis(100);
+/// What clients had sent is read to its end for so long. Who then goes on sending is hung up on
+/// between two requests.
+const DRAIN_READ: Duration = Duration::from_secs(5);
 /// Then clients in the middle of a request or an answer have so long to end it.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
@@ -63,6 +68,28 @@ pub enum ServerError {
 pub struct Server {
     service: Arc<Service>,
     listeners: Vec<BoundListener>,
+    runtime: Runtime,
+    signals: Signals,
+}
+
+/// The signals that mean something. From the first on they no longer kill the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    save: Signal,
+    reload: Signal,
+}
+
+impl Signals {
+    fn listen(runtime: &Runtime) -> io::Result<Self> {
+        let _context = runtime.enter();
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            save: signal(SignalKind::user_defined1())?,
+            reload: signal(SignalKind::hangup())?,
+        })
+    }
 }
 
 impl Server {
@@ -76,6 +103,9 @@ impl Server {
         config: Config,
         verbosity: impl Fn(u32) + Send + Sync + 'static,
     ) -> Result<Self, ServerError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Before anybody can know of the server and send it one.
+        let signals = Signals::listen(&runtime)?;
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
         let listeners = bind_all(&config)?;
         let addresses: Vec<SocketAddr> =
@@ -87,7 +117,7 @@ impl Server {
         let service = Service::new(config, users, random_seeds(), Box::new(verbosity));
         let port = addresses.first().map_or(0, SocketAddr::port);
         service.port.store(usize::from(port), Ordering::Relaxed);
-        Ok(Self { service: Arc::new(service), listeners })
+        Ok(Self { service: Arc::new(service), listeners, runtime, signals })
     }
 
     /// The TCP addresses in fact bound.
@@ -108,22 +138,22 @@ impl Server {
     ///
     /// A system that gives no threads or signals, or a snapshot that cannot be saved at the end.
     pub fn run(self) -> Result<(), ServerError> {
-        let service = self.service;
+        let Self { service, listeners, runtime, signals } = self;
         restore(&service);
         let workers: Arc<Vec<WorkerHandle>> = Arc::new(
             (0..service.config().threads)
                 .map(|number| worker::start(&service, number))
                 .collect::<io::Result<_>>()?,
         );
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let result = runtime.block_on(async {
             let mut accepting = tokio::task::JoinSet::new();
-            for bound in self.listeners {
+            for bound in listeners {
                 let listener = bound.attach()?;
                 let (service, workers) = (Arc::clone(&service), Arc::clone(&workers));
                 accepting.spawn(crate::listener::accept(service, listener, workers));
             }
-            watch_over(&service).await?;
+            watch_over(&service, signals).await;
+            sleep(DRAIN_LISTEN).await;
             accepting.abort_all();
             while accepting.join_next().await.is_some() {}
             drain(&service).await;
@@ -216,11 +246,8 @@ fn restore(service: &Service) {
 }
 
 /// Housekeeping until the end is asked for.
-async fn watch_over(service: &Arc<Service>) -> Result<(), ServerError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut save = signal(SignalKind::user_defined1())?;
-    let mut reload = signal(SignalKind::hangup())?;
+async fn watch_over(service: &Arc<Service>, signals: Signals) {
+    let Signals { mut terminate, mut interrupt, mut save, mut reload } = signals;
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -251,7 +278,7 @@ async fn watch_over(service: &Arc<Service>) -> Result<(), ServerError> {
             tracing::warn!("second signal: exiting at once");
             std::process::exit(1);
         });
-        return Ok(());
+        return;
     }
 }
 
@@ -261,9 +288,10 @@ fn keep_house(service: &Service) {
     service.shards().sweep(now, SWEEP_PARTS);
     let Some(timeout) = service.config().idle_timeout else { return };
     for connection in service.connections().list() {
-        if connection.idle_seconds(now.mono.millis()) >= timeout.as_secs() {
+        let idle = connection.idle_seconds(now.mono.millis());
+        if idle >= timeout.as_secs() && connection.ending() == Ending::Never {
             service.connections().note_idle_kick();
-            connection.end();
+            connection.end(Ending::Now);
         }
     }
 }
@@ -271,11 +299,11 @@ fn keep_house(service: &Service) {
 /// Lets clients finish what they began.
 async fn drain(service: &Service) {
     let since = Instant::now();
-    sleep(DRAIN_LISTEN).await;
     while service.connections().current() > 0 && since.elapsed() < DRAIN_MAX {
+        let ending = if since.elapsed() < DRAIN_READ { Ending::Quiet } else { Ending::Now };
         for connection in service.connections().list() {
             if !connection.is_busy() {
-                connection.end();
+                connection.end(ending);
             }
         }
         sleep(Duration::from_millis(5)).await;

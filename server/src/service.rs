@@ -53,7 +53,6 @@ pub struct Service {
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
     reading: Buffered,
     unwritten: Buffered,
-    stopping: AtomicBool,
     stop: Notify,
     /// Turns away from accepting for want of connections, and how long in all.
     pub(crate) listen_disabled: AtomicU64,
@@ -93,7 +92,6 @@ impl Service {
             verbosity,
             reading: Buffered::default(),
             unwritten: Buffered::default(),
-            stopping: AtomicBool::new(false),
             stop: Notify::new(),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),
@@ -217,14 +215,7 @@ impl Service {
 
     /// Asks the server to stop.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
         self.stop.notify_one();
-    }
-
-    /// Whether the server is stopping.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
     }
 
     /// Waits for [`Service::stop`].

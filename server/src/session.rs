@@ -6,8 +6,8 @@
 use arrayvec::ArrayVec;
 use engine::Now;
 use protocol::{
-    Admin, Command, Decoded, Exptime, Form, Get, Keys, Operation, Outcome, ProtocolError, Refusal,
-    Request, SetMode, decode, encode, encode_hit, encode_inspection,
+    Admin, Command, Decoded, Exptime, Form, Get, Key, Keys, Operation, Outcome, ProtocolError,
+    Refusal, Request, SetMode, decode, encode, encode_hit, encode_inspection, likely_key,
 };
 
 use crate::counters::Counters;
@@ -164,12 +164,35 @@ impl Session {
         }
     }
 
-    /// Refuses the request at the front, of which `missing` bytes are still to come: there is no
-    /// memory to read it into. The caller drops what it has of it.
-    pub fn refuse_value(&mut self, missing: usize, out: &mut Vec<u8>) {
+    /// Refuses the storage command whose `front` has come and of whose data `missing` bytes have
+    /// not: there is no memory to read it into. The caller drops what it has of it.
+    pub fn refuse_value(
+        &mut self,
+        round: &Round<'_>,
+        front: &[u8],
+        missing: usize,
+        out: &mut Vec<u8>,
+    ) {
         self.scanned = 0;
         self.skip = missing;
-        out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
+        if !self.authenticated {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return;
+        }
+        round.counters.store_no_memory.add(1);
+        let end = front.iter().position(|byte| *byte == b'\n').unwrap_or(front.len());
+        let text = front[..end].trim_ascii_end();
+        // As after any store that failed: nobody must go on reading the old value.
+        let replaces =
+            [&b"set "[..], b"replace ", b"cas "].iter().any(|verb| text.starts_with(verb));
+        if replaces && let Some(key) = likely_key(text).and_then(Key::plain) {
+            let hash = round.service.shards().hash(key.as_bytes());
+            let command = Command { key, operation: Operation::TooLarge { drop: true } };
+            round.service.shards().apply(round.now, hash, &command, |_| ());
+        }
+        if !text.ends_with(b" noreply") {
+            out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
+        }
     }
 
     fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
@@ -207,6 +230,12 @@ impl Session {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch, hash };
                 self.retrieve(round, retrieval, out)
             }
+            Request::TakeMany { quiet, .. } => {
+                if !quiet {
+                    line(out, "NOT_FOUND");
+                }
+                Answer::Given
+            }
             Request::Admin { admin: Admin::Quit, .. } => Answer::Close,
             Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
         }
@@ -232,6 +261,11 @@ impl Session {
             return Answer::Given;
         }
         round.counters.auth_cmds.add(1);
+        if !set.value.contains(&b' ') {
+            round.counters.auth_errors.add(1);
+            out.extend_from_slice(b"CLIENT_ERROR bad authentication token format\r\n");
+            return Answer::Given;
+        }
         if round.service.knows_password(set.value) {
             self.authenticated = true;
             out.extend_from_slice(b"STORED\r\n");
@@ -316,7 +350,7 @@ enum End {
 fn first_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
     match request {
         Request::Command { command, .. } => Some(command.key.as_bytes()),
-        Request::Retrieve { keys, .. } => keys.first(),
+        Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. } => keys.first(),
         Request::Admin { .. } => None,
     }
 }
@@ -345,7 +379,7 @@ impl Round<'_> {
         let meta = matches!(form, Form::Meta { .. });
         self.counters.cmd_meta.add(u64::from(meta));
         self.service.shards().apply(self.now, hash, command, |outcome| {
-            self.note(command, &outcome, meta);
+            self.note(command, &outcome);
             match (&command.operation, &outcome) {
                 (Operation::Inspect, Outcome::Hit(item)) => {
                     let key = command.key.as_bytes();
@@ -359,7 +393,7 @@ impl Round<'_> {
 
     fn retrieve(&self, command: &Command<'_>, hash: u64, with_cas: bool, out: &mut Vec<u8>) {
         self.service.shards().apply(self.now, hash, command, |outcome| {
-            self.note(command, &outcome, false);
+            self.note(command, &outcome);
             if let Outcome::Hit(item) = &outcome {
                 encode_hit(out, command.key.as_bytes(), item, with_cas);
             }
@@ -367,27 +401,28 @@ impl Round<'_> {
     }
 
     /// Counts a command as memcached's `stats` does (MEMCACHED.md, section 6).
-    fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>, meta: bool) {
+    fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>) {
         let counters = self.counters;
         let hit = !matches!(outcome, Outcome::Miss | Outcome::Vivified(_) | Outcome::NotFound);
+        let vivified = matches!(outcome, Outcome::Vivified(_));
         match &command.operation {
-            Operation::Get(get) if get.touch.is_some() && !meta => {
+            Operation::Get(get) if get.touch.is_some() && !vivified => {
                 counters.cmd_touch.add(1);
                 if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);
             }
             Operation::Get(_) => {
                 counters.cmd_get.add(1);
-                if hit { &counters.get_hits } else { &counters.get_misses }.add(1);
+                // An item left by `N` counts as found, as in memcached.
+                counters.total_items.add(u64::from(vivified));
+                if hit || vivified { &counters.get_hits } else { &counters.get_misses }.add(1);
             }
-            Operation::Arithmetic(arithmetic) => {
-                match (arithmetic.decrement, hit) {
-                    (false, true) => &counters.incr_hits,
-                    (false, false) => &counters.incr_misses,
-                    (true, true) => &counters.decr_hits,
-                    (true, false) => &counters.decr_misses,
-                }
-                .add(1);
-            }
+            Operation::Arithmetic(arithmetic) => match (outcome, arithmetic.decrement) {
+                (Outcome::Number(_), false) => counters.incr_hits.add(1),
+                (Outcome::Number(_), true) => counters.decr_hits.add(1),
+                (Outcome::NotFound, false) => counters.incr_misses.add(1),
+                (Outcome::NotFound, true) => counters.decr_misses.add(1),
+                _ => {}
+            },
             Operation::Set(set) => {
                 counters.cmd_set.add(1);
                 match outcome {
@@ -404,15 +439,18 @@ impl Round<'_> {
                     }
                 }
             }
+            // The item stays, and stale: no deletion.
+            Operation::Delete(delete) if delete.stale && hit && *outcome != Outcome::Exists => {}
             Operation::Delete(_) => {
+                let hit = matches!(outcome, Outcome::Deleted);
                 if hit { &counters.delete_hits } else { &counters.delete_misses }.add(1);
             }
             Operation::Touch(_) => {
                 counters.cmd_touch.add(1);
                 if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);
             }
-            Operation::TooLarge => counters.store_too_large.add(1),
-            Operation::Inspect => {}
+            Operation::TooLarge { .. } => counters.store_too_large.add(1),
+            Operation::Inspect | Operation::Native(_) => {}
         }
         self.service.note_prefix(command, hit);
     }
@@ -450,6 +488,13 @@ impl Round<'_> {
                 service.stop();
                 return Answer::Close;
             }
+            Admin::Machinery => b"OK\r\n",
+            Admin::Watch if !service.config().watching => {
+                b"CLIENT_ERROR watch commands not allowed\r\n"
+            }
+            Admin::Dump if !service.config().dumping => b"ERROR metadump not allowed\r\n",
+            // Not built.
+            Admin::Watch | Admin::Dump => b"ERROR\r\n",
             Admin::Quit => return Answer::Close,
         };
         if !quiet {

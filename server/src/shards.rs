@@ -162,7 +162,9 @@ impl Shards {
                 for _ in 0..EVICTIONS_PER_TURN {
                     freed |= engine.evict(now);
                 }
-                if !self.budget.lacks(bytes) {
+                // An empty shard gives nothing, and what is stored may need more than its `bytes`:
+                // go on to one that gives.
+                if freed && !self.budget.lacks(bytes) {
                     break;
                 }
             }

@@ -74,8 +74,11 @@ impl<T: Read> Summed<T> {
     }
 
     fn take_into(&mut self, bytes: &mut Vec<u8>, count: usize) -> io::Result<()> {
-        bytes.resize(count, 0);
-        self.inner.read_exact(bytes)?;
+        // Memory grows with what is there, not with what a damaged file promises.
+        bytes.clear();
+        if self.inner.by_ref().take(count as u64).read_to_end(bytes)? < count {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         self.sum.update(bytes);
         Ok(())
     }

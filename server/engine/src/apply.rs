@@ -37,6 +37,9 @@ impl Default for Options {
     }
 }
 
+/// A cas unique beyond this was chosen by a client (`E` of a meta command): ours never come so far.
+const OWN_CAS_MAX: u64 = u64::MAX / 2;
+
 /// One shard: a store and the rules for changing it.
 pub struct Engine {
     store: Store,
@@ -85,10 +88,11 @@ impl Engine {
                 Some(slot) => Outcome::Hit(view(self.store.item(slot), now)),
                 None => Outcome::Miss,
             },
-            Operation::TooLarge => {
+            Operation::TooLarge { .. } => {
                 self.give_up(hash, command);
                 Outcome::TooLarge
             }
+            Operation::Native(_) => Outcome::NotFound,
         }
     }
 
@@ -107,7 +111,7 @@ impl Engine {
     /// told "not stored" must not go on reading the old value. Append and prepend leave it.
     pub fn give_up(&mut self, hash: u64, command: &Command<'_>) {
         let replaces = match &command.operation {
-            Operation::TooLarge => true,
+            Operation::TooLarge { drop } => *drop,
             Operation::Set(set) => !matches!(set.mode, SetMode::Append | SetMode::Prepend),
             _ => false,
         };
@@ -208,7 +212,7 @@ impl Engine {
     pub fn restore(&mut self, now: Now, hash: u64, record: &Record<'_>) -> bool {
         let old = self.store.find(hash, record.key);
         // Records of another number of shards may carry cas uniques of any shard: go past them.
-        while self.last_cas < record.cas {
+        if self.last_cas < record.cas && record.cas <= OWN_CAS_MAX {
             let behind = (record.cas - self.last_cas).div_ceil(self.options.shards);
             self.last_cas += behind * self.options.shards;
         }

@@ -70,6 +70,12 @@ fn seen(outcome: &Outcome<'_>) -> Seen {
         Outcome::NonNumeric => Seen::Plain("non-numeric"),
         Outcome::TooLarge => Seen::Plain("too large"),
         Outcome::OutOfMemory => Seen::Plain("out of memory"),
+        Outcome::Verdict(_)
+        | Outcome::Settled { .. }
+        | Outcome::Renewed(_)
+        | Outcome::Leased(_)
+        | Outcome::Counted(_)
+        | Outcome::Slid(_) => Seen::Plain("native"),
     }
 }
 
@@ -106,17 +112,24 @@ fn ends(now: Now, exptime: Exptime) -> Option<u64> {
     }
 }
 
-/// The number a value is, by trimming and parsing; written without looking at the engine's way.
+/// The number a value is, by a table of what `strtoull` would do; written without looking at the
+/// engine's way.
 fn number_in(value: &[u8]) -> Option<u64> {
     // What is no UTF-8 is no digit either.
     let text = String::from_utf8_lossy(value);
-    let text = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
-    let text = text.split([' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\0']).next()?;
-    let text = text.strip_prefix('+').unwrap_or(text);
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    let blanks = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
+    let trimmed = text.trim_start_matches(blanks);
+    let sign_len = usize::from(trimmed.starts_with(['+', '-']));
+    let digits: String = trimmed.chars().skip(sign_len).take_while(char::is_ascii_digit).collect();
+    if digits.is_empty() {
+        return text.starts_with(blanks).then_some(0);
+    }
+    let follower = trimmed.chars().nth(sign_len + digits.len());
+    let ends = follower.is_none_or(|next| next == '\0' || blanks.contains(&next));
+    if trimmed.starts_with('-') || !ends {
         return None;
     }
-    text.parse().ok()
+    digits.parse().ok()
 }
 
 impl Twin {
@@ -184,8 +197,11 @@ impl Twin {
             },
             Operation::Inspect if self.items.contains_key(key) => self.show("hit", now, key, None),
             Operation::Inspect => Seen::Plain("miss"),
-            Operation::TooLarge => {
-                self.items.remove(key);
+            Operation::Native(_) => unreachable!("only memcached's own commands are drawn"),
+            Operation::TooLarge { drop } => {
+                if *drop {
+                    self.items.remove(key);
+                }
                 Seen::Plain("too large")
             }
         }
@@ -407,7 +423,7 @@ enum Step {
     Arithmetic(Arithmetic),
     Touch(Exptime),
     Inspect,
-    TooLarge,
+    TooLarge(bool),
     Flush(Exptime),
     Sweep(usize),
 }
@@ -472,7 +488,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         8 => count,
         2 => any_exptime().prop_map(Step::Touch),
         2 => Just(Step::Inspect),
-        1 => Just(Step::TooLarge),
+        1 => any::<bool>().prop_map(Step::TooLarge),
         1 => any_exptime().prop_map(Step::Flush),
         2 => (0..10_usize).prop_map(Step::Sweep),
     ]
@@ -498,7 +514,7 @@ fn operation(step: &Step) -> Option<Operation<'_>> {
         Step::Arithmetic(arithmetic) => Operation::Arithmetic(*arithmetic),
         Step::Touch(exptime) => Operation::Touch(*exptime),
         Step::Inspect => Operation::Inspect,
-        Step::TooLarge => Operation::TooLarge,
+        Step::TooLarge(drop) => Operation::TooLarge { drop: *drop },
         Step::Flush(_) | Step::Sweep(_) => return None,
     })
 }

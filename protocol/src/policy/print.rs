@@ -1,0 +1,139 @@
+//! Writing the policy token.
+//!
+//! Here: the one canonical spelling of a policy: whole counts, the largest unit of time that
+//! divides a duration, options in the order of the design and only where they are not the default.
+//! Not here: reading it (`parse`).
+
+use std::fmt::{self, Display, Formatter};
+
+use super::{
+    Algorithm, CalendarUnit, HOLD_NANOS, Oldest, Phase, Policy, Rate, WARM_FACTOR, Warm, Window,
+};
+
+/// [`Policy::parse`] reads it back. The grammar has no unit below a microsecond, so no policy that
+/// was read holds a part of one, and none is written.
+impl Display for Policy {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.algorithm {
+            Algorithm::Unlimited => return f.write_str("unlimited"),
+            Algorithm::Block => return f.write_str("block"),
+            Algorithm::Bucket { rate, capacity, init, debt, warm, interval } => {
+                write!(f, "bucket:{rate}")?;
+                count(f, "capacity", capacity, rate.count)?;
+                count(f, "init", init, capacity)?;
+                count(f, "debt", debt, 0)?;
+                if let Some(Warm { duration, factor }) = warm {
+                    write!(f, ",warm={}", Duration(duration))?;
+                    if factor != WARM_FACTOR {
+                        write!(f, ":{factor}")?;
+                    }
+                }
+                flag(f, "interval", interval)?;
+            }
+            Algorithm::Gcra { rate, burst } => {
+                write!(f, "gcra:{rate}")?;
+                count(f, "burst", burst, rate.count.saturating_sub(1))?;
+            }
+            Algorithm::Leaky { rate, capacity, wait } => {
+                write!(f, "leaky:{rate}")?;
+                count(f, "capacity", capacity, rate.count)?;
+                if let Some(wait) = wait {
+                    write!(f, ",wait={}", Duration(wait))?;
+                }
+            }
+            Algorithm::Fixed { count, window } => write!(f, "fixed:{count}/{window}")?,
+            Algorithm::Sliding { rate, slices, oldest } => {
+                write!(f, "sliding:{rate}")?;
+                count(f, "slices", u64::from(slices), 1)?;
+                flag(f, "strict", oldest == Oldest::Whole)?;
+                flag(f, "flat", oldest == Oldest::Dropped)?;
+            }
+            Algorithm::Log { rate, entries } => {
+                write!(f, "log:{rate}")?;
+                count(f, "entries", entries, rate.count)?;
+            }
+            Algorithm::Concurrency { max, hold } => {
+                write!(f, "concurrency:{max}")?;
+                if hold != HOLD_NANOS {
+                    write!(f, ",hold={}", Duration(hold))?;
+                }
+            }
+        }
+        flag(f, "over", self.over)?;
+        flag(f, "shadow", self.shadow)
+    }
+}
+
+impl Display for Rate {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{:#}", self.count, Duration(self.period))
+    }
+}
+
+/// What stands behind the count and the slash, options included.
+impl Display for Window {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (unit, offset, phase) = match *self {
+            Self::First(nanos) => return write!(f, "{:#}", Duration(nanos)),
+            Self::Calendar { unit, offset, phase } => (unit, offset, phase),
+        };
+        match unit {
+            CalendarUnit::Nanos(nanos) => write!(f, "{:#}", Duration(nanos))?,
+            CalendarUnit::Months(1) => f.write_str("mo")?,
+            CalendarUnit::Months(months) => write!(f, "{months}mo")?,
+            CalendarUnit::Years(1) => f.write_str("y")?,
+            CalendarUnit::Years(years) => write!(f, "{years}y")?,
+        }
+        f.write_str(",align=calendar")?;
+        if offset != 0 {
+            let sign = if offset < 0 { '-' } else { '+' };
+            let minutes = offset.unsigned_abs() / 60;
+            write!(f, ",tz={sign}{:02}:{:02}", minutes / 60, minutes % 60)?;
+        }
+        match phase {
+            Phase::Nanos(0) => Ok(()),
+            Phase::Nanos(nanos) => write!(f, ",phase={}", Duration(nanos)),
+            Phase::Auto => f.write_str(",phase=auto"),
+        }
+    }
+}
+
+fn count(f: &mut Formatter<'_>, name: &str, value: u64, default: u64) -> fmt::Result {
+    if value == default {
+        return Ok(());
+    }
+    write!(f, ",{name}={value}")
+}
+
+fn flag(f: &mut Formatter<'_>, name: &str, given: bool) -> fmt::Result {
+    if !given {
+        return Ok(());
+    }
+    write!(f, ",{name}")
+}
+
+/// Nanoseconds in the largest unit that divides them; `{:#}` leaves a one out, as in `10/s`.
+struct Duration(u64);
+
+impl Display for Duration {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 6] = [
+            (7 * 24 * 3_600_000_000, "w"),
+            (24 * 3_600_000_000, "d"),
+            (3_600_000_000, "h"),
+            (60_000_000, "m"),
+            (1_000_000, "s"),
+            (1_000, "ms"),
+        ];
+        let micros = self.0 / 1_000;
+        if micros == 0 {
+            return f.write_str("0s");
+        }
+        let (unit, name) =
+            UNITS.into_iter().find(|(unit, _)| micros.is_multiple_of(*unit)).unwrap_or((1, "us"));
+        match micros / unit {
+            1 if f.alternate() => f.write_str(name),
+            units => write!(f, "{units}{name}"),
+        }
+    }
+}

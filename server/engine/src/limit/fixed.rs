@@ -1,0 +1,203 @@
+//! Fixed window: a count that begins anew when its window is over.
+//!
+//! A window is opened by the first call that counts (`align=first`), or is the piece of the
+//! calendar in which that call falls. Twice the limit can pass around its end; that is what a fixed
+//! window is.
+//!
+//! A calendar window lasts until its end on the wall clock, and an earlier one is never gone back
+//! to: where the clock goes back, the window begun goes on. Where it leaps ahead, the window is
+//! over.
+//!
+//! The state, at most 17 bytes: its kind, an instant, the count.
+
+mod calendar;
+
+use protocol::{COUNT_MAX, Window};
+
+use super::tally::{Judged, Reader, between, instant, put_count, put_instant, shifted};
+use super::{Ask, Decision};
+use crate::time::Now;
+
+const NANOS_PER_MS: u64 = 1_000_000;
+
+/// The parameters of `fixed:`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    pub(crate) count: u64,
+    pub(crate) window: Window,
+}
+
+/// How far a window goes, and so what its state keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Span {
+    /// From this monotonic instant as long as the window is.
+    From(i64),
+    /// To this Unix time in milliseconds.
+    To(u64),
+    /// The calendar's window around this Unix time in milliseconds, which depends on the key's hash;
+    /// whoever opened it did not know that.
+    Around(u64),
+}
+
+/// A window that is not over.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    span: Span,
+    used: u64,
+    /// Nanoseconds to its end.
+    left: u64,
+}
+
+impl Fixed {
+    /// Decides an ask, and counts it unless it is a peek.
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+        let open = self.open(state, now, Some(ask.hash));
+        let before = open.map_or(0, |open| open.used);
+        let judged = Judged::new(self.count, before, ask);
+        let used = before.saturating_add(judged.charge).min(COUNT_MAX);
+        // Where no window is open, the one that this call would open.
+        let (span, left) = open.map_or_else(
+            || {
+                let span = self.span_at(now, Some(ask.hash));
+                (span, self.left(span, now, Some(ask.hash)).unwrap_or(0))
+            },
+            |open| (open.span, open.left),
+        );
+        if judged.charge > 0 && !ask.peek {
+            write(state, span, used);
+        }
+        let retry =
+            judged.retry(ask, |cost| (cost <= self.count).then(|| left_of(used, left)));
+        let shown = if ask.peek { before } else { used };
+        judged.decision(self.count, shown, retry, left_of(shown, left), ask)
+    }
+
+    /// Gives units back.
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        match self.open(state, now, None) {
+            Some(open) => write(state, open.span, open.used.saturating_sub(units)),
+            None => state.clear(),
+        }
+    }
+
+    /// Makes the usage `used`, at most the limit; where no window is open, of one opened now.
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let span = match self.open(state, now, None) {
+            Some(open) => open.span,
+            None => self.span_at(now, None),
+        };
+        write(state, span, used.min(self.count));
+    }
+
+    /// The count of the window.
+    pub(crate) fn used(&self, state: &[u8], now: Now) -> u64 {
+        self.open(state, now, None).map_or(0, |open| open.used)
+    }
+
+    /// Goes on with a state written under `old`.
+    ///
+    /// A window opened by its first call has now opened then, however long it is. Where one of the
+    /// two is of the calendar and they differ, the count goes to a window opened now, since its
+    /// last call may have been just now.
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let Some(open) = old.open(state, now, None) else {
+            state.clear();
+            return;
+        };
+        let keeps = matches!((old.window, self.window), (Window::First(_), Window::First(_)));
+        if old.window != self.window && !keeps {
+            write(state, self.span_at(now, None), open.used);
+        }
+    }
+
+    /// Moves the stored instant by `by` nanoseconds, where it is a monotonic one.
+    pub(crate) fn shift(state: &mut Vec<u8>, by: i128) {
+        if let Some((Span::From(opened), used)) = read(state) {
+            write(state, Span::From(shifted(opened, by)), used);
+        }
+    }
+
+    /// The window of the state, where it is not over.
+    fn open(&self, state: &[u8], now: Now, hash: Option<u64>) -> Option<Open> {
+        let (span, used) = read(state)?;
+        let span = match span {
+            Span::Around(unix_ms) => self.calendar_span(unix_ms, hash),
+            span => span,
+        };
+        let left = self.left(span, now, hash)?;
+        Some(Open { span, used, left })
+    }
+
+    /// The window that a call opens now.
+    fn span_at(&self, now: Now, hash: Option<u64>) -> Span {
+        match self.window {
+            Window::First(_) => Span::From(instant(now)),
+            Window::Calendar { .. } => self.calendar_span(now.unix_ms, hash),
+        }
+    }
+
+    fn calendar_span(&self, unix_ms: u64, hash: Option<u64>) -> Span {
+        match calendar::end_ms(&self.window, unix_ms, hash) {
+            Some(end_ms) => Span::To(end_ms),
+            None => Span::Around(unix_ms),
+        }
+    }
+
+    /// Nanoseconds to the end of a window, `None` when it is over.
+    fn left(&self, span: Span, now: Now, hash: Option<u64>) -> Option<u64> {
+        match (span, self.window) {
+            (Span::From(opened), Window::First(nanos)) => {
+                let now = instant(now);
+                // Where the clock is behind the opening, it has to come there first.
+                let left = nanos.checked_sub(between(opened, now)).filter(|left| *left > 0)?;
+                Some(left.saturating_add(between(now, opened)))
+            }
+            (Span::To(end_ms), Window::Calendar { .. }) => {
+                let left = end_ms.checked_sub(now.unix_ms).filter(|left| *left > 0)?;
+                Some(left.saturating_mul(NANOS_PER_MS))
+            }
+            (Span::Around(unix_ms), Window::Calendar { .. }) => {
+                debug_assert!(hash.is_none(), "a hash tells the end of any window");
+                let latest = calendar::latest_end_ms(&self.window, unix_ms);
+                self.left(Span::To(latest), now, hash)
+            }
+            // A state of the other kind, which nobody adopted.
+            _ => None,
+        }
+    }
+}
+
+/// An empty window has no end to wait for.
+fn left_of(used: u64, left: u64) -> u64 {
+    if used == 0 { 0 } else { left }
+}
+
+fn read(state: &[u8]) -> Option<(Span, u64)> {
+    let mut reader = Reader(state);
+    let kind = reader.byte()?;
+    let instant = reader.instant()?;
+    let span = match kind {
+        0 => Span::From(instant),
+        1 => Span::To(instant.cast_unsigned()),
+        _ => Span::Around(instant.cast_unsigned()),
+    };
+    Some((span, reader.count()?.min(COUNT_MAX)))
+}
+
+fn write(state: &mut Vec<u8>, span: Span, used: u64) {
+    state.clear();
+    if used == 0 {
+        return;
+    }
+    let (kind, instant) = match span {
+        Span::From(opened) => (0, opened),
+        Span::To(end_ms) => (1, end_ms.cast_signed()),
+        Span::Around(unix_ms) => (2, unix_ms.cast_signed()),
+    };
+    state.push(kind);
+    put_instant(state, instant);
+    put_count(state, used);
+}
+
+#[cfg(test)]
+mod tests;

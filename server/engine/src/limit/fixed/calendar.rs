@@ -1,0 +1,107 @@
+//! The calendar's windows: when the one around an instant ends.
+//!
+//! Here: whole multiples of nanoseconds, months and years, seen from an offset and shifted by a
+//! phase. Not here: what is counted in them (`fixed`). Source of the conversion of days: the
+//! proleptic Gregorian calendar, in eras of 400 years that begin on March 1st.
+
+use protocol::{CalendarUnit, Phase, Window};
+
+const NANOS_PER_MS: i128 = 1_000_000;
+const NANOS_PER_SECOND: i128 = 1_000_000_000;
+const NANOS_PER_DAY: i128 = 24 * 3600 * NANOS_PER_SECOND;
+const NANOS_PER_WEEK: i128 = 7 * NANOS_PER_DAY;
+/// From the Monday before the Unix epoch, a Thursday, to the epoch.
+const MONDAY_TO_EPOCH: i128 = 3 * NANOS_PER_DAY;
+const DAYS_PER_ERA: i128 = 146_097;
+/// From March 1st of the year 0 to the Unix epoch.
+const DAYS_TO_EPOCH: i128 = 719_468;
+const EPOCH_YEAR: i128 = 1970;
+
+/// The end of the window around `unix_ms`, in milliseconds since 1970, rounded up: the first
+/// reading of the clock that is not inside. `None` where it depends on a hash that is not given.
+pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option<u64> {
+    let Window::Calendar { unit, offset, phase } = *window else {
+        return Some(unix_ms);
+    };
+    let phase = match phase {
+        Phase::Nanos(nanos) => i128::from(nanos),
+        Phase::Auto => i128::from(hash?) % shortest(unit),
+    };
+    let shift = i128::from(offset) * NANOS_PER_SECOND - phase;
+    let local = i128::from(unix_ms) * NANOS_PER_MS + shift;
+    let end = local_end(unit, local) - shift;
+    let end_ms = -(-end).div_euclid(NANOS_PER_MS);
+    Some(u64::try_from(end_ms).unwrap_or(u64::MAX))
+}
+
+/// No window around `unix_ms` ends later, whatever its phase.
+pub(super) fn latest_end_ms(window: &Window, unix_ms: u64) -> u64 {
+    let Window::Calendar { unit, .. } = *window else {
+        return unix_ms;
+    };
+    let longest = match unit {
+        CalendarUnit::Nanos(nanos) => i128::from(nanos),
+        CalendarUnit::Months(months) => i128::from(months) * 31 * NANOS_PER_DAY,
+        CalendarUnit::Years(years) => i128::from(years) * 366 * NANOS_PER_DAY,
+    };
+    let end_ms = i128::from(unix_ms) + longest / NANOS_PER_MS + 1;
+    u64::try_from(end_ms).unwrap_or(u64::MAX)
+}
+
+/// A length that each window of the unit has at least.
+fn shortest(unit: CalendarUnit) -> i128 {
+    let nanos = match unit {
+        CalendarUnit::Nanos(nanos) => i128::from(nanos),
+        CalendarUnit::Months(months) => i128::from(months) * 28 * NANOS_PER_DAY,
+        CalendarUnit::Years(years) => i128::from(years) * 365 * NANOS_PER_DAY,
+    };
+    nanos.max(1)
+}
+
+/// The end of the window around `local`, both in nanoseconds since 1970 without regard to offset
+/// and phase.
+fn local_end(unit: CalendarUnit, local: i128) -> i128 {
+    match unit {
+        CalendarUnit::Nanos(nanos) => {
+            let nanos = i128::from(nanos).max(1);
+            let origin = if nanos % NANOS_PER_WEEK == 0 { -MONDAY_TO_EPOCH } else { 0 };
+            local + nanos - (local - origin).rem_euclid(nanos)
+        }
+        CalendarUnit::Months(months) => month_start(next_multiple(month_of(local), months)),
+        CalendarUnit::Years(years) => {
+            month_start(12 * next_multiple(month_of(local).div_euclid(12), years))
+        }
+    }
+}
+
+/// The first multiple of `step` after `number`.
+fn next_multiple(number: i128, step: u32) -> i128 {
+    let step = i128::from(step).max(1);
+    (number.div_euclid(step) + 1) * step
+}
+
+/// The month of an instant, counted from January 1970.
+fn month_of(local: i128) -> i128 {
+    let days = local.div_euclid(NANOS_PER_DAY) + DAYS_TO_EPOCH;
+    let era = days.div_euclid(DAYS_PER_ERA);
+    let day_of_era = days.rem_euclid(DAYS_PER_ERA);
+    // Days lost to leap days every 4 years, less those every 100, and that of the 400th.
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // From March on, five months have 153 days.
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    (era * 400 + year_of_era - EPOCH_YEAR) * 12 + month_from_march + 2
+}
+
+/// When a month begins, counted from January 1970.
+fn month_start(month: i128) -> i128 {
+    let from_march = month - 2;
+    let year = from_march.div_euclid(12) + EPOCH_YEAR;
+    let month_from_march = from_march.rem_euclid(12);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * month_from_march + 2) / 5;
+    let day_of_era = 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    (era * DAYS_PER_ERA + day_of_era - DAYS_TO_EPOCH) * NANOS_PER_DAY
+}

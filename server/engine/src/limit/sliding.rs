@@ -1,0 +1,304 @@
+//! Sliding window: counts of the last slices stand for the calls of the last window.
+//!
+//! ```text
+//!            |<------------------ window ------------------>|
+//!      ______|______________________________________________|now
+//!     | oldest |  slice  |  slice  |  slice  | newest, begun |
+//!       weighted             whole             `elapsed` ago
+//! ```
+//!
+//! The `slices` newest count whole and the oldest by the part of it still inside the window
+//! (`strict`: whole, `flat`: not at all). A slice is `period / slices` nanoseconds, which need not
+//! be whole, so all times here are in ticks of `1 / slices` nanosecond: a slice is `period` ticks.
+//! Slices begin at multiples of their length on the monotonic clock; a restored or adopted state
+//! keeps the phase it had until it is idle.
+//!
+//! Where the clock goes back before the newest slice, time stands still at its beginning.
+//!
+//! The state: when the newest slice began (8 bytes, and 1 for the odd ticks), then the counts from
+//! the newest to the last that is not 0, in at most 8 bytes each. So at most `8·slices + 17`.
+
+use protocol::{COUNT_MAX, Oldest, Rate};
+
+use super::tally::{Judged, Reader, instant, put_count, put_instant, shifted};
+use super::{Ask, Decision};
+use crate::time::Now;
+
+/// Counters at most: the slices of the window and the oldest.
+const COUNTERS_MAX: usize = 121;
+
+/// The parameters of `sliding:`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sliding {
+    pub(crate) rate: Rate,
+    /// 1 to 120.
+    pub(crate) slices: u8,
+    pub(crate) oldest: Oldest,
+}
+
+/// A state brought up to some instant.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    /// Nanoseconds at which the newest slice began, rounded down.
+    start: i64,
+    /// Ticks that it began later than that.
+    start_ticks: u8,
+    /// Ticks since it began, less than a slice.
+    elapsed: u64,
+    /// Ticks by which the clock is behind its beginning.
+    behind: u128,
+    /// Newest first.
+    counts: [u64; COUNTERS_MAX],
+}
+
+impl Sliding {
+    /// Decides an ask, and counts it unless it is a peek.
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+        let before = self.read(state, now);
+        let judged = Judged::new(self.rate.count, self.used_of(&before), ask);
+        let mut after = before;
+        after.add(judged.charge);
+        if judged.charge > 0 && !ask.peek {
+            self.write(state, &after);
+        }
+        let retry = judged.retry(ask, |cost| self.wait(&after, cost));
+        let shown = if ask.peek { &before } else { &after };
+        judged.decision(self.rate.count, self.used_of(shown), retry, self.reset(shown), ask)
+    }
+
+    /// Gives units back, the newest first.
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        if state.is_empty() {
+            return;
+        }
+        let mut counts = self.read(state, now);
+        let mut left = units;
+        for count in &mut counts.counts {
+            let given = left.min(*count);
+            *count -= given;
+            left -= given;
+        }
+        self.write(state, &counts);
+    }
+
+    /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let mut counts = self.read(state, now);
+        counts.counts = [0; COUNTERS_MAX];
+        counts.add(used.min(self.rate.count));
+        self.write(state, &counts);
+    }
+
+    /// The weighted count, rounded up.
+    pub(crate) fn used(&self, state: &[u8], now: Now) -> u64 {
+        self.used_of(&self.read(state, now)).min(COUNT_MAX)
+    }
+
+    /// Goes on with a state written under `old`.
+    ///
+    /// Where the slicing differs, the newest slice keeps its beginning and each older count goes to
+    /// the slice in which its last call may have been: no count leaves the window too early.
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let from = old.read(state, now);
+        if old.is_idle(&from) {
+            state.clear();
+            return;
+        }
+        if (self.slices, self.rate.period) == (old.slices, old.rate.period) {
+            return;
+        }
+        // In ticks that suit both: 1 / (old slices · new slices) nanosecond.
+        let (old_slices, new_slices) = (u128::from(old.slices), u128::from(self.slices));
+        let old_slice = u128::from(old.rate.period) * new_slices;
+        let new_slice = u128::from(self.rate.period) * old_slices;
+        let skipped = u128::from(from.elapsed) * new_slices / new_slice * new_slice;
+        let start = u128::from(from.start_ticks) * new_slices + skipped;
+        // A beginning between two of the new ticks is put at the later: counts only get younger.
+        let ticks = start.div_ceil(old_slices);
+        let moved = ticks * old_slices - start + skipped;
+        let mut to = Counts::new(
+            shifted(from.start, (ticks / new_slices).cast_signed()),
+            (ticks % new_slices) as u8,
+        );
+        for (age, count) in from.counts[..=usize::from(old.slices)].iter().enumerate() {
+            let slice = match age {
+                0 => 0,
+                // It ended so long before the new newest slice begins.
+                _ => (moved + (age as u128 - 1) * old_slice) / new_slice + 1,
+            };
+            if slice <= u128::from(self.slices) {
+                let counter = &mut to.counts[slice as usize];
+                *counter = counter.saturating_add(*count).min(COUNT_MAX);
+            }
+        }
+        self.write(state, &to);
+    }
+
+    /// Moves the stored instant by `by` nanoseconds.
+    pub(crate) fn shift(state: &mut Vec<u8>, by: i128) {
+        if let Some(start) = state.first_chunk_mut() {
+            *start = shifted(i64::from_le_bytes(*start), by).to_le_bytes();
+        }
+    }
+
+    fn slice_ticks(&self) -> u64 {
+        self.rate.period
+    }
+
+    /// The state as it is at `now`.
+    fn read(&self, state: &[u8], now: Now) -> Counts {
+        let now = instant(now);
+        self.decode(state)
+            .map(|counts| self.advanced(counts, now))
+            .filter(|counts| !self.is_idle(counts))
+            .unwrap_or_else(|| self.begun_at(now))
+    }
+
+    /// An empty state.
+    fn begun_at(&self, now: i64) -> Counts {
+        let slices = i128::from(self.slices);
+        let now_ticks = i128::from(now) * slices;
+        let elapsed = now_ticks.rem_euclid(i128::from(self.slice_ticks()));
+        let start = now_ticks - elapsed;
+        let mut counts =
+            Counts::new(start.div_euclid(slices) as i64, start.rem_euclid(slices).unsigned_abs() as u8);
+        counts.elapsed = elapsed.unsigned_abs() as u64;
+        counts
+    }
+
+    fn decode(&self, state: &[u8]) -> Option<Counts> {
+        let mut reader = Reader(state);
+        let mut counts = Counts::new(reader.instant()?, reader.byte()?);
+        for count in &mut counts.counts[..=usize::from(self.slices)] {
+            *count = reader.count().unwrap_or(0).min(COUNT_MAX);
+        }
+        Some(counts)
+    }
+
+    fn write(&self, state: &mut Vec<u8>, counts: &Counts) {
+        state.clear();
+        if self.is_idle(counts) {
+            return;
+        }
+        put_instant(state, counts.start);
+        state.push(counts.start_ticks);
+        let last = counts.counts.iter().rposition(|count| *count > 0).unwrap_or(0);
+        for count in &counts.counts[..=last] {
+            put_count(state, *count);
+        }
+    }
+
+    fn advanced(&self, mut counts: Counts, now: i64) -> Counts {
+        let slices = i128::from(self.slices);
+        let slice = i128::from(self.slice_ticks());
+        let start = i128::from(counts.start) * slices + i128::from(counts.start_ticks);
+        let elapsed = i128::from(now) * slices - start;
+        if elapsed < slice {
+            counts.elapsed = elapsed.max(0).unsigned_abs() as u64;
+            counts.behind = elapsed.min(0).unsigned_abs();
+            return counts;
+        }
+        let passed = elapsed / slice;
+        counts.elapsed = (elapsed % slice).unsigned_abs() as u64;
+        let start = start + passed * slice;
+        counts.start = start.div_euclid(slices) as i64;
+        counts.start_ticks = start.rem_euclid(slices).unsigned_abs() as u8;
+        let counters = &mut counts.counts[..=usize::from(self.slices)];
+        let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(counters.len());
+        counters.copy_within(..counters.len() - passed, passed);
+        counters[..passed].fill(0);
+        counts
+    }
+
+    /// The counts of the slices that count whole, and the count of the oldest.
+    fn split<'a>(&self, counts: &'a Counts) -> (&'a [u64], u64) {
+        let slices = usize::from(self.slices);
+        (&counts.counts[..slices], counts.counts[slices])
+    }
+
+    /// Whether nothing is left that will ever count.
+    fn is_idle(&self, counts: &Counts) -> bool {
+        let (whole, oldest) = self.split(counts);
+        whole.iter().all(|count| *count == 0) && (oldest == 0 || self.oldest == Oldest::Dropped)
+    }
+
+    /// `ceil(est)`: being whole numbers, `used + n ≤ limit` exactly when `est + n ≤ limit`, which
+    /// for one slice is `prev·(W − e) + (cur + n)·W ≤ limit·W`.
+    fn used_of(&self, counts: &Counts) -> u64 {
+        let (whole, oldest) = self.split(counts);
+        let slice = self.slice_ticks();
+        let weighted = match self.oldest {
+            Oldest::Whole => oldest,
+            Oldest::Dropped => 0,
+            Oldest::Weighted => {
+                let product = u128::from(oldest) * u128::from(slice - counts.elapsed);
+                match u64::try_from(product) {
+                    Ok(product) => product.div_ceil(slice),
+                    Err(_) => product.div_ceil(u128::from(slice)) as u64,
+                }
+            }
+        };
+        whole.iter().sum::<u64>() + weighted
+    }
+
+    /// Nanoseconds until `cost` passes; `None` for never.
+    fn wait(&self, counts: &Counts, cost: u64) -> Option<u64> {
+        let room = self.rate.count.checked_sub(cost)?;
+        let slice = u128::from(self.slice_ticks());
+        let slices = usize::from(self.slices);
+        let mut whole = counts.counts[..slices].iter().sum::<u64>();
+        // After so many more slices have begun, how far into the newest does it pass?
+        for begun in 0..=slices {
+            let oldest = counts.counts[slices - begun];
+            let from = if begun == 0 { u128::from(counts.elapsed) } else { 0 };
+            let into = room.checked_sub(whole).and_then(|room| match self.oldest {
+                Oldest::Dropped => Some(0),
+                Oldest::Whole => (oldest <= room).then_some(0),
+                Oldest::Weighted if oldest == 0 => Some(0),
+                Oldest::Weighted => {
+                    let inside = u128::from(room) * slice / u128::from(oldest);
+                    Some(slice.saturating_sub(inside))
+                }
+            });
+            if let Some(into) = into {
+                return Some(self.until(counts, begun, into.max(from)));
+            }
+            whole -= slices.checked_sub(begun + 1).map_or(0, |last| counts.counts[last]);
+        }
+        Some(self.until(counts, slices + 1, 0))
+    }
+
+    /// Nanoseconds until nothing counts.
+    fn reset(&self, counts: &Counts) -> u64 {
+        if self.is_idle(counts) {
+            return 0;
+        }
+        let slices = usize::from(self.slices);
+        let newest = counts.counts.iter().position(|count| *count > 0).unwrap_or(0);
+        let leaves_after = match self.oldest {
+            Oldest::Dropped => slices,
+            Oldest::Weighted | Oldest::Whole => slices + 1,
+        };
+        self.until(counts, leaves_after - newest, 0)
+    }
+
+    /// Nanoseconds until `begun` more slices have begun and the newest is `into` ticks old.
+    fn until(&self, counts: &Counts, begun: usize, into: u128) -> u64 {
+        let at = begun as u128 * u128::from(self.slice_ticks()) + into;
+        let ticks = at.saturating_sub(u128::from(counts.elapsed)) + counts.behind;
+        u64::try_from(ticks.div_ceil(u128::from(self.slices))).unwrap_or(u64::MAX)
+    }
+}
+
+impl Counts {
+    fn new(start: i64, start_ticks: u8) -> Self {
+        Self { start, start_ticks, elapsed: 0, behind: 0, counts: [0; COUNTERS_MAX] }
+    }
+
+    fn add(&mut self, units: u64) {
+        self.counts[0] = self.counts[0].saturating_add(units).min(COUNT_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,417 @@
+//! Patterns: which keys a limit is bound to, and what its captures hold.
+//!
+//! `login:{ip}`: a capture takes at least one byte, as few as lead to a match, so up to the next
+//! literal. `{x:digits}`, `{x:alnum}`, `{x:hex}`, `{x:ip}` take only such bytes or a whole address.
+//! `*` is any bytes or none, `?` any one byte, `\` takes the next byte as it is. Between two of
+//! captures and `*` stands a literal, so that where one ends is never a guess. A pattern means the
+//! whole key. Not here: regexes (`regex`), which limit is tried (`index`).
+
+use std::net::IpAddr;
+
+use protocol::KEY_BYTES_MAX;
+
+use super::regex::Regex;
+
+/// Most captures and `*` in one pattern.
+pub(super) const VARIABLES_MAX: usize = 16;
+
+/// No capture: what a `*` takes is not kept.
+const NO_SLOT: u8 = u8::MAX;
+
+/// Where in the key each capture stands, by slot. A key has at most 250 bytes, so a byte suffices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Captures([(u8, u8); VARIABLES_MAX]);
+
+impl Captures {
+    #[inline]
+    pub(super) fn get<'k>(&self, key: &'k [u8], slot: u8) -> &'k [u8] {
+        let Some((start, end)) = self.0.get(usize::from(slot)) else { return &[] };
+        key.get(usize::from(*start)..usize::from(*end)).unwrap_or_default()
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, slot: u8, start: usize, end: usize) {
+        if let Some(span) = self.0.get_mut(usize::from(slot)) {
+            *span = (start as u8, end as u8);
+        }
+    }
+
+    /// Start and end of a capture.
+    pub(super) fn span(&self, slot: u8) -> (usize, usize) {
+        let (start, end) = self.0[usize::from(slot)];
+        (usize::from(start), usize::from(end))
+    }
+}
+
+/// What a capture takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Any,
+    Digits,
+    Alnum,
+    Hex,
+    /// An IPv4 or IPv6 address as Rust's standard library reads it.
+    Ip,
+}
+
+impl Class {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "digits" => Self::Digits,
+            "alnum" => Self::Alnum,
+            "hex" => Self::Hex,
+            "ip" => Self::Ip,
+            _ => return None,
+        })
+    }
+
+    /// Whether the byte can be in it.
+    #[inline]
+    pub(super) fn has(self, byte: u8) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Digits => byte.is_ascii_digit(),
+            Self::Alnum => byte.is_ascii_alphanumeric(),
+            Self::Hex => byte.is_ascii_hexdigit(),
+            Self::Ip => byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'),
+        }
+    }
+
+    /// Whether the whole text is one.
+    #[inline]
+    fn takes(self, text: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Ip => ip(text).is_some(),
+            bytes => text.iter().all(|byte| bytes.has(*byte)),
+        }
+    }
+}
+
+/// An address as a key writes it.
+pub(super) fn ip(text: &[u8]) -> Option<IpAddr> {
+    // An IPv6 address with an IPv4 tail is the longest.
+    if text.len() > 45 {
+        return None;
+    }
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Bytes that stand as they are, `?` among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// `None` is a `?`.
+    pub(super) bytes: Vec<Option<u8>>,
+    /// The same when there is no `?`.
+    plain: Option<Box<[u8]>>,
+}
+
+impl Chunk {
+    fn new(bytes: Vec<Option<u8>>) -> Self {
+        let plain = bytes.iter().copied().collect::<Option<Vec<u8>>>().map(Into::into);
+        Self { bytes, plain }
+    }
+
+    /// Whether it stands at `at`, which leaves it room.
+    #[inline]
+    fn stands(&self, key: &[u8], at: usize) -> bool {
+        let Some(text) = key.get(at..at + self.bytes.len()) else { return false };
+        match &self.plain {
+            Some(plain) => text == &**plain,
+            None => text.iter().zip(&self.bytes).all(|(byte, own)| own.is_none_or(|o| o == *byte)),
+        }
+    }
+
+    fn has_literal(&self) -> bool {
+        self.bytes.iter().any(Option::is_some)
+    }
+}
+
+/// A capture or a `*`, and what follows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) class: Class,
+    /// Least bytes: 1 of a capture, 0 of a `*`.
+    pub(super) least: usize,
+    pub(super) slot: u8,
+    /// Empty only at the end.
+    pub(super) then: Chunk,
+}
+
+/// The compiled form of all but regexes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Glob {
+    pub(super) first: Chunk,
+    pub(super) steps: Vec<Step>,
+    /// Fewest bytes of a key.
+    least: usize,
+    /// Whether taking the first place for every step but the last is never a mistake.
+    greedy: bool,
+}
+
+/// What a limit's `match` or `regex` says.
+#[derive(Debug)]
+pub(super) enum Pattern {
+    Glob(Glob),
+    Regex(Regex),
+}
+
+impl Pattern {
+    /// Whether the whole key is meant; if so `captures` holds what the captures took.
+    #[inline]
+    pub(super) fn matches(&self, key: &[u8], captures: &mut Captures) -> bool {
+        match self {
+            Self::Glob(glob) => glob.matches(key, captures),
+            Self::Regex(regex) => regex.matches(key, captures),
+        }
+    }
+
+    /// Bytes that every key begins with.
+    pub(super) fn prefix(&self) -> Vec<u8> {
+        match self {
+            Self::Glob(glob) => glob.first.bytes.iter().map_while(|byte| *byte).collect(),
+            Self::Regex(regex) => regex.prefix().to_vec(),
+        }
+    }
+
+    /// Strings behind the prefix that every key holds.
+    pub(super) fn literals(&self) -> Vec<&[u8]> {
+        let Self::Glob(glob) = self else { return Vec::new() };
+        let steps = glob.steps.iter().filter_map(|step| step.then.plain.as_deref());
+        steps.filter(|literal| !literal.is_empty()).collect()
+    }
+
+    pub(super) fn least(&self) -> usize {
+        match self {
+            Self::Glob(glob) => glob.least,
+            Self::Regex(regex) => regex.least(),
+        }
+    }
+}
+
+impl Glob {
+    /// Reads a pattern and the names of its captures, by slot.
+    pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
+        let (mut chunk, mut steps, mut names) = (Vec::new(), Vec::<Step>::new(), Vec::new());
+        let mut first: Option<Chunk> = None;
+        let mut rest = text.as_bytes();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            let (class, least, slot) = match byte {
+                b'*' => (Class::Any, 0, NO_SLOT),
+                b'{' => {
+                    let (name, class, after) = capture(rest)?;
+                    if names.contains(&name) {
+                        return Err(format!("`{{{name}}}` stands in the pattern twice"));
+                    }
+                    rest = after;
+                    names.push(name);
+                    (class, 1, names.len() as u8 - 1)
+                }
+                b'?' => {
+                    chunk.push(None);
+                    continue;
+                }
+                byte => {
+                    chunk.push(Some(literal(byte, &mut rest)?));
+                    continue;
+                }
+            };
+            let before = Chunk::new(std::mem::take(&mut chunk));
+            if first.is_none() {
+                first = Some(before);
+            } else if let Some(last) = steps.last_mut() {
+                if !before.has_literal() {
+                    return Err("between two of captures and `*` there must be a literal".into());
+                }
+                last.then = before;
+            }
+            if steps.len() == VARIABLES_MAX {
+                return Err(format!("a pattern has at most {VARIABLES_MAX} captures and `*`"));
+            }
+            steps.push(Step { class, least, slot, then: Chunk::default() });
+        }
+        let chunk = Chunk::new(chunk);
+        let first = match steps.last_mut() {
+            Some(last) => {
+                last.then = chunk;
+                first.unwrap_or_default()
+            }
+            None => chunk,
+        };
+        let glob = Self::new(first, steps);
+        if !(1..=KEY_BYTES_MAX).contains(&glob.least.max(usize::from(!text.is_empty()))) {
+            return Err(format!("no key matches it: a key has 1 to {KEY_BYTES_MAX} bytes"));
+        }
+        Ok((glob, names))
+    }
+
+    pub(super) fn new(first: Chunk, steps: Vec<Step>) -> Self {
+        let least = |step: &Step| step.least + step.then.bytes.len();
+        let least = first.bytes.len() + steps.iter().map(least).sum::<usize>();
+        // A class that holds each beginning of what it holds fails for every longer text where it
+        // fails at all; and behind it anything goes.
+        let greedy = match steps.split_first() {
+            None => true,
+            Some((_, [])) => true,
+            Some((one, others)) => {
+                one.class != Class::Ip && others.iter().all(|step| step.class == Class::Any)
+            }
+        };
+        Self { first, steps, least, greedy }
+    }
+
+    /// The pattern of one key, taken as it is.
+    pub(super) fn literal(text: &[u8]) -> Self {
+        Self::new(Chunk::new(text.iter().copied().map(Some).collect()), Vec::new())
+    }
+
+    /// The same pattern with one more chunk at its front or behind its last step.
+    pub(super) fn push(&mut self, class: Class, slot: u8, then: &[u8]) {
+        let then = Chunk::new(then.iter().copied().map(Some).collect());
+        let mut steps = std::mem::take(&mut self.steps);
+        steps.push(Step { class, least: 1, slot, then });
+        *self = Self::new(std::mem::take(&mut self.first), steps);
+    }
+
+    #[inline]
+    pub(super) fn matches(&self, key: &[u8], captures: &mut Captures) -> bool {
+        if key.len() < self.least || !self.first.stands(key, 0) {
+            return false;
+        }
+        let at = self.first.bytes.len();
+        if self.steps.is_empty() {
+            return key.len() == at;
+        }
+        if self.greedy {
+            return self.match_first_places(key, at, captures);
+        }
+        let mut failed = [[0; 4]; VARIABLES_MAX];
+        self.search(0, key, at, captures, &mut failed)
+    }
+
+    /// Each step ends at the first place where what follows it stands, the last at the key's end.
+    #[inline]
+    fn match_first_places(&self, key: &[u8], mut at: usize, captures: &mut Captures) -> bool {
+        let Some((last, steps)) = self.steps.split_last() else { return false };
+        for step in steps {
+            let mut end = at + step.least;
+            loop {
+                if end + step.then.bytes.len() > key.len() {
+                    return false;
+                }
+                if step.then.stands(key, end) {
+                    break;
+                }
+                end += 1;
+            }
+            if !step.class.takes(&key[at..end]) {
+                return false;
+            }
+            captures.set(step.slot, at, end);
+            at = end + step.then.bytes.len();
+        }
+        last.ends(key, at, captures)
+    }
+
+    /// Tries every place for the steps from `index` on, shortest first.
+    ///
+    /// `failed` has a bit for each place where a step was tried in vain, so nothing is tried twice
+    /// and the work is bounded by steps × bytes × bytes. At most sixteen deep.
+    fn search(
+        &self,
+        index: usize,
+        key: &[u8],
+        at: usize,
+        captures: &mut Captures,
+        failed: &mut [[u64; 4]; VARIABLES_MAX],
+    ) -> bool {
+        let (word, bit) = (at >> 6 & 3, 1 << (at & 63));
+        if failed[index][word] & bit != 0 {
+            return false;
+        }
+        let step = &self.steps[index];
+        if index + 1 == self.steps.len() {
+            if step.ends(key, at, captures) {
+                return true;
+            }
+        } else {
+            let room = key.len().saturating_sub(step.then.bytes.len());
+            for end in at..=room {
+                if end > at && !step.class.has(key[end - 1]) {
+                    break;
+                }
+                if end >= at + step.least
+                    && step.then.stands(key, end)
+                    && (step.class != Class::Ip || step.class.takes(&key[at..end]))
+                    && self.search(index + 1, key, end + step.then.bytes.len(), captures, failed)
+                {
+                    captures.set(step.slot, at, end);
+                    return true;
+                }
+            }
+        }
+        failed[index][word] |= bit;
+        false
+    }
+}
+
+impl Step {
+    /// The last step, which begins at `at`: whether all the rest is its text and its chunk.
+    #[inline]
+    fn ends(&self, key: &[u8], at: usize, captures: &mut Captures) -> bool {
+        let Some(end) = key.len().checked_sub(self.then.bytes.len()) else { return false };
+        if end < at + self.least || !self.then.stands(key, end) || !self.class.takes(&key[at..end]) {
+            return false;
+        }
+        captures.set(self.slot, at, end);
+        true
+    }
+}
+
+/// The rest of `{name}` or `{name:class}`, and what follows it.
+fn capture(text: &[u8]) -> Result<(String, Class, &[u8]), String> {
+    let (name, after) = braced(text)?;
+    let (name, class) = match name.split_once(':') {
+        Some((name, class)) => match Class::named(class) {
+            Some(known) => (name, known),
+            None => {
+                let of = "digits, alnum, hex, ip";
+                return Err(format!("`{{{name}:{class}}}`: a capture is one of {of}, or untyped"));
+            }
+        },
+        None => (name, Class::Any),
+    };
+    if !is_name(name) {
+        return Err(format!("`{{{name}}}`: a capture's name is letters, digits and `_`"));
+    }
+    Ok((name.to_owned(), class, after))
+}
+
+/// What stands up to `}`, and what follows.
+pub(super) fn braced(text: &[u8]) -> Result<(&str, &[u8]), String> {
+    let end = text.iter().position(|byte| *byte == b'}').ok_or("a `{` is not closed")?;
+    let name = str::from_utf8(&text[..end]).map_err(|error| error.to_string())?;
+    Ok((name, &text[end + 1..]))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// A byte that stands for itself, or the one behind a `\`.
+pub(super) fn literal(byte: u8, rest: &mut &[u8]) -> Result<u8, String> {
+    let byte = match byte {
+        b'}' => return Err("a `}` without its `{`; written `\\}` it is a literal".into()),
+        b'\\' => {
+            let (byte, after) = rest.split_first().ok_or("a `\\` at the end escapes nothing")?;
+            *rest = after;
+            *byte
+        }
+        byte => byte,
+    };
+    if byte <= b' ' || byte == 0x7f {
+        return Err("a key has neither blanks nor control bytes".into());
+    }
+    Ok(byte)
+}

@@ -1,0 +1,105 @@
+//! Regexes as patterns: `regex = '^login:(?P<ip>.+)$'`, always for the whole key.
+//!
+//! Bytes, not characters: `.` is any byte, `\w` is ASCII. The engine is that of the `regex` crate,
+//! by its lower door: there, captures are read without allocating.
+
+use regex_automata::meta;
+use regex_automata::util::primitives::NonMaxUsize;
+use regex_syntax::hir::literal::{ExtractKind, Extractor};
+use regex_syntax::hir::{Hir, Look};
+use regex_syntax::{Error, ParserBuilder};
+
+use super::pattern::{Captures, VARIABLES_MAX};
+
+/// Most groups, the named, the others, and the whole.
+const GROUPS_MAX: usize = 32;
+
+/// Most bytes of a compiled regex.
+const COMPILED_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Regex {
+    /// As written: two of the same text match the same keys.
+    text: String,
+    compiled: meta::Regex,
+    /// The group of each capture, by slot.
+    groups: Vec<usize>,
+    /// Slots of `compiled` up to the last named group; 0 when none is named.
+    slots: usize,
+    prefix: Vec<u8>,
+    least: usize,
+}
+
+impl Regex {
+    /// Compiles a regex; the names of its named groups, by slot.
+    pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
+        let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
+        let own = parser.parse(text).map_err(|error| match error {
+            Error::Parse(error) => format!("bad regex: {}", error.kind()),
+            Error::Translate(error) => format!("bad regex: {}", error.kind()),
+            _ => "bad regex".to_owned(),
+        })?;
+        let least = own.properties().minimum_len().ok_or("no key matches the regex")?;
+        let whole = Hir::concat(vec![Hir::look(Look::Start), own, Hir::look(Look::End)]);
+        let literals = Extractor::new().kind(ExtractKind::Prefix).extract(&whole);
+        let prefix = literals.longest_common_prefix().unwrap_or_default().to_vec();
+        let config =
+            meta::Config::new().utf8_empty(false).nfa_size_limit(Some(COMPILED_BYTES_MAX));
+        let compiled = meta::Builder::new()
+            .configure(config)
+            .build_from_hir(&whole)
+            .map_err(|_| format!("the regex compiles to more than {COMPILED_BYTES_MAX} bytes"))?;
+        let info = compiled.group_info();
+        let (mut names, mut groups) = (Vec::new(), Vec::new());
+        let all = info.pattern_names(regex_automata::PatternID::ZERO);
+        for (group, name) in all.enumerate() {
+            if let Some(name) = name {
+                names.push(name.to_owned());
+                groups.push(group);
+            }
+        }
+        if names.len() > VARIABLES_MAX || info.group_len(regex_automata::PatternID::ZERO) > GROUPS_MAX
+        {
+            let most = GROUPS_MAX - 1;
+            return Err(format!(
+                "a regex has at most {VARIABLES_MAX} named groups and {most} groups in all"
+            ));
+        }
+        let slots = groups.last().map_or(0, |group| 2 * group + 2);
+        Ok((Self { text: text.to_owned(), compiled, groups, slots, prefix, least }, names))
+    }
+
+    pub(super) fn matches(&self, key: &[u8], captures: &mut Captures) -> bool {
+        if key.len() < self.least {
+            return false;
+        }
+        if self.slots == 0 {
+            return self.compiled.is_match(key);
+        }
+        let mut slots = [None::<NonMaxUsize>; 2 * GROUPS_MAX];
+        let slots = &mut slots[..self.slots];
+        if self.compiled.search_slots(&key.into(), slots).is_none() {
+            return false;
+        }
+        for (slot, group) in (0..).zip(&self.groups) {
+            match (slots[2 * group], slots[2 * group + 1]) {
+                (Some(start), Some(end)) => captures.set(slot, start.get(), end.get()),
+                // A group of a branch not taken holds nothing.
+                _ => captures.set(slot, 0, 0),
+            }
+        }
+        true
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    pub(super) fn least(&self) -> usize {
+        self.least
+    }
+}

@@ -1,0 +1,160 @@
+//! Templates: keys made from what a pattern captured.
+//!
+//! `rack::attack:req/ip:{ip}`: literals and captures by name, `\` takes the next byte as it is.
+
+use protocol::KEY_BYTES_MAX;
+
+use super::BoundKeyError;
+use super::pattern::{Captures, Class, Glob, Pattern, braced, literal};
+use super::shape::{Bytes, Shape};
+
+/// A key with holes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Template {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(Vec<u8>),
+    /// A capture's slot.
+    Slot(u8),
+}
+
+impl Template {
+    /// Reads a template; `names` are the captures there are, by slot.
+    pub(super) fn parse(text: &str, names: &[String], pattern: &Pattern) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut plain = Vec::new();
+        let mut least = 0;
+        let mut rest = text.as_bytes();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            match byte {
+                b'{' => {
+                    let (name, after) = braced(rest)?;
+                    rest = after;
+                    let Some(slot) = names.iter().position(|known| known == name) else {
+                        return Err(format!("the pattern captures no `{{{name}}}`"));
+                    };
+                    if !plain.is_empty() {
+                        pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    }
+                    pieces.push(Piece::Slot(slot as u8));
+                    // A regex's group may be empty.
+                    least += usize::from(matches!(pattern, Pattern::Glob(_)));
+                }
+                b'*' | b'?' => {
+                    let byte = char::from(byte);
+                    return Err(format!("a template has no globs; a literal one is `\\{byte}`"));
+                }
+                byte => {
+                    plain.push(literal(byte, &mut rest)?);
+                    least += 1;
+                }
+            }
+        }
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(plain));
+        }
+        if pieces.is_empty() || least > KEY_BYTES_MAX {
+            return Err(format!("it is never a key: a key has 1 to {KEY_BYTES_MAX} bytes"));
+        }
+        Ok(Self { pieces })
+    }
+
+    /// Appends the key to `out`.
+    pub(super) fn render(
+        &self,
+        key: &[u8],
+        captures: &Captures,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BoundKeyError> {
+        let start = out.len();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text),
+                Piece::Slot(slot) => out.extend_from_slice(captures.get(key, *slot)),
+            }
+        }
+        match out.len() - start {
+            0 => Err(BoundKeyError::Empty),
+            1..=KEY_BYTES_MAX => Ok(()),
+            _ => Err(BoundKeyError::TooLong),
+        }
+    }
+
+    /// The key that these texts make, one for each slot.
+    pub(super) fn fill(&self, texts: &[&[u8]]) -> Vec<u8> {
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Slot(slot) => texts[usize::from(*slot)].to_vec(),
+        };
+        self.pieces.iter().flat_map(piece).collect()
+    }
+
+    /// The keys it can make of what `pattern` captures.
+    pub(super) fn shape(&self, pattern: &Pattern) -> Shape {
+        let mut shape = Shape::default();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => shape.text(text),
+                Piece::Slot(slot) => match pattern {
+                    Pattern::Glob(glob) => {
+                        let (first, rest) = captured(glob, *slot);
+                        shape.one(first);
+                        shape.many(rest);
+                    }
+                    Pattern::Regex(_) => shape.many(Bytes::of(|_| true)),
+                },
+            }
+        }
+        shape
+    }
+
+    /// The same as a pattern, unless two captures touch or are a regex's.
+    pub(super) fn glob(&self, pattern: &Pattern) -> Option<Glob> {
+        let Pattern::Glob(of) = pattern else { return None };
+        let mut pieces = self.pieces.iter().peekable();
+        let mut glob = Glob::literal(match pieces.peek() {
+            Some(Piece::Text(text)) => {
+                pieces.next();
+                text
+            }
+            _ => &[],
+        });
+        let mut slot = 0;
+        while let Some(Piece::Slot(own)) = pieces.next() {
+            let class = of.steps.iter().find(|step| step.slot == *own)?.class;
+            let then = match pieces.next() {
+                Some(Piece::Text(text)) => text.as_slice(),
+                Some(Piece::Slot(_)) => return None,
+                None => &[],
+            };
+            if usize::from(slot) == super::pattern::VARIABLES_MAX {
+                return None;
+            }
+            glob.push(class, slot, then);
+            slot += 1;
+        }
+        Some(glob)
+    }
+}
+
+/// First byte and further bytes of what a capture can hold.
+fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
+    let Some(index) = glob.steps.iter().position(|step| step.slot == slot) else {
+        return (Bytes::of(|_| true), Bytes::of(|_| true));
+    };
+    let class = glob.steps[index].class;
+    let first = Bytes::of(|byte| class.has(byte));
+    let untyped = glob.steps[index + 1..].iter().all(|step| step.class == Class::Any);
+    // It ends at the first place of a single byte, so holds none behind its own first.
+    let rest = match glob.steps[index].then.bytes[..] {
+        [Some(end)] if untyped && index + 1 < glob.steps.len() => {
+            Bytes::of(|byte| class.has(byte) && byte != end)
+        }
+        _ => first,
+    };
+    (first, rest)
+}

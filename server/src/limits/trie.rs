@@ -1,0 +1,147 @@
+//! A compressed trie: which of many byte strings a key begins with, in one pass over the key.
+//!
+//! A node is one cache line and holds up to fifteen bytes of its edge, so a key that begins like
+//! nothing known leaves after one or two of them, however many strings there are.
+
+/// Most bytes of an edge that one node holds; a longer edge is a chain of nodes.
+const LABEL_BYTES_MAX: usize = 15;
+
+/// No value at this node.
+const NONE: u32 = u32::MAX;
+
+/// A fixed set of byte strings, each with a number.
+#[derive(Debug, Default)]
+pub(super) struct Trie {
+    /// The root first; children of one node side by side, in the order of their bytes.
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    /// Which bytes have a child, a bit each.
+    children: [u64; 4],
+    /// How many children the words before each word of `children` have.
+    ranks: [u8; 4],
+    first_child: u32,
+    value: u32,
+    label_len: u8,
+    label: [u8; LABEL_BYTES_MAX],
+}
+
+impl Node {
+    const EMPTY: Self = Self {
+        children: [0; 4],
+        ranks: [0; 4],
+        first_child: 0,
+        value: NONE,
+        label_len: 0,
+        label: [0; LABEL_BYTES_MAX],
+    };
+}
+
+impl Trie {
+    /// A trie of these strings and their numbers, each below `u32::MAX`. Of equal strings the last
+    /// counts.
+    pub(super) fn new(mut strings: Vec<(&[u8], u32)>) -> Self {
+        if strings.is_empty() {
+            return Self::default();
+        }
+        strings.sort_by(|one, other| one.0.cmp(other.0));
+        let mut nodes = vec![Node::EMPTY];
+        // Which strings belong below a node, and how many of their bytes lead there.
+        let mut waiting = vec![(0, strings.as_slice(), 0)];
+        while let Some((index, mut below, depth)) = waiting.pop() {
+            let (Some((first, _)), Some((last, _))) = (below.first(), below.last()) else { continue };
+            // Sorted, so what the first and the last share, all share.
+            let shared = first[depth..].iter().zip(&last[depth..]).take_while(|(a, b)| a == b);
+            let label_len = shared.count().min(LABEL_BYTES_MAX);
+            let end = depth + label_len;
+            let mut node = Node { label_len: label_len as u8, ..Node::EMPTY };
+            node.label[..label_len].copy_from_slice(&first[depth..end]);
+            while let Some(((string, value), rest)) = below.split_first()
+                && string.len() == end
+            {
+                node.value = *value;
+                below = rest;
+            }
+            node.first_child = nodes.len() as u32;
+            for group in below.chunk_by(|one, other| one.0[end] == other.0[end]) {
+                let byte = group[0].0[end];
+                node.children[usize::from(byte >> 6)] |= 1 << (byte & 63);
+                waiting.push((nodes.len(), group, end + 1));
+                nodes.push(Node::EMPTY);
+            }
+            for word in 1..4 {
+                let before = node.children[word - 1].count_ones() as u8;
+                node.ranks[word] = node.ranks[word - 1] + before;
+            }
+            nodes[index] = node;
+        }
+        Self { nodes }
+    }
+
+    /// Calls `visit` with the number of each string that `key` begins with, shortest first.
+    #[inline]
+    pub(super) fn walk(&self, key: &[u8], mut visit: impl FnMut(u32)) {
+        let Some(mut node) = self.nodes.first() else { return };
+        let mut rest = key;
+        loop {
+            let label = node.label.get(..usize::from(node.label_len)).unwrap_or_default();
+            let Some(after) = rest.strip_prefix(label) else { return };
+            if node.value != NONE {
+                visit(node.value);
+            }
+            let Some((byte, after)) = after.split_first() else { return };
+            let (word, bit) = (usize::from(byte >> 6), 1_u64 << (byte & 63));
+            let children = node.children[word];
+            if children & bit == 0 {
+                return;
+            }
+            let rank = u32::from(node.ranks[word]) + (children & (bit - 1)).count_ones();
+            node = &self.nodes[(node.first_child + rank) as usize];
+            rest = after;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(strings: &[&str], key: &str) -> Vec<u32> {
+        let strings = strings.iter().zip(0..).map(|(string, number)| (string.as_bytes(), number));
+        let mut found = Vec::new();
+        Trie::new(strings.collect()).walk(key.as_bytes(), |number| found.push(number));
+        found
+    }
+
+    #[test]
+    fn every_string_that_a_key_begins_with_is_found_shortest_first() {
+        let long = "a-string-of-more-than-fifteen-bytes";
+        let strings = ["user:", "u", "", "user:42", "users", long, "a-string-of-more-than-fifty"];
+        assert_eq!(found(&strings, "user:42:x"), [2, 1, 0, 3]);
+        assert_eq!(found(&strings, "user"), [2, 1]);
+        assert_eq!(found(&strings, "users"), [2, 1, 4]);
+        assert_eq!(found(&strings, long), [2, 5]);
+        assert_eq!(found(&strings, &long[..20]), [2]);
+        assert_eq!(found(&strings, ""), [2]);
+        assert_eq!(found(&[], "x"), []);
+    }
+
+    #[test]
+    fn every_byte_can_branch() {
+        let strings: Vec<[u8; 2]> = (0..=255).map(|byte| [byte, 7]).collect();
+        let trie = Trie::new(strings.iter().zip(0..).map(|(s, n)| (s.as_slice(), n)).collect());
+        for byte in 0..=255 {
+            let mut found = Vec::new();
+            trie.walk(&[byte, 7, 9], |number| found.push(number));
+            assert_eq!(found, [u32::from(byte)]);
+            trie.walk(&[byte, 8], |_| panic!("{byte} 8 is none of them"));
+        }
+    }
+
+    #[test]
+    fn a_node_is_one_cache_line() {
+        assert_eq!(size_of::<Node>(), 64);
+    }
+}

@@ -1,0 +1,239 @@
+//! The memory cap: what goes, what stays, what is given back.
+//!
+//! Not here: memory of connections (`robustness`). Resident memory is compared with the cap and a
+//! third of it, for what the allocator rounds and cannot use again at once.
+
+use crate::live::{Client, Server};
+
+const MIB: u64 = 1 << 20;
+
+/// What resident memory may be beside the items, in a debug build.
+const PROCESS_BYTES: u64 = 24 * MIB;
+
+fn assert_within_cap(server: &Server, client: &mut Client, megabytes: u64) {
+    let (bytes, resident) = (client.stat("bytes"), server.resident_bytes());
+    println!("bytes {} KiB, resident {} KiB", bytes >> 10, resident >> 10);
+    assert!(bytes <= megabytes * MIB, "{bytes}");
+    assert!(resident < megabytes * MIB * 4 / 3 + PROCESS_BYTES, "{resident}");
+}
+
+/// A value that says whose it is at both ends.
+fn value_of(number: usize, length: usize) -> String {
+    let name = format!("<{number}>");
+    format!("{name}{}{name}", ".".repeat(length.saturating_sub(2 * name.len())))
+}
+
+#[test]
+fn a_full_store_lets_the_oldest_go() {
+    const ITEMS: usize = 400_000;
+    let server = Server::start(&["-m", "16"]);
+    let mut client = server.connect();
+    for batch in 0..ITEMS / 1000 {
+        let request: String = (batch * 1000..(batch + 1) * 1000)
+            .map(|number| {
+                let value = value_of(number, 100);
+                format!("set key{number} 0 0 {} noreply\r\n{value}\r\n", value.len())
+            })
+            .collect();
+        client.send(request);
+    }
+    client.ask("mn\r\n", "MN\r\n");
+    assert_within_cap(&server, &mut client, 16);
+    assert!(client.stat("evictions") > ITEMS as u64 / 2);
+    let items = client.stat("curr_items");
+    assert!(items > 60_000, "{items} items in 16 MB: memory is wasted");
+    assert_eq!(items + client.stat("evictions"), ITEMS as u64);
+    for number in ITEMS - 1000..ITEMS {
+        let value = value_of(number, 100);
+        let expected = format!("VALUE key{number} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+        client.ask(format!("get key{number}\r\n"), &expected);
+    }
+}
+
+#[test]
+fn small_and_large_items_share_the_cap() {
+    const ITEMS: usize = 3_000;
+    let server = Server::start(&["-m", "32"]);
+    let mut client = server.connect();
+    let mut newest = Vec::new();
+    for number in 0..ITEMS {
+        let length = [100, 2_000, 50_000, 500_000, 700, 9_000, 200_000, 33][number % 8];
+        let value = value_of(number, length);
+        client.ask(format!("set key{number} 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+        newest.push((number, value));
+        if newest.len() > 20 {
+            newest.remove(0);
+        }
+        if number % 300 == 299 {
+            assert_within_cap(&server, &mut client, 32);
+        }
+    }
+    let missing: Vec<usize> = newest
+        .iter()
+        .filter(|(number, value)| {
+            let answer = client.ask_until(format!("get key{number}\r\n"), "END\r\n");
+            let expected = format!("VALUE key{number} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+            assert!(answer == expected || answer == "END\r\n", "a value is whole or gone");
+            answer == "END\r\n"
+        })
+        .map(|(number, _)| *number)
+        .collect();
+    assert!(missing.is_empty(), "of the newest twenty are gone: {missing:?}");
+    assert!(client.stat("evictions") > 0);
+}
+
+#[test]
+fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
+    const COUNTERS: usize = 1_000;
+    let server = Server::start(&["-m", "8", "-M"]);
+    let mut client = server.connect();
+    for number in 0..COUNTERS {
+        client.ask(format!("set count{number} 0 0 10\r\n4294967295\r\n"), "STORED\r\n");
+        client.ask(format!("set small{number} 0 0 1\r\n9\r\n"), "STORED\r\n");
+    }
+    // Large ones first, then ever smaller, until not even a counter fits anywhere.
+    let (mut stored, mut refused) = (0_u64, 0_u64);
+    for length in [100_000, 1_000, 200, 40, 1] {
+        let value = "1".repeat(length);
+        let mut in_a_row = 0;
+        for number in 0.. {
+            let request = format!("set fill{length}-{number} 0 0 {length}\r\n{value}\r\n");
+            match &*client.ask_until(request, "\r\n") {
+                "STORED\r\n" => {
+                    stored += 1;
+                    in_a_row = 0;
+                }
+                "SERVER_ERROR out of memory storing object\r\n" => {
+                    refused += 1;
+                    in_a_row += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+            if in_a_row == 300 {
+                break;
+            }
+        }
+    }
+    println!("{stored} stored");
+    assert!(stored > 500);
+    assert_within_cap(&server, &mut client, 8);
+    assert_eq!(client.stat("evictions"), 0);
+    assert_eq!(client.stat("store_no_memory"), refused);
+    let items = client.stat("curr_items");
+    assert_eq!(items, stored + 2 * COUNTERS as u64);
+    for round in 1..=5_u64 {
+        for number in 0..COUNTERS {
+            client.ask(
+                format!("incr count{number} 1\r\n"),
+                &format!("{}\r\n", 4_294_967_295 + round),
+            );
+            client.ask(format!("incr small{number} 1\r\n"), &format!("{}\r\n", 9 + round));
+        }
+    }
+    client.ask("incr count0 18446744069414584315\r\n", "18446744073709551615\r\n");
+    client.ask("incr count0 1\r\n", "0\r\n");
+    client.ask("add count0 0 0 1\r\n5\r\n", "NOT_STORED\r\n");
+    client.ask("incr none 1\r\n", "NOT_FOUND\r\n");
+    client.ask("ma newcount N0 J7\r\n", "SERVER_ERROR out of memory storing object\r\n");
+    assert_eq!(client.stat("curr_items"), items, "none is lost");
+    // A place that becomes free can be taken.
+    client.ask("delete small0\r\n", "DELETED\r\n");
+    client.ask("add small0 0 0 1\r\n1\r\n", "STORED\r\n");
+}
+
+#[test]
+fn what_may_not_go_goes_when_its_time_is_over() {
+    let server = Server::start(&["-m", "8", "-M"]);
+    let mut client = server.connect();
+    let value = "v".repeat(1_000);
+    let mut full = false;
+    for number in 0..20_000 {
+        let request = format!("set short{number} 0 1 1000\r\n{value}\r\n");
+        full = client.ask_until(request, "\r\n").starts_with("SERVER_ERROR");
+        if full {
+            break;
+        }
+    }
+    assert!(full);
+    let start = std::time::Instant::now();
+    while !client.ask_until(format!("set k 0 0 1000\r\n{value}\r\n"), "\r\n").starts_with("STORED")
+    {
+        assert!(start.elapsed() < crate::live::PATIENCE);
+    }
+}
+
+/// Stores so many values of `length` bytes; tells resident memory then.
+fn fill(server: &Server, client: &mut Client, count: usize, length: usize) -> u64 {
+    let value = "v".repeat(length);
+    for batch in 0..count / 1000 {
+        let request: String = (batch * 1000..(batch + 1) * 1000)
+            .map(|number| format!("set key{number} 0 0 {length} noreply\r\n{value}\r\n"))
+            .collect();
+        client.send(request);
+    }
+    client.ask("mn\r\n", "MN\r\n");
+    assert_eq!(client.stat("curr_items"), count as u64);
+    server.resident_bytes()
+}
+
+fn delete_all(client: &mut Client, count: usize) {
+    for batch in 0..count / 1000 {
+        let request: String = (batch * 1000..(batch + 1) * 1000)
+            .map(|number| format!("delete key{number} noreply\r\n"))
+            .collect();
+        client.send(request);
+    }
+    client.ask("mn\r\n", "MN\r\n");
+}
+
+/// The allocator keeps the pages of items that are gone; what matters is that they are used again,
+/// whatever the size of what comes.
+#[test]
+fn memory_of_items_that_are_gone_is_used_again() {
+    let server = Server::start(&["-m", "256"]);
+    let mut client = server.connect();
+    let before = server.resident_bytes();
+    let peak = fill(&server, &mut client, 300_000, 150) - before;
+    for (count, length) in [(300_000, 150), (80_000, 600), (500_000, 70), (1_000, 50_000)] {
+        client.ask("flush_all\r\n", "OK\r\n");
+        assert_eq!((client.stat("curr_items"), client.stat("bytes")), (0, 0));
+        let now = fill(&server, &mut client, count, length) - before;
+        println!("{} KiB, first {} KiB", now >> 10, peak >> 10);
+        assert!(now < peak * 3 / 2, "{now} bytes, first {peak}");
+        delete_all(&mut client, count);
+        assert_eq!(client.stat("curr_items"), 0);
+    }
+}
+
+#[test]
+fn a_small_item_finds_room_among_few_large_ones() {
+    let server = Server::start(&["-m", "16", "-t", "4"]);
+    let mut client = server.connect();
+    let value = "v".repeat(1_000_000);
+    for number in 0..100 {
+        let request = format!("set large{number} 0 0 1000000\r\n{value}\r\n");
+        client.ask(request, "STORED\r\n");
+        for small in 0..20 {
+            let request = format!("set small{number}-{small} 0 0 2\r\n41\r\n");
+            client.ask(request, "STORED\r\n");
+            client.ask(format!("incr small{number}-{small} 1\r\n"), "42\r\n");
+        }
+    }
+    assert_eq!(client.stat("store_no_memory"), 0);
+}
+
+#[test]
+fn a_lowered_cap_is_kept() {
+    let mut server = Server::start(&["-m", "64"]);
+    let mut client = server.connect();
+    let value = "v".repeat(10_000);
+    for number in 0..5_000 {
+        client.send(format!("set key{number} 0 0 10000 noreply\r\n{value}\r\n"));
+    }
+    client.ask("cache_memlimit 10\r\n", "OK\r\n");
+    server.until("it has shrunk", |_| client.stat("bytes") < 10 * MIB);
+    assert_eq!(client.stat("limit_maxbytes"), 10 * MIB);
+    client.ask("set k 0 0 1\r\n1\r\nincr k 1\r\n", "STORED\r\n2\r\n");
+    client
+        .ask("cache_memlimit 7\r\n", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n");
+}

@@ -1,0 +1,301 @@
+//! The contract of `stats` with those who watch memcached (OPERATIONS.md section 2).
+
+use std::collections::BTreeMap;
+
+use crate::live::{Client, Program, Server};
+
+/// Numeric lines that must be there.
+const GENERAL: &str = "pid uptime time pointer_size rusage_user rusage_system max_connections \
+    curr_connections total_connections rejected_connections connection_structures cmd_get cmd_set \
+    cmd_flush cmd_touch cmd_meta get_hits get_misses get_expired get_flushed delete_misses \
+    delete_hits incr_misses incr_hits decr_misses decr_hits cas_misses cas_hits cas_badval \
+    touch_hits touch_misses store_too_large store_no_memory auth_cmds auth_errors bytes_read \
+    bytes_written limit_maxbytes accepting_conns listen_disabled_num threads conn_yields \
+    hash_power_level hash_bytes hash_is_expanding curr_items total_items bytes evictions reclaimed \
+    expired_unfetched evicted_unfetched evicted_active crawler_reclaimed crawler_items_checked \
+    lru_crawler_starts moves_to_cold moves_to_warm moves_within_lru direct_reclaims \
+    lrutail_reflocked malloc_fails log_worker_dropped log_worker_written log_watcher_skipped \
+    log_watcher_sent log_watchers idle_kicks response_obj_count read_buf_count";
+
+const SETTINGS: &str = "maxbytes maxconns tcpport udpport inter verbosity oldest evictions \
+    domain_socket umask num_threads stat_key_prefix detail_enabled reqs_per_event cas_enabled \
+    tcp_backlog binding_protocol auth_enabled_sasl auth_enabled_ascii item_size_max maxconns_fast \
+    hashpower_init flush_enabled dump_enabled hash_algorithm idle_timeout lru_crawler \
+    lru_maintainer_thread ssl_enabled shutdown_command";
+
+const ITEMS: &str = "number age evicted evicted_nonzero evicted_time outofmemory tailrepairs \
+    reclaimed expired_unfetched evicted_unfetched crawler_reclaimed crawler_items_checked \
+    lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims";
+
+const SLABS: &str = "chunk_size chunks_per_page total_pages total_chunks used_chunks free_chunks \
+    free_chunks_end mem_requested get_hits cmd_set delete_hits incr_hits decr_hits cas_hits \
+    cas_badval touch_hits";
+
+/// The lines of one `stats` answer, each of three words at least.
+fn table(client: &mut Client, request: &str) -> BTreeMap<String, String> {
+    let answer = client.ask_until(request, "END\r\n");
+    let lines = answer.strip_suffix("END\r\n").expect("it ends so").split_terminator("\r\n");
+    let mut table = BTreeMap::new();
+    for line in lines {
+        let (name, value) = line
+            .strip_prefix("STAT ")
+            .and_then(|rest| rest.split_once(' '))
+            .unwrap_or_else(|| panic!("{line:?} in the answer to {request:?}"));
+        assert!(!name.is_empty() && !value.is_empty() && value.trim() == value, "{line:?}");
+        let before = table.insert(name.to_owned(), value.to_owned());
+        assert_eq!(before, None, "{name} is there twice");
+    }
+    table
+}
+
+#[track_caller]
+fn number(table: &BTreeMap<String, String>, name: &str) -> u64 {
+    let value = table.get(name).unwrap_or_else(|| panic!("no {name}"));
+    value.parse().unwrap_or_else(|error| panic!("{name} {value}: {error}"))
+}
+
+#[test]
+fn what_agents_read_is_there() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    client.ask("set k 0 0 1\r\n1\r\nincr k 1\r\n", "STORED\r\n2\r\n");
+    let general = table(&mut client, "stats\r\n");
+    for name in GENERAL.split_whitespace() {
+        let value = general.get(name).unwrap_or_else(|| panic!("no {name}"));
+        if let Some((seconds, micros)) = value.split_once('.').filter(|_| name.contains("rusage")) {
+            assert!(seconds.parse::<u64>().is_ok() && micros.len() == 6, "{name} {value}");
+            assert!(micros.parse::<u32>().is_ok(), "{name} {value}");
+        } else {
+            assert!(!name.contains("rusage"), "{name} {value}");
+            number(&general, name);
+        }
+    }
+    assert_eq!(number(&general, "pid"), u64::from(server.pid()));
+    assert_eq!(general["version"].split('.').count(), 3);
+    assert!(general["version"].split('.').all(|part| part.parse::<u32>().is_ok()));
+    assert!(general.contains_key("libevent"));
+    let settings = table(&mut client, "stats settings\r\n");
+    for name in SETTINGS.split_whitespace() {
+        assert!(settings.contains_key(name), "no {name}");
+    }
+    assert_eq!(settings["lru_crawler"], "no");
+    assert_eq!(settings["tcpport"], server.address().port().to_string());
+    for name in ["maxbytes", "maxconns", "udpport", "num_threads", "tcp_backlog", "item_size_max"] {
+        number(&settings, name);
+    }
+    let items = table(&mut client, "stats items\r\n");
+    for name in ITEMS.split_whitespace() {
+        number(&items, &format!("items:1:{name}"));
+    }
+    let slabs = table(&mut client, "stats slabs\r\n");
+    for name in SLABS.split_whitespace() {
+        number(&slabs, &format!("1:{name}"));
+    }
+    assert_eq!(number(&slabs, "active_slabs"), 1);
+    number(&slabs, "total_malloced");
+    assert_eq!(table(&mut client, "stats sizes\r\n")["sizes_status"], "disabled");
+    let conns = table(&mut client, "stats conns\r\n");
+    let addresses: Vec<_> = conns.keys().filter(|name| name.ends_with(":addr")).collect();
+    assert_eq!(addresses.len(), 1, "{conns:?}");
+    let local = client.stream.local_addr().expect("it is connected").to_string();
+    assert_eq!(conns[addresses[0]], format!("tcp:{local}"));
+}
+
+/// Names that real memcached has and we have not.
+#[test]
+fn no_name_of_the_original_is_missing() {
+    let ours = Server::start_as(Program::Tollgate, &[]);
+    let theirs = Server::start_as(Program::Memcached, &[]);
+    let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
+    for request in ["stats\r\n", "stats settings\r\n", "stats slabs\r\n", "stats items\r\n"] {
+        for client in [&mut ours, &mut theirs] {
+            client.ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
+        }
+        let ours = table(&mut ours, request);
+        let mut missing: Vec<String> = table(&mut theirs, request).into_keys().collect();
+        missing.retain(|name| !ours.contains_key(name));
+        println!("{}: {missing:?}", request.trim());
+        if request == "stats\r\n" {
+            assert!(missing.is_empty(), "{missing:?}");
+        }
+    }
+}
+
+#[test]
+fn the_answer_stays_short_however_large_the_numbers() {
+    let server = Server::start(&["-m", "1048576", "-c", "12000"]);
+    let mut client = server.connect();
+    let short = client.ask_until("stats\r\n", "END\r\n");
+    println!("{} bytes", short.len());
+    assert!(short.len() < 4096);
+    // Were each number as long as it can be.
+    let longest: usize = short
+        .lines()
+        .filter_map(|line| line.strip_prefix("STAT "))
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, value)| "STAT  \r\n".len() + name.len() + value.len().max(12))
+        .sum();
+    println!("{longest} bytes with 12 digits each");
+    assert!(longest < 4096, "{longest}");
+}
+
+#[test]
+fn blanks_and_bare_newlines_are_accepted() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    for request in ["stats \n", "stats\n", "stats  \r\n", "stats items\n", "stats slabs \r\n"] {
+        table(&mut client, request);
+    }
+    for request in ["stats settings \n", "stats conns\n", "stats sizes \r\n"] {
+        assert!(!table(&mut client, request).is_empty());
+    }
+    client.ask("stats nonsense\r\n", "ERROR\r\n");
+    client.ask("mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn reset_zeroes_what_was_counted_and_no_more() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    client.ask("set k 0 0 1\r\n1\r\nincr k 1\r\nget k x\r\n", "STORED\r\n2\r\n");
+    client.ask("", "VALUE k 0 1\r\n2\r\nEND\r\n");
+    client.ask("stats reset\r\n", "RESET\r\n");
+    let after = table(&mut client, "stats\r\n");
+    for name in ["cmd_get", "cmd_set", "get_hits", "get_misses", "incr_hits", "total_items"] {
+        assert_eq!(number(&after, name), 0, "{name}");
+    }
+    assert_eq!(number(&after, "curr_items"), 1);
+    assert_eq!(number(&after, "curr_connections"), 1);
+    assert_eq!(number(&after, "total_connections"), 0);
+    assert!(number(&after, "bytes_written") < 100, "what is written since");
+}
+
+#[test]
+fn detail_counts_by_prefix_while_it_is_on() {
+    let server = Server::start(&["-D", ":"]);
+    let mut client = server.connect();
+    assert_eq!(table(&mut client, "stats settings\r\n")["detail_enabled"], "yes");
+    client.ask("stats detail off\r\n", "OK\r\n");
+    client.ask("set a:1 0 0 1\r\n1\r\n", "STORED\r\n");
+    client.ask("stats detail dump\r\n", "END\r\n");
+    client.ask("stats detail on\r\n", "OK\r\n");
+    client.ask("set a:1 0 0 1\r\n1\r\n", "STORED\r\n");
+    client.ask("get a:1 a:2 b:1 plain\r\n", "VALUE a:1 0 1\r\n1\r\nEND\r\n");
+    client.ask("delete a:1\r\n", "DELETED\r\n");
+    let dump = client.ask_until("stats detail dump\r\n", "END\r\n");
+    assert!(dump.contains("PREFIX a get 2 hit 1 set 1 del 1\r\n"), "{dump}");
+    assert!(dump.contains("PREFIX b get 1 hit 0 set 0 del 0\r\n"), "{dump}");
+    client.ask("stats detail\r\n", "CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    client.ask("stats detail x\r\n", "CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+}
+
+/// What each of many requests adds to the counters, ours and theirs. Not compared: cmd_meta, which
+/// theirs does not count; curr_items after a flush, which theirs lowers only as it meets items; an
+/// item made by `ma` with `N`, which ours counts as an increment.
+#[test]
+fn counters_move_as_in_the_original() {
+    const COUNTERS: &str = "cmd_get cmd_set cmd_flush cmd_touch get_hits get_misses \
+        get_expired delete_misses delete_hits incr_misses incr_hits decr_misses decr_hits \
+        cas_misses cas_hits cas_badval touch_hits touch_misses store_too_large total_items \
+        curr_items auth_cmds auth_errors";
+    let large = format!("set large 0 0 2000000\r\n{}\r\n", "x".repeat(2_000_000));
+    let script = [
+        "set k 0 0 1\r\n5\r\n",
+        "set k2 0 0 1\r\nx\r\n",
+        "set k 0 0 1 noreply\r\n5\r\n",
+        "set k 0 0 1\r\n5\r\nset k 0 0 1\r\n5\r\n",
+        "add k 0 0 1\r\n5\r\n",
+        "add new 0 0 1\r\n5\r\n",
+        "replace k 0 0 1\r\n5\r\n",
+        "replace none 0 0 1\r\n5\r\n",
+        "append k 0 0 1\r\n5\r\n",
+        "prepend none 0 0 1\r\n5\r\n",
+        "set k 0 0 1\r\nabc\r\n",
+        "set k 0 0 x\r\n",
+        "set past 0 -1 1\r\n5\r\n",
+        "get past\r\n",
+        "cas k 0 0 1 999999\r\n5\r\n",
+        "cas none 0 0 1 9\r\n5\r\n",
+        "set k 0 0 1\r\n5\r\n",
+        &large,
+        "get k\r\n",
+        "get k k2 none none2\r\n",
+        "gets k none\r\n",
+        "get none\r\n",
+        "gat 0 k\r\n",
+        "gat 0 k none\r\n",
+        "gats 0 none\r\n",
+        "touch k 0\r\n",
+        "touch none 0\r\n",
+        "incr k 1\r\n",
+        "incr none 1\r\n",
+        "incr k2 1\r\n",
+        "incr k x\r\n",
+        "decr k 1\r\n",
+        "decr none 1\r\n",
+        "delete k2\r\n",
+        "delete none\r\n",
+        "mg k v\r\n",
+        "mg none v\r\n",
+        "mg k\r\n",
+        "mg k T0 v\r\n",
+        "mg none q\r\n",
+        "mg vivid N30 v\r\n",
+        "ms m 1\r\n5\r\n",
+        "ms m 1 ME\r\n5\r\n",
+        "ms m 1 C99\r\n5\r\n",
+        "ms none 1 C99\r\n5\r\n",
+        "ms none 1 MR\r\n5\r\n",
+        "ma m\r\n",
+        "ma m MD\r\n",
+        "ma none\r\n",
+        "md m\r\n",
+        "md none\r\n",
+        "md k C99\r\n",
+        "md k I\r\n",
+        "set k 0 0 1\r\n5\r\n",
+        "md k x\r\n",
+        "md k I C99\r\n",
+        "mg none T0 v\r\n",
+        "me k\r\n",
+        "mn\r\n",
+        "flush_all 1000\r\n",
+    ];
+    let ours = Server::start_as(Program::Tollgate, &[]);
+    let theirs = Server::start_as(Program::Memcached, &[]);
+    let mut clients = [&ours, &theirs].map(Server::connect);
+    let mut before = [vec![], vec![]];
+    let mut wrong = Vec::new();
+    for request in std::iter::once(&"").chain(&script) {
+        let mut moved = Vec::new();
+        for (client, before) in clients.iter_mut().zip(&mut before) {
+            client.send(request);
+            let mut all = client.ask_until("stats\r\n", "END\r\n");
+            while !all.contains("STAT pid") {
+                all += &client.ask_until("", "END\r\n");
+            }
+            let now: Vec<u64> = COUNTERS
+                .split_whitespace()
+                .map(|name| {
+                    let line =
+                        all.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+                    line.unwrap_or_else(|| panic!("no {name}")).parse().expect("a number")
+                })
+                .collect();
+            let changes: String = COUNTERS
+                .split_whitespace()
+                .zip(now.iter().zip(before.iter()))
+                .filter(|(_, (now, before))| now != before)
+                .map(|(name, (now, before))| {
+                    format!(" {name}{:+}", i128::from(*now) - i128::from(*before))
+                })
+                .collect();
+            moved.push(changes);
+            *before = now;
+        }
+        if moved[0] != moved[1] {
+            wrong.push(format!("{:?}\n  ours  {}\n  not  {}", request.trim(), moved[0], moved[1]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
