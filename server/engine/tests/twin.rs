@@ -70,6 +70,7 @@ fn seen(outcome: &Outcome<'_>) -> Seen {
         Outcome::NonNumeric => Seen::Plain("non-numeric"),
         Outcome::TooLarge => Seen::Plain("too large"),
         Outcome::OutOfMemory => Seen::Plain("out of memory"),
+        other => unreachable!("{other:?} is no answer to a command of memcached"),
         Outcome::Verdict(_)
         | Outcome::Settled { .. }
         | Outcome::Renewed(_)
