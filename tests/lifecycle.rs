@@ -88,7 +88,6 @@ fn the_idle_are_sent_away_and_the_active_stay() {
     }
     let waited = waiting.join().expect("it was closed in silence");
     assert!(waited >= Duration::from_secs(1) && waited < PATIENCE, "{waited:?}");
-    // The connection of `start` may have been closed by its client before.
     assert_eq!(active.stat("idle_kicks"), 2);
     assert_eq!(active.stat("curr_connections"), 1);
 }
@@ -99,7 +98,8 @@ fn short_turns_keep_answers_in_order() {
         let server = Server::start(&["-R", turn, "-t", "1"]);
         let mut client = server.connect();
         client.ask("set abcdefg 0 0 1\r\n0\r\n", "STORED\r\n");
-        let expected: String = (1..=2_000).map(|count| format!("{count}\r\n")).collect();
+        let expected: String =
+            (1..=2_000).map(|count| format!("{count}\r\n")).collect::<Vec<_>>().concat();
         client.ask(SIXTEEN.repeat(2_000), &expected);
         let yields = client.stat("conn_yields");
         assert!(yields >= 2_000 / turn.parse::<u64>().expect("a number") / 2, "{yields}");
@@ -204,7 +204,6 @@ fn passwords_are_asked_first_and_read_again_on_hangup() {
     early.ask("stats\r\n", REFUSED);
     early.ask("incr k 1\r\n", REFUSED);
     early.ask("flush_all\r\n", REFUSED);
-    early.ask("set k 0 0 9\r\nuser wrong\r\n", "CLIENT_ERROR bad data chunk\r\n".get(..0).unwrap());
     drop(early);
     let mut client = server.connect();
     client.ask("set x 0 0 10\r\nuser wrong\r\n", "CLIENT_ERROR authentication failure\r\n");
@@ -289,7 +288,7 @@ fn what_was_sent_before_the_end_is_answered() {
         let request = SIXTEEN.repeat(REQUESTS);
         let clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
         let start = Instant::now();
-        let mut answers = thread::scope(|scope| {
+        let answers = thread::scope(|scope| {
             let readers: Vec<_> = clients
                 .iter()
                 .map(|client| {
@@ -316,7 +315,6 @@ fn what_was_sent_before_the_end_is_answered() {
         println!("ended after {:?}", start.elapsed());
         let count = answers.lines().count();
         assert_eq!(count, CLIENTS * REQUESTS, "all are answered");
-        answers.clear();
         assert!(start.elapsed() < 2 * PATIENCE);
     }
 }

@@ -302,7 +302,7 @@ impl Client {
     pub(crate) fn ask_until(&mut self, request: impl AsRef<[u8]>, end: &str) -> String {
         self.send(request);
         let mut reply = Vec::new();
-        let mut buffer = [0; 65_536];
+        let mut buffer = vec![0; 65_536];
         while !reply.ends_with(end.as_bytes()) {
             let more = self.stream.read(&mut buffer).expect("a reply comes");
             assert!(more > 0, "closed after {:?}", String::from_utf8_lossy(&reply));

@@ -359,6 +359,7 @@ fn play_live(program: Program, cut: Cut) {
     let dialect = if program.is_before_1_6_40() { Dialect::Before } else { Dialect::Newest };
     let applies = |conversation: &Conversation| {
         conversation.waits() <= REAL_WAIT_MAX
+            && !conversation.not_live
             && !(conversation.not_oracle && program == Program::Memcached)
     };
     play_all(cut, dialect, applies, || Live::new(program, cut));

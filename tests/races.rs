@@ -146,10 +146,13 @@ fn counters_are_exact_while_others_come_and_go() {
                             let value = "v".repeat(key * 7);
                             format!("set {number}-{key} 0 0 {} noreply\r\n{value}\r\n", value.len())
                         })
-                        .collect();
+                        .collect::<Vec<_>>()
+                        .concat();
                     client.send(stores);
-                    let deletes: String =
-                        (0..50).map(|key| format!("delete {number}-{key} noreply\r\n")).collect();
+                    let deletes: String = (0..50)
+                        .map(|key| format!("delete {number}-{key} noreply\r\n"))
+                        .collect::<Vec<_>>()
+                        .concat();
                     client.ask(format!("{deletes}mn\r\n"), "MN\r\n");
                 }
             });

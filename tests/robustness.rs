@@ -1,11 +1,12 @@
 //! Clients that are many, that vanish, that talk nonsense or never listen: none of them costs
 //! another client an answer, or the server its memory.
 //!
-//! Not here: the memory of items (`memory`), the server's beginning and end (`lifecycle`).
+//! Not here: clients with large values (`buffers`), the memory of items (`memory`), the server's
+//! beginning and end (`lifecycle`).
 //! Bounds on memory are what was measured, and about twice as much again.
 
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{Read, Write},
     net::Shutdown,
     process::{Command, Stdio},
     thread,
@@ -15,12 +16,12 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
-use crate::live::{Client, Neighbour, PATIENCE, Server};
+use crate::live::{Client, Neighbour, Server};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// How long a neighbour may wait for one answer in a debug build on a busy machine.
-const NEIGHBOUR_WAIT_MAX: Duration = Duration::from_secs(1);
+pub(crate) const NEIGHBOUR_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// xorshift64: any sequence will do, as long as the seed gives it again.
 struct Random(u64);
@@ -43,7 +44,7 @@ impl Random {
 }
 
 /// Allows this process so many open files.
-fn allow_files(count: u64) {
+pub(crate) fn allow_files(count: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits can be read");
     if soft < count {
         setrlimit(Resource::RLIMIT_NOFILE, count, hard.max(count))
@@ -57,29 +58,14 @@ fn pour(client: &mut Client, bytes: &[u8]) {
     let _ = client.stream.write_all(bytes);
 }
 
-/// Sends `bytes` again and again until the server has taken nothing for a while; tells how many.
-fn stuff(client: &mut Client, bytes: &[u8]) -> usize {
-    client
-        .stream
-        .set_write_timeout(Some(Duration::from_millis(300)))
-        .expect("a socket takes options");
-    let mut sent = 0;
-    loop {
-        match client.stream.write(&bytes[sent % bytes.len()..]) {
-            Ok(count) => sent += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return sent,
-            Err(error) => panic!("{error} after {sent} bytes"),
-        }
-    }
-}
-
 /// Leaves with a reset instead of a farewell.
-fn reset(client: Client) {
+pub(crate) fn reset(client: Client) {
     SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
     drop(client);
 }
 
-fn grown(server: &Server, before: u64) -> u64 {
+/// What resident memory has grown by since it was `before`.
+pub(crate) fn grown(server: &Server, before: u64) -> u64 {
     let grown = server.resident_bytes().saturating_sub(before);
     println!("grown by {} KiB", grown >> 10);
     grown
@@ -245,121 +231,6 @@ fn a_hundred_megabytes_of_keys_are_no_request() {
 }
 
 #[test]
-fn promised_values_take_no_memory() {
-    const CLIENTS: usize = 1_000;
-    allow_files(4_000);
-    let mut server = Server::start(&["-c", "2000", "-m", "64"]);
-    let mut first = server.connect();
-    let neighbour = Neighbour::of(&server);
-    let before = server.resident_bytes();
-    for (name, sent, bound) in [("none", 0, 16), ("some", 100 << 10, 48), ("most", 999_999, 140)] {
-        let part = vec![b'x'; sent];
-        let clients: Vec<Client> = (0..CLIENTS)
-            .map(|number| {
-                let mut client = server.connect();
-                client.send(format!("set promise{number} 0 0 1000000\r\n"));
-                client.send(&part);
-                client
-            })
-            .collect();
-        println!("{name}: {} KiB", server.resident_bytes().saturating_sub(before) >> 10);
-        assert!(grown(&server, before) < bound * MIB, "{name}");
-        for client in clients {
-            reset(client);
-        }
-        server.until_connected(&mut first, 1);
-    }
-    let slowest = neighbour.slowest();
-    assert!(slowest < NEIGHBOUR_WAIT_MAX, "a neighbour waited {slowest:?}");
-    assert_eq!(first.stat("curr_items"), 1);
-    // What was promised is forgotten: there is memory to read as much again.
-    let value = "v".repeat(1_000_000);
-    first.ask(format!("set k 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
-}
-
-#[test]
-fn a_large_value_does_not_stay_in_the_buffer_of_its_client() {
-    let server = Server::start(&["-m", "64"]);
-    let mut first = server.connect();
-    let before = server.resident_bytes();
-    let value = "v".repeat(1_000_000);
-    let clients: Vec<Client> = (0..300)
-        .map(|_| {
-            let mut client = server.connect();
-            let (most, rest) = value.split_at(999_990);
-            let request = format!("set k 0 0 1000000\r\n{most}");
-            let read = first.stat("bytes_read");
-            client.send(&request);
-            while first.stat("bytes_read") < read + request.len() as u64 {}
-            // The end of the value and the front of the next request are read at once.
-            client.ask(format!("{rest}\r\nget"), "STORED\r\n");
-            client
-        })
-        .collect();
-    assert!(grown(&server, before) < 32 * MIB);
-    for mut client in clients {
-        client.ask(" none\r\n", "END\r\n");
-    }
-}
-
-#[test]
-fn many_who_never_read_take_no_more_than_the_memory_cap() {
-    let mut server = Server::start(&["-m", "64"]);
-    let mut first = server.connect();
-    let value = "v".repeat(1_000_000);
-    first.ask(format!("set big 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
-    let before = server.resident_bytes();
-    let clients: Vec<Client> = (0..500)
-        .map(|_| {
-            let mut client = server.connect();
-            client.send("get big big big big big big big big big\r\n");
-            client
-        })
-        .collect();
-    let (mut written, mut unchanged) = (0, 0);
-    server.until("nobody takes any more", |_| {
-        let now = first.stat("bytes_written");
-        // The answers of `stats` are among them.
-        unchanged = if now - written < 10_000 { unchanged + 1 } else { 0 };
-        written = now;
-        unchanged > 50
-    });
-    assert!(grown(&server, before) < 100 * MIB);
-    drop(clients);
-}
-
-#[test]
-fn who_never_reads_stalls_nobody() {
-    let mut server = Server::start(&["-t", "1"]);
-    let mut first = server.connect();
-    let value = "v".repeat(1_000_000);
-    first.ask(format!("set big 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
-    first.ask("set small 0 0 1\r\ns\r\n", "STORED\r\n");
-    let neighbour = Neighbour::of(&server);
-    let before = server.resident_bytes();
-    let mut clients = Vec::new();
-    for request in
-        ["get big big big big big big big\r\n".repeat(1000), "get small\r\n".repeat(1000)]
-    {
-        for _ in 0..3 {
-            let mut client = server.connect();
-            println!("{} bytes taken", stuff(&mut client, request.as_bytes()));
-            clients.push(client);
-        }
-    }
-    let slowest = neighbour.slowest();
-    println!("slowest: {slowest:?}");
-    assert!(slowest < NEIGHBOUR_WAIT_MAX, "a neighbour waited {slowest:?}");
-    assert!(grown(&server, before) < 24 * MIB);
-    // Those who read after all find everything in order.
-    clients[5].expect(&"VALUE small 0 1\r\ns\r\nEND\r\n".repeat(10_000));
-    clients[0].expect(&format!("VALUE big 0 1000000\r\n{value}\r\n").repeat(7));
-    clients[0].expect("END\r\n");
-    drop(clients);
-    server.until_connected(&mut first, 0);
-}
-
-#[test]
 fn a_greedy_client_starves_nobody() {
     let server = Server::start(&["-t", "1"]);
     let mut setup = server.connect();
@@ -373,13 +244,11 @@ fn a_greedy_client_starves_nobody() {
             let mut client = server.connect();
             let mut reader = Client { stream: client.stream.try_clone().expect("a duplicate") };
             let stop = start + Duration::from_secs(2);
-            let server = &server;
             scope.spawn(move || {
                 while Instant::now() < stop {
                     pour(&mut client, request.as_bytes());
                 }
                 client.stream.shutdown(Shutdown::Write).expect("it is open");
-                let _ = server;
             });
             scope.spawn(move || {
                 let mut buffer = vec![0; 1 << 20];
@@ -388,7 +257,7 @@ fn a_greedy_client_starves_nobody() {
         }
         while start.elapsed() < Duration::from_secs(2) {
             let asked = Instant::now();
-            setup.ask("version\r\n", "VERSION 1.6.45\r\n");
+            setup.ask("mn\r\n", "MN\r\n");
             waits.push(asked.elapsed());
         }
     });
@@ -413,7 +282,7 @@ fn a_flood_without_answers_is_counted_exactly() {
 
 #[test]
 fn noreply_is_silent_even_about_errors() {
-    let mut server = Server::start(&["-F", "-m", "2", "-M", "-I", "1m"]);
+    let server = Server::start(&["-F", "-m", "2", "-M", "-I", "1m"]);
     let large = "x".repeat(2 << 20);
     for request in [
         "set k 0 0 1 noreply\r\nx\r\n",
@@ -432,47 +301,16 @@ fn noreply_is_silent_even_about_errors() {
         "flush_all noreply\r\n",
         "flush_all 0 noreply\r\n",
         "verbosity 0 noreply\r\n",
-        "set k 0 0 x noreply\r\n",
         "cache_memlimit 1 noreply\r\n",
         &format!("set k 0 0 {} noreply\r\n{large}\r\n", large.len()),
         "ms none 1 q MS\r\nx\r\n",
         "mg nothing v q\r\n",
-        "md none2 q x\r\n",
     ] {
         let mut client = server.connect();
         let shown = &request[..request.len().min(60)];
         let answer = client.ask_until(format!("{request}mn\r\n"), "MN\r\n");
-        if !["set k 0 0 x", "md none2"].iter().any(|known| request.starts_with(known)) {
-            assert_eq!(answer, "MN\r\n", "{shown:?}");
-        }
+        assert_eq!(answer, "MN\r\n", "{shown:?}");
     }
-    server.until("it lives", |_| true);
-}
-
-#[test]
-fn a_value_there_is_no_memory_to_read_is_refused_in_order() {
-    let server = Server::start(&["-m", "2", "-t", "1"]);
-    let mut first = server.connect();
-    first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
-    first.ask("set kept 0 0 3\r\nold\r\n", "STORED\r\n");
-    let promises: Vec<Client> = (0..2)
-        .map(|_| {
-            let mut client = server.connect();
-            client.ask("mn\r\nset p 0 0 1000000\r\nabc", "MN\r\n");
-            client
-        })
-        .collect();
-    let value = "v".repeat(500_000);
-    let refused = "SERVER_ERROR out of memory storing object\r\n";
-    first.ask(format!("set k 0 0 500000\r\n{value}\r\nmn\r\n"), &format!("{refused}MN\r\n"));
-    first.ask("get k\r\n", "END\r\n");
-    first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
-    first.ask(format!("set k 0 0 500000 noreply\r\n{value}\r\nmn\r\n"), "MN\r\n");
-    first.ask("get k\r\n", "END\r\n");
-    first.ask(format!("append kept 0 0 500000\r\n{value}\r\n"), refused);
-    first.ask("get kept\r\n", "VALUE kept 0 3\r\nold\r\nEND\r\n");
-    assert_eq!(first.stat("store_no_memory"), 3);
-    drop(promises);
 }
 
 #[test]
@@ -483,7 +321,7 @@ fn who_stops_sending_still_hears_all_answers() {
     client.send("incr k 1\r\n".repeat(50_000));
     client.stream.shutdown(Shutdown::Write).expect("it is open");
     let answers = client.closed();
-    let expected: String = (1..=50_000).map(|count| format!("{count}\r\n")).collect();
+    let expected: String =
+        (1..=50_000).map(|count| format!("{count}\r\n")).collect::<Vec<_>>().concat();
     assert!(answers == expected, "{} of {} bytes came", answers.len(), expected.len());
-    let _ = PATIENCE;
 }

@@ -15,6 +15,7 @@
 //! ! flags: -A             command line the server needs, `{auth}` stands for a file with `user:pass`
 //! ! alone: reason         wants a server of its own, though it needs no flags
 //! ! not oracle: reason    not asked of a real memcached
+//! ! not live: reason      played by the core alone: its answers move with the clock
 //! ! only whole: reason    not fed byte by byte
 //! ! no fence: reason      the connection is of no use at the end
 //! ```
@@ -35,6 +36,7 @@ pub(crate) struct Conversation {
     pub(crate) flags: Vec<String>,
     pub(crate) alone: bool,
     pub(crate) not_oracle: bool,
+    pub(crate) not_live: bool,
     pub(crate) only_whole: bool,
     pub(crate) no_fence: bool,
     pub(crate) steps: Vec<Step>,
@@ -180,6 +182,7 @@ impl Conversation {
             "flags" => self.flags = value.split_whitespace().map(str::to_owned).collect(),
             "alone" => self.alone = true,
             "not oracle" => self.not_oracle = true,
+            "not live" => self.not_live = true,
             "only whole" => self.only_whole = true,
             "no fence" => self.no_fence = true,
             _ => return Err(format!("no such mark: ! {name}")),

@@ -11,6 +11,8 @@ pub mod config;
 mod connection;
 mod connections;
 pub mod counters;
+mod limiting;
+pub mod limits;
 mod listener;
 pub mod net;
 mod prefixes;

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     match Config::from_env_args() {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
-        Ok(Startup::Serve(config)) => serve(*config),
+        Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }
 }
@@ -35,8 +35,8 @@ fn check(config: &Config) -> ExitCode {
     }
 }
 
-fn serve(config: Config) -> ExitCode {
-    let set_verbosity = match start_log(&config) {
+fn serve(config: &Config) -> ExitCode {
+    let set_verbosity = match start_log(config) {
         Ok(set_verbosity) => set_verbosity,
         Err(error) => return fail(&error, 1),
     };
@@ -59,7 +59,7 @@ fn serve(config: Config) -> ExitCode {
 /// What has to happen to the process, in the one order that works: fork while there is one
 /// thread, bind while there are privileges, lock memory and write the pidfile as who we will be.
 fn prepare_and_run(
-    config: Config,
+    config: &Config,
     set_verbosity: impl Fn(u32) + Send + Sync + 'static,
 ) -> anyhow::Result<()> {
     if config.coredumps {
@@ -67,13 +67,13 @@ fn prepare_and_run(
     }
     process::raise_descriptor_limit(config.connections_max)?;
     if config.daemon {
-        process::daemonize(&config)?;
+        process::daemonize(config)?;
     }
     let server = Server::bind(config.clone(), set_verbosity)?;
     if config.lock_memory {
         process::lock_memory();
     }
-    process::drop_privileges(&config)?;
+    process::drop_privileges(config)?;
     let _pidfile = config.pidfile.as_deref().map(Pidfile::create).transpose()?;
     tracing::info!(
         target: LIFE,

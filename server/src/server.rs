@@ -223,7 +223,11 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
     let mut lines = String::new();
     for address in addresses {
         let family = if address.is_ipv4() { "INET" } else { "INET6" };
-        lines += &format!("TCP {family}: {}\n", address.port());
+        lines.push_str("TCP ");
+        lines.push_str(family);
+        lines.push_str(": ");
+        lines.push_str(&address.port().to_string());
+        lines.push('\n');
     }
     let part = path.with_extension("lck");
     std::fs::write(&part, lines)?;

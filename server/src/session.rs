@@ -223,13 +223,17 @@ impl Session {
         }
         match request {
             Request::Command { command, form } => {
-                round.command(command, form, hash, out);
+                match &command.operation {
+                    Operation::Native(native) => round.native(command, native, form, hash, out),
+                    _ => round.command(command, form, hash, out),
+                }
                 Answer::Given
             }
             Request::Retrieve { keys, with_cas, touch } => {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch, hash };
                 self.retrieve(round, retrieval, out)
             }
+            // It takes from bound keys, and no limit is bound to a key yet.
             Request::TakeMany { quiet, .. } => {
                 if !quiet {
                     line(out, "NOT_FOUND");
@@ -379,7 +383,7 @@ impl Round<'_> {
         let meta = matches!(form, Form::Meta { .. });
         self.counters.cmd_meta.add(u64::from(meta));
         self.service.shards().apply(self.now, hash, command, |outcome| {
-            self.note(command, &outcome);
+            self.note(command, &outcome, meta);
             match (&command.operation, &outcome) {
                 (Operation::Inspect, Outcome::Hit(item)) => {
                     let key = command.key.as_bytes();
@@ -393,7 +397,7 @@ impl Round<'_> {
 
     fn retrieve(&self, command: &Command<'_>, hash: u64, with_cas: bool, out: &mut Vec<u8>) {
         self.service.shards().apply(self.now, hash, command, |outcome| {
-            self.note(command, &outcome);
+            self.note(command, &outcome, false);
             if let Outcome::Hit(item) = &outcome {
                 encode_hit(out, command.key.as_bytes(), item, with_cas);
             }
@@ -401,12 +405,13 @@ impl Round<'_> {
     }
 
     /// Counts a command as memcached's `stats` does (MEMCACHED.md, section 6).
-    fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>) {
+    fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>, meta: bool) {
         let counters = self.counters;
         let hit = !matches!(outcome, Outcome::Miss | Outcome::Vivified(_) | Outcome::NotFound);
         let vivified = matches!(outcome, Outcome::Vivified(_));
         match &command.operation {
-            Operation::Get(get) if get.touch.is_some() && !vivified => {
+            // A miss of `mg` with `T` counts as one of `mg`, as in memcached.
+            Operation::Get(get) if get.touch.is_some() && (hit || !meta) => {
                 counters.cmd_touch.add(1);
                 if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);
             }
@@ -439,12 +444,12 @@ impl Round<'_> {
                     }
                 }
             }
-            // The item stays, and stale: no deletion.
-            Operation::Delete(delete) if delete.stale && hit && *outcome != Outcome::Exists => {}
-            Operation::Delete(_) => {
-                let hit = matches!(outcome, Outcome::Deleted);
-                if hit { &counters.delete_hits } else { &counters.delete_misses }.add(1);
-            }
+            Operation::Delete(delete) => match outcome {
+                // The item stays.
+                Outcome::Deleted if delete.stale || delete.drop_value => {}
+                Outcome::Deleted => counters.delete_hits.add(1),
+                _ => counters.delete_misses.add(1),
+            },
             Operation::Touch(_) => {
                 counters.cmd_touch.add(1);
                 if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);

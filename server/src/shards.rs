@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crossbeam::utils::CachePadded;
-use engine::{Budget, Engine, KeyHasher, Losses, Now, Options, Record};
+use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Record};
 use parking_lot::Mutex;
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
@@ -154,20 +154,7 @@ impl Shards {
             Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
             _ => 0,
         };
-        let mut freed = self.may_evict;
-        while freed {
-            freed = false;
-            for step in 1..=self.shards.len() {
-                let mut engine = self.shards[(home + step) % self.shards.len()].lock();
-                for _ in 0..EVICTIONS_PER_TURN {
-                    freed |= engine.evict(now);
-                }
-                // An empty shard gives nothing, and what is stored may need more than its `bytes`:
-                // go on to one that gives.
-                if freed && !self.budget.lacks(bytes) {
-                    break;
-                }
-            }
+        while self.make_room(now, home, bytes) {
             match self.shards[home].lock().apply(now, hash, command) {
                 Outcome::OutOfMemory => {}
                 outcome => return reply(outcome),
@@ -175,6 +162,45 @@ impl Shards {
         }
         self.shards[home].lock().give_up(hash, command);
         reply(Outcome::OutOfMemory)
+    }
+
+    /// Runs `change` on the shard of `hash` while it is locked. When it answers `None`, for want of
+    /// room, other shards make some and it runs again; `None` is the answer when nothing helps.
+    pub fn with_room<T>(
+        &self,
+        now: Now,
+        hash: u64,
+        mut change: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Option<T> {
+        let home = self.shard(hash);
+        loop {
+            if let Some(done) = change(&mut self.shards[home].lock()) {
+                return Some(done);
+            }
+            if !self.make_room(now, home, 0) {
+                return None;
+            }
+        }
+    }
+
+    /// Evicts by turns in all shards, `home` last, until `bytes` fit; false when nothing may go.
+    fn make_room(&self, now: Now, home: usize, bytes: usize) -> bool {
+        let mut freed = false;
+        if !self.may_evict {
+            return freed;
+        }
+        for step in 1..=self.shards.len() {
+            let mut engine = self.shards[(home + step) % self.shards.len()].lock();
+            for _ in 0..EVICTIONS_PER_TURN {
+                freed |= engine.evict(now);
+            }
+            // An empty shard gives nothing, and what is stored may need more than its `bytes`: go
+            // on to one that gives.
+            if freed && !self.budget.lacks(bytes) {
+                break;
+            }
+        }
+        freed
     }
 
     /// `flush_all`, at once or after `delay`.
@@ -233,6 +259,23 @@ impl Shards {
                 return;
             }
         }
+    }
+
+    /// Shows the state of every limit to `visit`, shard by shard, until it answers false.
+    pub fn visit_limits(&self, now: Now, mut visit: impl FnMut(&LimitRecord<'_>) -> bool) {
+        for shard in &self.shards {
+            let engine = shard.lock();
+            if !engine.limit_records(now).all(|record| visit(&record)) {
+                return;
+            }
+        }
+    }
+
+    /// Puts a saved state back, its instants `shift` nanoseconds later; false when there is no room.
+    #[must_use]
+    pub fn restore_limit(&self, now: Now, record: &LimitRecord<'_>, shift: i128) -> bool {
+        let hash = self.hasher.hash(record.key);
+        self.shards[self.shard(hash)].lock().restore_limit(now, hash, record, shift)
     }
 
     /// Puts a saved item back; false when there is no room for it.

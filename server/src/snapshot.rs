@@ -1,9 +1,11 @@
 //! The snapshot file (`-e`): all items written on the way out and read on the way in.
 //!
 //! ```text
-//! "TOLLGATE SNAPSHOT 1\n" | saved at, Unix ms u64 | record … | 0xFF | count u64 | CRC-32 u32
+//! "TOLLGATE SNAPSHOT 2\n" | saved at: Unix ms u64, monotonic ns u64 | record …
+//!         | 0xFF | count u64 | CRC-32 u32
 //! record: marks u8 | key length u8 | key | client flags u32 | cas u64 | left ms u64 (MAX: never)
 //!         | number u64, or value length u32 and value
+//! value of a limit's state: policy length u8 | policy token | the state
 //! ```
 //!
 //! All integers little-endian; the sum is over everything before it. Not here: when to save.
@@ -12,17 +14,18 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use engine::{Now, Record};
-use protocol::{KEY_BYTES_MAX, Value};
+use engine::{LimitRecord, Now, Record};
+use protocol::{KEY_BYTES_MAX, Policy, Value};
 
 use crate::shards::Shards;
 
-const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 1\n";
+const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 2\n";
 const END: u8 = 0xFF;
 const STALE: u8 = 1;
 const WON: u8 = 2;
 const BASE64: u8 = 4;
 const NUMBER: u8 = 8;
+const LIMIT: u8 = 16;
 const NEVER: u64 = u64::MAX;
 
 /// Why a snapshot could not be read.
@@ -107,11 +110,20 @@ fn write_file(shards: &Shards, now: Now, part: &Path) -> io::Result<u64> {
     let mut file = Summed::new(BufWriter::with_capacity(1 << 20, File::create(part)?));
     file.put(MAGIC)?;
     file.put(&now.unix_ms.to_le_bytes())?;
+    file.put(&now.mono.0.to_le_bytes())?;
     let mut count = 0_u64;
     let mut result = Ok(());
     shards.visit(now, |record| {
-        result = write_record(&mut file, record);
+        result = write_record(&mut file, 0, record);
         count += 1;
+        result.is_ok()
+    });
+    let mut value = Vec::new();
+    shards.visit_limits(now, |record| {
+        if result.is_ok() {
+            result = write_limit(&mut file, record, &mut value);
+            count += 1;
+        }
         result.is_ok()
     });
     result?;
@@ -124,10 +136,35 @@ fn write_file(shards: &Shards, now: Now, part: &Path) -> io::Result<u64> {
     Ok(count)
 }
 
-fn write_record(file: &mut Summed<impl Write>, record: &Record<'_>) -> io::Result<()> {
+fn write_limit(
+    file: &mut Summed<impl Write>,
+    record: &LimitRecord<'_>,
+    value: &mut Vec<u8>,
+) -> io::Result<()> {
+    let policy = record.policy.to_string();
+    value.clear();
+    // A policy token is at most 250 bytes.
+    value.push(policy.len() as u8);
+    value.extend_from_slice(policy.as_bytes());
+    value.extend_from_slice(record.body);
+    let record = Record {
+        key: record.key,
+        value: Value::Bytes(value),
+        client_flags: record.client_flags,
+        cas: record.cas,
+        left_ms: Some(record.left_ms),
+        stale: false,
+        won: false,
+        base64: false,
+    };
+    write_record(file, LIMIT, &record)
+}
+
+fn write_record(file: &mut Summed<impl Write>, kind: u8, record: &Record<'_>) -> io::Result<()> {
     let mark = |on: bool, bit: u8| if on { bit } else { 0 };
     let is_number = matches!(record.value, Value::Number(_));
-    let marks = mark(record.stale, STALE)
+    let marks = kind
+        | mark(record.stale, STALE)
         | mark(record.won, WON)
         | mark(record.base64, BASE64)
         | mark(is_number, NUMBER);
@@ -177,7 +214,12 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapshot
             return Err(damaged("not a snapshot of this version"));
         }
         let saved_ms = u64::from_le_bytes(file.take().map_err(told)?);
+        let saved_mono = u64::from_le_bytes(file.take().map_err(told)?);
         let away_ms = now.unix_ms.saturating_sub(saved_ms);
+        // Instants of a state are of the clock of the process that is gone.
+        let shift =
+            i128::from(now.mono.0) - i128::from(saved_mono) - i128::from(away_ms) * 1_000_000;
+        let elsewhen = Elsewhen { now, away_ms, shift };
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let mut count = 0_u64;
         while let Some(saved) =
@@ -188,7 +230,7 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapshot
         {
             count += 1;
             if !dry {
-                restore(shards, now, away_ms, saved, &mut restored);
+                restore(shards, elsewhen, saved, &mut restored);
             }
         }
         let told_count = u64::from_le_bytes(file.take().map_err(told)?);
@@ -202,13 +244,25 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapshot
     Ok(restored)
 }
 
-fn restore(
-    shards: &Shards,
+/// How the times of another process become ours.
+#[derive(Clone, Copy)]
+struct Elsewhen {
     now: Now,
+    /// How long nobody served.
     away_ms: u64,
-    mut record: Record<'_>,
-    restored: &mut Restored,
-) {
+    /// How much later an instant is on our clock, in nanoseconds.
+    shift: i128,
+}
+
+/// A record as it was read, and whether it is the state of a limit.
+struct Saved<'a> {
+    record: Record<'a>,
+    is_limit: bool,
+}
+
+fn restore(shards: &Shards, elsewhen: Elsewhen, saved: Saved<'_>, restored: &mut Restored) {
+    let Elsewhen { now, away_ms, shift } = elsewhen;
+    let Saved { mut record, is_limit } = saved;
     if let Some(left_ms) = record.left_ms {
         if left_ms <= away_ms {
             restored.expired += 1;
@@ -216,24 +270,44 @@ fn restore(
         }
         record.left_ms = Some(left_ms - away_ms);
     }
-    if shards.restore(now, &record) {
+    let stored = if is_limit {
+        limit_of(&record).is_some_and(|record| shards.restore_limit(now, &record, shift))
+    } else {
+        shards.restore(now, &record)
+    };
+    if stored {
         restored.items += 1;
     } else {
         restored.refused += 1;
     }
 }
 
+/// The state in a record; `None` when its policy is none that this version knows.
+fn limit_of<'a>(record: &Record<'a>) -> Option<LimitRecord<'a>> {
+    let Value::Bytes(value) = record.value else { return None };
+    let (length, rest) = value.split_first()?;
+    let (policy, body) = rest.split_at_checked(usize::from(*length))?;
+    Some(LimitRecord {
+        key: record.key,
+        client_flags: record.client_flags,
+        cas: record.cas,
+        left_ms: record.left_ms.unwrap_or(0),
+        policy: Policy::parse(policy).ok()?,
+        body,
+    })
+}
+
 fn read_record<'a>(
     file: &mut Summed<impl Read>,
     key: &'a mut Vec<u8>,
     value: &'a mut Vec<u8>,
-) -> io::Result<Option<Record<'a>>> {
+) -> io::Result<Option<Saved<'a>>> {
     let [marks] = file.take()?;
     if marks == END {
         return Ok(None);
     }
     let [key_bytes] = file.take()?;
-    if key_bytes == 0 || usize::from(key_bytes) > KEY_BYTES_MAX || marks > 15 {
+    if key_bytes == 0 || usize::from(key_bytes) > KEY_BYTES_MAX || marks > 31 {
         return Err(io::ErrorKind::InvalidData.into());
     }
     file.take_into(key, usize::from(key_bytes))?;
@@ -250,7 +324,7 @@ fn read_record<'a>(
     } else {
         Value::Number(u64::from_le_bytes(file.take()?))
     };
-    Ok(Some(Record {
+    let record = Record {
         key,
         value,
         client_flags,
@@ -259,5 +333,6 @@ fn read_record<'a>(
         stale: marks & STALE != 0,
         won: marks & WON != 0,
         base64: marks & BASE64 != 0,
-    }))
+    };
+    Ok(Some(Saved { record, is_limit: marks & LIMIT != 0 }))
 }

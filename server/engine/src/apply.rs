@@ -12,6 +12,7 @@ use protocol::{
 
 use crate::arena::Slot;
 use crate::item::{Content, Figures, Item, Mark};
+use crate::limited::LimitParts;
 use crate::record::Record;
 use crate::store::{Budget, KeyHasher, Losses, Store};
 use crate::time::{Deadline, Now};
@@ -42,7 +43,8 @@ const OWN_CAS_MAX: u64 = u64::MAX / 2;
 
 /// One shard: a store and the rules for changing it.
 pub struct Engine {
-    store: Store,
+    pub(crate) store: Store,
+    pub(crate) limits: LimitParts,
     options: Options,
     last_cas: u64,
     /// A `flush_all` that is still to come.
@@ -56,6 +58,7 @@ impl Engine {
     pub fn new(hasher: KeyHasher, budget: Arc<Budget>, options: Options) -> Self {
         Self {
             store: Store::new(hasher, budget, options.may_evict),
+            limits: LimitParts::default(),
             options,
             last_cas: options.shard,
             flush: Deadline::NEVER,
@@ -77,6 +80,10 @@ impl Engine {
             self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
             slot = None;
         }
+        if slot.is_some_and(Slot::is_second) {
+            // The state of a limit: it remembers its policy, and the plain verbs act on it.
+            return self.apply_bound(now, hash, None, command);
+        }
         let at = At { now, hash, key, slot };
         match &command.operation {
             Operation::Arithmetic(arithmetic) => self.count(at, arithmetic),
@@ -92,7 +99,8 @@ impl Engine {
                 self.give_up(hash, command);
                 Outcome::TooLarge
             }
-            Operation::Native(_) => Outcome::NotFound,
+            // Native verbs have ways of their own into the engine.
+            Operation::Native(_) => Outcome::NotAllowed,
         }
     }
 
@@ -204,24 +212,36 @@ impl Engine {
     pub fn records(&self, now: Now) -> impl Iterator<Item = Record<'_>> {
         self.store
             .items()
-            .filter(move |item| !item.deadline().is_past(now))
+            .filter(move |item| !item.deadline().is_past(now) && item.state().is_none())
             .map(move |item| Record::of(item, now))
     }
 
     /// Puts a record back; false when there is no room. An item of that key is overwritten.
     pub fn restore(&mut self, now: Now, hash: u64, record: &Record<'_>) -> bool {
         let old = self.store.find(hash, record.key);
-        // Records of another number of shards may carry cas uniques of any shard: go past them.
-        if self.last_cas < record.cas && record.cas <= OWN_CAS_MAX {
-            let behind = (record.cas - self.last_cas).div_ceil(self.options.shards);
-            self.last_cas += behind * self.options.shards;
-        }
+        self.raise_cas(record.cas);
         let figures = record.figures(now);
         let content = Content::Value(record.value);
         self.store.write(now, hash, record.key, old, figures, content).is_ok()
     }
 
-    fn next_cas(&mut self, explicit: Option<u64>) -> u64 {
+    /// Goes past a cas unique of another process: with another number of shards it may be of any.
+    pub(crate) fn raise_cas(&mut self, cas: u64) {
+        if self.last_cas < cas && cas <= OWN_CAS_MAX {
+            let behind = (cas - self.last_cas).div_ceil(self.options.shards);
+            self.last_cas += behind * self.options.shards;
+        }
+    }
+
+    /// Where and when a command applies: finds the item, and removes it if it is past its deadline.
+    pub(crate) fn at<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> At<'k> {
+        self.flush_if_due(now);
+        let slot = self.store.find(hash, key);
+        let slot = slot.filter(|slot| !self.store.expire_if_past(now, hash, *slot));
+        At { now, hash, key, slot }
+    }
+
+    pub(crate) fn next_cas(&mut self, explicit: Option<u64>) -> u64 {
         if !self.options.cas {
             return 0;
         }
@@ -434,12 +454,12 @@ impl Engine {
 
 /// Where and when a command applies.
 #[derive(Clone, Copy)]
-struct At<'a> {
-    now: Now,
-    hash: u64,
-    key: &'a [u8],
+pub(crate) struct At<'a> {
+    pub(crate) now: Now,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
     /// The item of the key, if it is there and not past its deadline.
-    slot: Option<Slot>,
+    pub(crate) slot: Option<Slot>,
 }
 
 fn counted(outcome: Outcome<'_>) -> Outcome<'_> {

@@ -20,15 +20,22 @@
 
 mod apply;
 mod arena;
+mod bound;
+mod incrx;
 mod index;
 mod item;
 pub mod limit;
+mod limited;
+mod policies;
 mod prefetch;
 mod record;
+mod repeats;
 mod store;
 mod time;
 
 pub use apply::{Engine, Options};
+pub use limited::{Facts, HOLDS_MAX, LimitRecord, Limited, SetUsed, Take};
 pub use record::Record;
+pub use repeats::RepeatedAnswer;
 pub use store::{Budget, KeyHasher, Losses};
 pub use time::{Nanos, Now};

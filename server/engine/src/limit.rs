@@ -7,8 +7,35 @@
 //! A state is empty for a key never seen, and an idle state (bucket full, window empty) means the
 //! same as an empty one: that is how memory is bounded.
 
+mod bucket;
+mod warm;
+
+mod gcra;
+mod leaky;
+mod tat;
+mod wide;
+
+mod fixed;
+mod sliding;
+
+mod log;
+
+mod concurrency;
+mod tally;
+
+use protocol::{Algorithm, COUNT_MAX, Policy};
+
+use self::bucket::Bucket;
+use self::concurrency::Concurrency;
+use self::fixed::Fixed;
+use self::gcra::Gcra;
+use self::leaky::Leaky;
+use self::log::Log;
+use self::sliding::Sliding;
+use crate::time::Now;
+
 /// What a caller wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ask {
     /// Units, 0 to [`protocol::COUNT_MAX`].
     pub cost: u64,
@@ -46,16 +73,17 @@ pub struct Decision {
     pub verdict: Verdict,
     /// The limit: capacity, units per window, most holders.
     pub limit: u64,
-    /// Units left to take at this instant, rounded down; 0 while something is owed.
+    /// Units left to take at this instant, rounded down, debt not among them; 0 while something is
+    /// owed, or while a queue is longer than the wait.
     pub remaining: u64,
-    /// Usage after the decision, rounded up: `limit − remaining` for a bucket, the weighted count
+    /// Usage after the decision (on a peek: as it is), rounded up: `limit − remaining` for a bucket, the weighted count
     /// of a window, the level, the holders. Above `limit` only where something is owed or `over`
     /// counted refused attempts.
     pub used: u64,
-    /// Units taken.
+    /// Units taken; on a peek, those that a take would be granted.
     pub granted: u64,
-    /// Deny: nanoseconds until the same cost passes if nobody else calls, `None` for never. Wait:
-    /// nanoseconds to wait before going on. Otherwise 0.
+    /// Deny: nanoseconds until the same cost passes if nobody else calls, `None` for never. Part: the
+    /// same for the rest of the cost. Wait: nanoseconds to wait before going on. Allow: 0.
     pub retry: Option<u64>,
     /// Nanoseconds until the state is idle if nobody else calls.
     pub reset: u64,
@@ -64,3 +92,168 @@ pub struct Decision {
     /// The lease of a hold (`concurrency`).
     pub lease: Option<u64>,
 }
+
+impl Decision {
+    /// The answer of a policy that keeps nothing.
+    fn without_state(limit: u64, ask: &Ask) -> Self {
+        let passes = limit > 0;
+        Self {
+            verdict: if passes { Verdict::Allow } else { Verdict::Deny },
+            limit,
+            remaining: limit,
+            used: 0,
+            granted: if passes { ask.cost } else { 0 },
+            retry: passes.then_some(0),
+            reset: 0,
+            changed: false,
+            lease: None,
+        }
+    }
+}
+
+/// The limiter of a policy.
+enum Limiter {
+    Bucket(Bucket),
+    Gcra(Gcra),
+    Leaky(Leaky),
+    Fixed(Fixed),
+    Sliding(Sliding),
+    Log(Log),
+    Concurrency(Concurrency),
+}
+
+/// Does the same with any limiter.
+macro_rules! with {
+    ($limiter:expr, $each:ident => $do:expr) => {
+        match $limiter {
+            Limiter::Bucket($each) => $do,
+            Limiter::Gcra($each) => $do,
+            Limiter::Leaky($each) => $do,
+            Limiter::Fixed($each) => $do,
+            Limiter::Sliding($each) => $do,
+            Limiter::Log($each) => $do,
+            Limiter::Concurrency($each) => $do,
+        }
+    };
+}
+
+impl Limiter {
+    /// The one match over algorithms; `None` where nothing is kept.
+    #[inline]
+    fn of(policy: &Policy) -> Option<Self> {
+        Some(match policy.algorithm {
+            Algorithm::Unlimited | Algorithm::Block => return None,
+            Algorithm::Bucket { rate, capacity, init, debt, warm, interval } => {
+                Self::Bucket(Bucket { rate, capacity, init, debt, warm, interval })
+            }
+            Algorithm::Gcra { rate, burst } => Self::Gcra(Gcra { rate, burst }),
+            Algorithm::Leaky { rate, capacity, wait } => {
+                Self::Leaky(Leaky { rate, capacity, wait })
+            }
+            Algorithm::Fixed { count, window } => Self::Fixed(Fixed { count, window }),
+            Algorithm::Sliding { rate, slices, oldest } => {
+                Self::Sliding(Sliding { rate, slices, oldest })
+            }
+            Algorithm::Log { rate, entries } => Self::Log(Log { rate, entries }),
+            Algorithm::Concurrency { max, hold } => Self::Concurrency(Concurrency { max, hold }),
+        })
+    }
+
+    /// The usage of a window; `None` for what is no window.
+    fn window_used(&self, state: &[u8], now: Now) -> Option<u64> {
+        match self {
+            Self::Fixed(fixed) => Some(fixed.used(state, now)),
+            Self::Sliding(sliding) => Some(sliding.used(state, now)),
+            Self::Log(log) => Some(log.used(state, now)),
+            Self::Bucket(_) | Self::Gcra(_) | Self::Leaky(_) | Self::Concurrency(_) => None,
+        }
+    }
+}
+
+/// Decides, and keeps the decision unless it is a peek.
+pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+    match Limiter::of(policy) {
+        Some(limiter) => with!(limiter, limiter => limiter.take(state, now, ask)),
+        None if policy.algorithm == Algorithm::Block => Decision::without_state(0, ask),
+        None => Decision::without_state(COUNT_MAX, ask),
+    }
+}
+
+/// Gives units back; usage ends at 0.
+pub fn put_back(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
+    if let Some(limiter) = Limiter::of(policy) {
+        with!(limiter, limiter => limiter.put_back(state, now, units));
+    }
+}
+
+/// Sets the usage, at most to the limit.
+pub fn set_used(policy: &Policy, state: &mut Vec<u8>, now: Now, used: u64) {
+    if let Some(limiter) = Limiter::of(policy) {
+        with!(limiter, limiter => limiter.set_used(state, now, used));
+    }
+}
+
+/// Goes on under `new` with a state written under `old`.
+///
+/// The same algorithm: the new parameters hold at once, as each says. Among windows (fixed, sliding,
+/// log) the usage stays. Otherwise the key begins anew.
+pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
+    if old.algorithm == new.algorithm {
+        return;
+    }
+    let (Some(old), Some(new)) = (Limiter::of(old), Limiter::of(new)) else {
+        return state.clear();
+    };
+    match (&old, &new) {
+        (Limiter::Bucket(old), Limiter::Bucket(new)) => new.adopt(old, state, now),
+        (Limiter::Gcra(old), Limiter::Gcra(new)) => new.adopt(old, state, now),
+        (Limiter::Leaky(old), Limiter::Leaky(new)) => new.adopt(old, state, now),
+        (Limiter::Fixed(old), Limiter::Fixed(new)) => new.adopt(old, state, now),
+        (Limiter::Sliding(old), Limiter::Sliding(new)) => new.adopt(old, state, now),
+        (Limiter::Log(old), Limiter::Log(new)) => new.adopt(old, state, now),
+        (Limiter::Concurrency(old), Limiter::Concurrency(new)) => new.adopt(old, state, now),
+        (old, new) => {
+            let used = old.window_used(state, now);
+            state.clear();
+            if let (Some(used @ 1..), Some(_)) = (used, new.window_used(state, now)) {
+                with!(new, new => new.set_used(state, now, used));
+            }
+        }
+    }
+}
+
+/// Moves every instant in a state by so many nanoseconds, saturating: for a state that was written
+/// when the monotonic clock had another origin.
+pub fn shift(policy: &Policy, state: &mut Vec<u8>, by: i128) {
+    match Limiter::of(policy) {
+        None => state.clear(),
+        Some(Limiter::Bucket(bucket)) => bucket.shift(state, by),
+        Some(Limiter::Gcra(gcra)) => gcra.shift(state, by),
+        Some(Limiter::Leaky(leaky)) => leaky.shift(state, by),
+        Some(Limiter::Fixed(_)) => Fixed::shift(state, by),
+        Some(Limiter::Sliding(_)) => Sliding::shift(state, by),
+        Some(Limiter::Log(_)) => Log::shift(state, by),
+        Some(Limiter::Concurrency(_)) => Concurrency::shift(state, by),
+    }
+}
+
+/// Ends a hold; false where the policy has none of that lease.
+pub fn settle(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64) -> bool {
+    match Limiter::of(policy) {
+        Some(Limiter::Concurrency(concurrency)) => concurrency.settle(state, now, lease),
+        _ => false,
+    }
+}
+
+/// Lets a hold end so many nanoseconds from now; false where the policy has none of that lease.
+pub fn renew(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64, until_after: u64) -> bool {
+    match Limiter::of(policy) {
+        Some(Limiter::Concurrency(concurrency)) => {
+            concurrency.renew(state, now, lease, until_after)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

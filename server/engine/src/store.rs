@@ -198,11 +198,6 @@ impl Store {
         self.accounted_bytes = allocated;
     }
 
-    /// How many of the items are states of limits.
-    pub(crate) fn states(&self) -> usize {
-        self.states.len()
-    }
-
     fn arena(&self, slot: Slot) -> &Arena {
         if slot.is_second() { &self.states } else { &self.plain }
     }

@@ -72,33 +72,91 @@ impl Networks {
 
 /// Where ranges start, ascending, and which network holds there.
 fn ranges(mut networks: Vec<(Network, u32)>) -> Vec<(u128, u32)> {
+    // A network comes before those inside it.
     networks.sort_by_key(|(network, _)| (number(network.address), network.bits));
-    let mut ranges = Vec::<(u128, u32)>::with_capacity(2 * networks.len());
-    let mut emit = |start: u128, value: u32| match ranges.last_mut() {
-        Some(last) if last.0 == start => last.1 = value,
-        _ => ranges.push((start, value)),
-    };
-    // The networks around the current place, largest first: the last address and the number.
-    let mut around = Vec::<(u128, u32)>::new();
-    let mut leave = |around: &mut Vec<(u128, u32)>, before: Option<u128>| {
-        while let Some((end, _)) = around.last().copied()
-            && before.is_none_or(|before| end < before)
-        {
-            around.pop();
-            let outer = around.last().map_or(NONE, |(_, value)| *value);
-            if let Some(next) = end.checked_add(1) {
-                emit(next, outer);
-            }
-        }
-        before
-    };
-    let mut starts = Vec::new();
+    let mut ranges = Ranges::default();
     for (network, value) in networks {
         let start = number(network.address);
-        leave(&mut around, Some(start));
-        around.push((start | network.tail(), value));
-        starts.push((start, value));
+        ranges.leave(|end| end < start);
+        ranges.emit(start, value);
+        ranges.around.push((start | network.tail(), value));
     }
-    leave(&mut around, None);
-    ranges
+    ranges.leave(|_| true);
+    ranges.starts
+}
+
+#[derive(Default)]
+struct Ranges {
+    starts: Vec<(u128, u32)>,
+    /// The networks around the current place, largest first: the last address and the number.
+    around: Vec<(u128, u32)>,
+}
+
+impl Ranges {
+    fn emit(&mut self, start: u128, value: u32) {
+        match self.starts.last_mut() {
+            Some(last) if last.0 == start => last.1 = value,
+            _ => self.starts.push((start, value)),
+        }
+    }
+
+    /// Leaves the innermost networks while their last address is `behind`.
+    fn leave(&mut self, behind: impl Fn(u128) -> bool) {
+        while let Some((end, _)) = self.around.pop_if(|(end, _)| behind(*end)) {
+            let outer = self.around.last().map_or(NONE, |(_, value)| *value);
+            if let Some(next) = end.checked_add(1) {
+                self.emit(next, outer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn networks(texts: &[&str]) -> Networks {
+        let parse = |text: &&str| Network::parse(text).expect("a network");
+        Networks::new(&texts.iter().map(parse).zip(0..).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_smallest_network_around_an_address_is_found() {
+        let texts = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "255.0.0.0/8", "10.255.0.0/16"];
+        let networks = networks(&[&texts[..], &["2001:db8::/32", "2001:db8:1::/48"]].concat());
+        for (address, expected) in [
+            ("9.255.255.255", None),
+            ("10.0.0.0", Some(0)),
+            ("10.1.0.0", Some(1)),
+            ("10.1.2.3", Some(2)),
+            ("10.1.2.4", Some(1)),
+            ("10.2.0.0", Some(0)),
+            ("10.255.255.255", Some(4)),
+            ("11.0.0.0", None),
+            ("255.255.255.255", Some(3)),
+            ("::ffff:10.1.2.3", Some(2)),
+            ("2001:db8::1", Some(5)),
+            ("2001:db8:1::1", Some(6)),
+            ("2001:db9::", None),
+            ("::a:0:0", None),
+        ] {
+            assert_eq!(networks.find(address.parse().expect(address)), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_network_of_no_bits_holds_every_address_of_its_family() {
+        let networks = networks(&["0.0.0.0/0", "::/0"]);
+        assert_eq!(networks.find("255.255.255.255".parse().expect("v4")), Some(0));
+        assert_eq!(networks.find("ffff::ffff".parse().expect("v6")), Some(1));
+    }
+
+    #[test]
+    fn what_is_a_network() {
+        for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/129", "a/8", "::/+1", "::/"] {
+            assert_eq!(Network::parse(text), None, "{text}");
+        }
+        assert!(Network::parse("10.0.0.0/8").is_some_and(Network::is_whole));
+        assert!(Network::parse("10.0.0.1/8").is_some_and(|network| !network.is_whole()));
+    }
 }

@@ -361,7 +361,8 @@ impl Step {
     #[inline]
     fn ends(&self, key: &[u8], at: usize, captures: &mut Captures) -> bool {
         let Some(end) = key.len().checked_sub(self.then.bytes.len()) else { return false };
-        if end < at + self.least || !self.then.stands(key, end) || !self.class.takes(&key[at..end]) {
+        if end < at + self.least || !self.then.stands(key, end) || !self.class.takes(&key[at..end])
+        {
             return false;
         }
         captures.set(self.slot, at, end);

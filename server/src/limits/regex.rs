@@ -43,8 +43,7 @@ impl Regex {
         let whole = Hir::concat(vec![Hir::look(Look::Start), own, Hir::look(Look::End)]);
         let literals = Extractor::new().kind(ExtractKind::Prefix).extract(&whole);
         let prefix = literals.longest_common_prefix().unwrap_or_default().to_vec();
-        let config =
-            meta::Config::new().utf8_empty(false).nfa_size_limit(Some(COMPILED_BYTES_MAX));
+        let config = meta::Config::new().utf8_empty(false).nfa_size_limit(Some(COMPILED_BYTES_MAX));
         let compiled = meta::Builder::new()
             .configure(config)
             .build_from_hir(&whole)
@@ -58,7 +57,8 @@ impl Regex {
                 groups.push(group);
             }
         }
-        if names.len() > VARIABLES_MAX || info.group_len(regex_automata::PatternID::ZERO) > GROUPS_MAX
+        if names.len() > VARIABLES_MAX
+            || info.group_len(regex_automata::PatternID::ZERO) > GROUPS_MAX
         {
             let most = GROUPS_MAX - 1;
             return Err(format!(

@@ -51,7 +51,9 @@ impl Trie {
         // Which strings belong below a node, and how many of their bytes lead there.
         let mut waiting = vec![(0, strings.as_slice(), 0)];
         while let Some((index, mut below, depth)) = waiting.pop() {
-            let (Some((first, _)), Some((last, _))) = (below.first(), below.last()) else { continue };
+            let (Some((first, _)), Some((last, _))) = (below.first(), below.last()) else {
+                continue;
+            };
             // Sorted, so what the first and the last share, all share.
             let shared = first[depth..].iter().zip(&last[depth..]).take_while(|(a, b)| a == b);
             let label_len = shared.count().min(LABEL_BYTES_MAX);

@@ -66,8 +66,7 @@ impl Fixed {
         if judged.charge > 0 && !ask.peek {
             write(state, span, used);
         }
-        let retry =
-            judged.retry(ask, |cost| (cost <= self.count).then(|| left_of(used, left)));
+        let retry = judged.retry(ask, |cost| (cost <= self.count).then(|| left_of(used, left)));
         let shown = if ask.peek { before } else { used };
         judged.decision(self.count, shown, retry, left_of(shown, left), ask)
     }

@@ -54,16 +54,17 @@ struct Counts {
 impl Sliding {
     /// Decides an ask, and counts it unless it is a peek.
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-        let before = self.read(state, now);
-        let judged = Judged::new(self.rate.count, self.used_of(&before), ask);
-        let mut after = before;
-        after.add(judged.charge);
+        let mut counts = self.read(state, now);
+        let used = self.used_of(&counts);
+        let judged = Judged::new(self.rate.count, used, ask);
+        let before = ask.peek.then(|| (used, self.reset(&counts)));
+        let used = used + counts.add(judged.charge);
         if judged.charge > 0 && !ask.peek {
-            self.write(state, &after);
+            self.write(state, &counts);
         }
-        let retry = judged.retry(ask, |cost| self.wait(&after, cost));
-        let shown = if ask.peek { &before } else { &after };
-        judged.decision(self.rate.count, self.used_of(shown), retry, self.reset(shown), ask)
+        let retry = judged.retry(ask, |cost| self.wait(&counts, cost));
+        let (used, reset) = before.unwrap_or_else(|| (used, self.reset(&counts)));
+        judged.decision(self.rate.count, used, retry, reset, ask)
     }
 
     /// Gives units back, the newest first.
@@ -135,7 +136,7 @@ impl Sliding {
     }
 
     /// Moves the stored instant by `by` nanoseconds.
-    pub(crate) fn shift(state: &mut Vec<u8>, by: i128) {
+    pub(crate) fn shift(state: &mut [u8], by: i128) {
         if let Some(start) = state.first_chunk_mut() {
             *start = shifted(i64::from_le_bytes(*start), by).to_le_bytes();
         }
@@ -148,31 +149,37 @@ impl Sliding {
     /// The state as it is at `now`.
     fn read(&self, state: &[u8], now: Now) -> Counts {
         let now = instant(now);
-        self.decode(state)
-            .map(|counts| self.advanced(counts, now))
-            .filter(|counts| !self.is_idle(counts))
-            .unwrap_or_else(|| self.begun_at(now))
-    }
-
-    /// An empty state.
-    fn begun_at(&self, now: i64) -> Counts {
-        let slices = i128::from(self.slices);
-        let now_ticks = i128::from(now) * slices;
-        let elapsed = now_ticks.rem_euclid(i128::from(self.slice_ticks()));
-        let start = now_ticks - elapsed;
-        let mut counts =
-            Counts::new(start.div_euclid(slices) as i64, start.rem_euclid(slices).unsigned_abs() as u8);
-        counts.elapsed = elapsed.unsigned_abs() as u64;
+        // In place: moving so many counters about costs more than all the rest.
+        let mut counts = Counts::new(0, 0);
+        if self.decode(state, &mut counts).is_some() {
+            self.advance(&mut counts, now);
+            if !self.is_idle(&counts) {
+                return counts;
+            }
+        }
+        self.begin(&mut counts, now);
         counts
     }
 
-    fn decode(&self, state: &[u8]) -> Option<Counts> {
+    /// Makes it an empty state.
+    fn begin(&self, counts: &mut Counts, now: i64) {
+        let slices = i128::from(self.slices);
+        let now_ticks = i128::from(now) * slices;
+        let elapsed = now_ticks.rem_euclid(i128::from(self.slice_ticks()));
+        *counts = Counts::new(0, 0);
+        counts.set_start(now_ticks - elapsed, slices);
+        counts.elapsed = elapsed.unsigned_abs() as u64;
+    }
+
+    fn decode(&self, state: &[u8], counts: &mut Counts) -> Option<()> {
         let mut reader = Reader(state);
-        let mut counts = Counts::new(reader.instant()?, reader.byte()?);
+        counts.start = reader.instant()?;
+        counts.start_ticks = reader.byte()?;
         for count in &mut counts.counts[..=usize::from(self.slices)] {
-            *count = reader.count().unwrap_or(0).min(COUNT_MAX);
+            let Some(read) = reader.count() else { break };
+            *count = read.min(COUNT_MAX);
         }
-        Some(counts)
+        Some(())
     }
 
     fn write(&self, state: &mut Vec<u8>, counts: &Counts) {
@@ -188,7 +195,7 @@ impl Sliding {
         }
     }
 
-    fn advanced(&self, mut counts: Counts, now: i64) -> Counts {
+    fn advance(&self, counts: &mut Counts, now: i64) {
         let slices = i128::from(self.slices);
         let slice = i128::from(self.slice_ticks());
         let start = i128::from(counts.start) * slices + i128::from(counts.start_ticks);
@@ -196,18 +203,15 @@ impl Sliding {
         if elapsed < slice {
             counts.elapsed = elapsed.max(0).unsigned_abs() as u64;
             counts.behind = elapsed.min(0).unsigned_abs();
-            return counts;
+            return;
         }
         let passed = elapsed / slice;
         counts.elapsed = (elapsed % slice).unsigned_abs() as u64;
-        let start = start + passed * slice;
-        counts.start = start.div_euclid(slices) as i64;
-        counts.start_ticks = start.rem_euclid(slices).unsigned_abs() as u8;
+        counts.set_start(start + passed * slice, slices);
         let counters = &mut counts.counts[..=usize::from(self.slices)];
         let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(counters.len());
         counters.copy_within(..counters.len() - passed, passed);
         counters[..passed].fill(0);
-        counts
     }
 
     /// The counts of the slices that count whole, and the count of the oldest.
@@ -295,8 +299,17 @@ impl Counts {
         Self { start, start_ticks, elapsed: 0, behind: 0, counts: [0; COUNTERS_MAX] }
     }
 
-    fn add(&mut self, units: u64) {
-        self.counts[0] = self.counts[0].saturating_add(units).min(COUNT_MAX);
+    /// Sets the beginning of the newest slice, in ticks since the origin.
+    fn set_start(&mut self, ticks: i128, slices: i128) {
+        self.start = ticks.div_euclid(slices) as i64;
+        self.start_ticks = ticks.rem_euclid(slices).unsigned_abs() as u8;
+    }
+
+    /// Counts units in the newest slice, as far as it can, and tells how many.
+    fn add(&mut self, units: u64) -> u64 {
+        let added = units.min(COUNT_MAX - self.counts[0]);
+        self.counts[0] += added;
+        added
     }
 }
 

@@ -121,8 +121,27 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A plain take, to be varied by tests.
+    pub(in crate::limit) const TAKE: Ask =
+        Ask { cost: 1, part: false, peek: false, over: false, wait: None, hold: None, hash: 0 };
+
+    pub(in crate::limit) const SECOND: u64 = 1_000_000_000;
+
+    pub(in crate::limit) fn take(cost: u64) -> Ask {
+        Ask { cost, ..TAKE }
+    }
+
+    pub(in crate::limit) fn peek(cost: u64) -> Ask {
+        Ask { cost, peek: true, ..TAKE }
+    }
+
+    /// A time so many nanoseconds after the origin.
+    pub(in crate::limit) fn at(nanos: u64) -> Now {
+        Now { mono: crate::Nanos(nanos), unix_ms: 1_700_000_000_000 + nanos / 1_000_000 }
+    }
 
     #[test]
     fn what_is_written_is_read_again() {

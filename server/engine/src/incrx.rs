@@ -1,0 +1,109 @@
+//! `incrx`: a counter with bounds and a ttl, changed in one step.
+//!
+//! Here: signed arithmetic within ±(2^53 − 1) on a plain item. Not here: limits, which a counter of
+//! this kind has not (`limited`).
+
+use protocol::{COUNT_MAX, CasAsk, CountLine, IncrX, Outcome, Ttl, TtlMode, Value};
+
+use crate::apply::Engine;
+use crate::item::{Content, Figures, Item};
+use crate::time::{Deadline, Now};
+
+const MOST: i64 = COUNT_MAX.cast_signed();
+
+impl Engine {
+    /// Applies `incrx` to the key of `hash`.
+    pub fn incrx(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        incrx: &IncrX<'_>,
+    ) -> Outcome<'static> {
+        let at = self.at(now, hash, key);
+        if at.slot.is_some_and(crate::arena::Slot::is_second) {
+            return Outcome::NotAllowed;
+        }
+        let item = at.slot.map(|slot| self.store.item(slot));
+        let old = match item.map(signed_value) {
+            Some(Some(value)) => value,
+            Some(None) => return Outcome::NonNumeric,
+            None => incrx.init.unwrap_or(0),
+        };
+        let figures = item.map_or(Figures::new(0, 0, Deadline::NEVER), Item::figures);
+        let told_cas = (incrx.cas != CasAsk::None).then_some(figures.cas);
+        let unchanged = CountLine {
+            exists: false,
+            value: old,
+            applied: 0,
+            ttl_ms: figures.deadline.left_ms(now),
+            cas: told_cas,
+        };
+        if let CasAsk::Compare(unique) = incrx.cas
+            && unique != figures.cas
+        {
+            return Outcome::Counted(CountLine { exists: true, ..unchanged });
+        }
+        let Some(new) = bounded(old, incrx) else { return Outcome::Counted(unchanged) };
+        let deadline = match (incrx.ttl_mode, item.is_none()) {
+            (TtlMode::Touch, _) | (_, true) => deadline(now, incrx.ttl),
+            (TtlMode::Set, false) if figures.deadline == Deadline::NEVER => {
+                deadline(now, incrx.ttl)
+            }
+            (TtlMode::Set | TtlMode::Keep, false) => figures.deadline,
+        };
+        let figures = Figures { cas: self.next_cas(None), deadline, ..figures };
+        let text = new.to_string();
+        let value = match u64::try_from(new) {
+            Ok(number) => Value::Number(number),
+            Err(_) => Value::Bytes(text.as_bytes()),
+        };
+        let content = Content::Value(value);
+        if self.store.write(now, hash, key, at.slot, figures, content).is_err() {
+            return Outcome::OutOfMemory;
+        }
+        Outcome::Counted(CountLine {
+            exists: false,
+            value: new,
+            applied: new - old,
+            ttl_ms: deadline.left_ms(now),
+            cas: told_cas.map(|_| figures.cas),
+        })
+    }
+}
+
+fn deadline(now: Now, ttl: Ttl) -> Deadline {
+    match ttl {
+        Ttl::Exptime(exptime) => Deadline::resolve(now, exptime),
+        Ttl::Nanos(nanos) => Deadline::after_ms(now, nanos.div_ceil(1_000_000)),
+    }
+}
+
+/// The value of an item as a number with a sign; `None` for text, and past ±(2^53 − 1).
+fn signed_value(item: Item<'_>) -> Option<i64> {
+    let number = match item.value() {
+        Value::Number(number) => i64::try_from(number).ok()?,
+        Value::Bytes(bytes) => match bytes.strip_prefix(b"-") {
+            Some(digits) => -i64::try_from(protocol::canonical_u64(digits)?).ok()?,
+            None => i64::try_from(protocol::lenient_u64(bytes)?).ok()?,
+        },
+    };
+    (-MOST..=MOST).contains(&number).then_some(number)
+}
+
+/// The new value; `None` when a bound forbids it. Downwards a counter stops at 0 (or `min`) of
+/// itself, upwards it stops at `max` only where `clamp` says so.
+fn bounded(old: i64, incrx: &IncrX<'_>) -> Option<i64> {
+    let floor = incrx.min.unwrap_or(if incrx.signed { -MOST } else { 0 });
+    let ceiling = incrx.max.unwrap_or(MOST);
+    let wanted = old + incrx.delta;
+    if wanted > ceiling && incrx.delta >= 0 {
+        // Never down by going up: what is above the bound already stays.
+        return incrx.clamp.then_some(ceiling.max(old));
+    }
+    if wanted < floor && incrx.delta < 0 {
+        let stops = incrx.clamp || !incrx.signed || incrx.min.is_none();
+        return stops.then_some(floor.min(old));
+    }
+    Some(wanted)
+}

@@ -1,0 +1,387 @@
+//! Token bucket: holds at most its capacity, refills at its rate, gives what it holds.
+//!
+//! Four options change it:
+//!
+//! - `init`: a key never seen holds so many tokens. With fewer than the capacity a full bucket is not
+//!   the same as one never seen; its state is then kept, and forgetting it costs tokens.
+//! - `debt`: one take may overdraw while nothing is owed. `part` never overdraws: it takes what there
+//!   is.
+//! - `interval`: refills in whole periods, counted from the take that found it full.
+//! - `warm`: a cold bucket's tokens cost more (`warm`, with the rounding). What the whole price does
+//!   not fit into is refused, but a bucket that owes nothing gives any cost up to its capacity and is
+//!   shut until that is paid, as Guava's does: else a cold bucket could be smaller than one unit.
+//!   `interval` means nothing beside `warm`.
+//!
+//! With `over` a refused attempt costs what it asked, at the usual price, down to a level of minus
+//! one capacity: a key that never stops asking comes back at most two capacities later.
+//!
+//! State, by option: the TAT, here the instant of being full (`tat`), 16 bytes; `interval`: tokens
+//! missing and the instant of the last refill, 8 bytes each; `warm`: the TAT and what has been stored
+//! while idle, 16 bytes each. Idle, and empty, when full (and cold).
+
+use protocol::{Rate, Warm};
+
+use super::warm::Line;
+use super::{Ask, Decision, Verdict, tat};
+use crate::time::Now;
+
+/// The parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bucket {
+    /// Refill.
+    pub(crate) rate: Rate,
+    /// Most tokens held.
+    pub(crate) capacity: u64,
+    /// Tokens of a key never seen.
+    pub(crate) init: u64,
+    /// How far below zero one take may go.
+    pub(crate) debt: u64,
+    /// Warm-up, if any.
+    pub(crate) warm: Option<Warm>,
+    /// Refill in whole periods only.
+    pub(crate) interval: bool,
+}
+
+/// What a state says at an instant, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// The tick it is for this key: now, or with `interval` the last refill.
+    clock: u128,
+    /// The tick at which the bucket is full; never before `clock`.
+    full_at: u128,
+    /// What a warm-up has stored; 0 without one.
+    stored: u128,
+}
+
+impl Seen {
+    /// Ticks that are missing to a full bucket.
+    fn missing(self) -> u128 {
+        self.full_at - self.clock
+    }
+}
+
+impl Bucket {
+    /// A full bucket in ticks.
+    fn full(&self) -> u128 {
+        self.cost(self.capacity)
+    }
+
+    fn cost(&self, units: u64) -> u128 {
+        tat::cost(self.rate, units)
+    }
+
+    fn line(&self) -> Option<Line> {
+        self.warm.and_then(|warm| Line::new(self.rate, warm))
+    }
+
+    /// What a cold bucket has stored.
+    fn cold(&self) -> u128 {
+        self.line().map_or(0, |line| line.max)
+    }
+
+    /// Whether it refills in whole periods.
+    fn steps(&self) -> bool {
+        self.interval && self.line().is_none()
+    }
+
+    /// Whether a key never seen is a full bucket.
+    fn begins_full(&self) -> bool {
+        self.init >= self.capacity
+    }
+
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+        let known = self.see(state, now, ask.over);
+        let before = known.unwrap_or_else(|| self.unseen(now));
+        let passes = self.passes(before, ask.cost);
+        let granted = match (passes, ask.part) {
+            (true, _) => ask.cost,
+            (false, true) => self.remaining(before),
+            (false, false) => 0,
+        };
+        let verdict = match (passes, granted) {
+            (true, _) => Verdict::Allow,
+            (false, 0) => Verdict::Deny,
+            (false, _) => Verdict::Part,
+        };
+        let after = match verdict {
+            Verdict::Deny if ask.over => self.overdrawn(before, ask.cost),
+            _ => self.spent(before, granted),
+        };
+
+        // A bucket that does not begin full begins to fill when it is first seen, refused or not.
+        let begins = known.is_none() && !self.begins_full();
+        let changed = !ask.peek && (after != before || begins);
+        if changed {
+            self.keep(after, state);
+        }
+        let told = if ask.peek { before } else { after };
+        let retry = match verdict {
+            Verdict::Deny => self.retry(now, told, ask.cost),
+            Verdict::Part => self.retry(now, after, ask.cost - granted),
+            _ => Some(0),
+        };
+        Decision {
+            verdict,
+            limit: self.capacity,
+            remaining: self.remaining(told),
+            used: self.used(told),
+            granted,
+            retry,
+            reset: self.reset(now, told),
+            changed,
+            lease: None,
+        }
+    }
+
+    /// Most ticks that may be missing for so many units to pass; `None` if they never do.
+    fn room(&self, seen: Seen, units: u64) -> Option<u128> {
+        let most = self.capacity.saturating_add(self.debt);
+        (units <= most).then(|| {
+            let left = self.cost(most).saturating_sub(self.price(seen, units));
+            left.min(self.full())
+        })
+    }
+
+    fn passes(&self, seen: Seen, units: u64) -> bool {
+        // Asking for nothing is refused only where something is owed, not where a price is.
+        if units == 0 && self.line().is_some() {
+            return true;
+        }
+        self.room(seen, units).is_some_and(|room| seen.missing() <= room)
+    }
+
+    /// What so many units cost in ticks.
+    fn price(&self, seen: Seen, units: u64) -> u128 {
+        let surcharge = self.line().map_or(0, |line| {
+            let rest = line.after_taking(seen.stored, units);
+            line.surcharge(seen.stored) - line.surcharge(rest)
+        });
+        self.cost(units).saturating_add(surcharge)
+    }
+
+    fn spent(&self, seen: Seen, units: u64) -> Seen {
+        let full_at = seen.full_at.saturating_add(self.price(seen, units));
+        let stored = self.line().map_or(0, |line| line.after_taking(seen.stored, units));
+        Seen { full_at, stored, ..seen }
+    }
+
+    /// After a refusal that counts.
+    fn overdrawn(&self, seen: Seen, units: u64) -> Seen {
+        let full_at = seen.full_at.saturating_add(self.cost(units));
+        let most = seen.clock.saturating_add(2 * self.full());
+        Seen { full_at: seen.full_at.max(full_at.min(most)), ..seen }
+    }
+
+    /// The most units that would pass without debt.
+    fn remaining(&self, seen: Seen) -> u64 {
+        if seen.missing() == 0 {
+            return self.capacity;
+        }
+        let left = self.full().saturating_sub(seen.missing());
+        let at_most = tat::units_within(self.rate, left);
+        if self.price(seen, at_most) <= left {
+            return at_most;
+        }
+        // The price rises with the units: halve what is between one that fits and one that does not.
+        let (mut fits, mut exceeds) = (0, at_most);
+        while exceeds - fits > 1 {
+            let middle = fits + (exceeds - fits) / 2;
+            if self.price(seen, middle) <= left {
+                fits = middle;
+            } else {
+                exceeds = middle;
+            }
+        }
+        fits
+    }
+
+    fn used(&self, seen: Seen) -> u64 {
+        if self.line().is_some() {
+            return self.capacity - self.remaining(seen);
+        }
+        tat::units_of(self.rate, seen.missing())
+    }
+
+    /// Nanoseconds until so many units pass; `None` for never.
+    fn retry(&self, now: Now, seen: Seen, units: u64) -> Option<u64> {
+        // No permits are stored while anything is missing, so the price stays what it is until then.
+        let room = self.room(seen, units)?;
+        Some(self.nanos_until(now, seen, seen.full_at.saturating_sub(room)))
+    }
+
+    /// Nanoseconds until full, and cold if there is a warm-up.
+    fn reset(&self, now: Now, seen: Seen) -> u64 {
+        let cooling = self.line().map_or(0, |line| line.ticks_to_cold(seen.stored));
+        self.nanos_until(now, seen, seen.full_at.saturating_add(cooling))
+    }
+
+    /// Nanoseconds until the clock of a key has come to a tick.
+    fn nanos_until(&self, now: Now, seen: Seen, tick: u128) -> u64 {
+        if !self.steps() {
+            return tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)));
+        }
+        if tick <= seen.clock {
+            return 0;
+        }
+        let periods = (tick - seen.clock).div_ceil(self.cost(self.rate.count));
+        let last = seen.clock / u128::from(self.rate.count);
+        let at = last.saturating_add(periods.saturating_mul(self.rate.period.into()));
+        at.saturating_sub(now.mono.0.into()).try_into().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let Some(mut seen) = self.see(state, now, true) else { return };
+        let stored = self.line().map_or(0, |line| line.after_giving(seen.stored, units));
+        let surcharge =
+            self.line().map_or(0, |line| line.surcharge(stored) - line.surcharge(seen.stored));
+        let paid = self.cost(units).saturating_add(surcharge);
+        seen.full_at = seen.full_at.saturating_sub(paid).max(seen.clock);
+        seen.stored = stored;
+        self.keep(seen, state);
+    }
+
+    /// Leaves what a warm-up has stored: usage is set, not heat.
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let mut seen = self.see(state, now, true).unwrap_or_else(|| self.unseen(now));
+        seen.full_at = seen.clock.saturating_add(self.cost(used.min(self.capacity)));
+        self.keep(seen, state);
+    }
+
+    /// Tokens stay, up to the new capacity; what is owed stays owed. A new warm-up begins cold, as
+    /// Guava's does, a changed one as warm as it was. A change to or from whole periods rounds the
+    /// tokens down.
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let Some(was) = old.see(state, now, true) else { return state.clear() };
+        if old.is_idle(was) {
+            return state.clear();
+        }
+        let missing = match old.full().checked_sub(was.missing()) {
+            Some(tokens) => self.full().saturating_sub(tat::reprice(tokens, old.rate, self.rate).0),
+            None => {
+                let owed = was.missing() - old.full();
+                self.full().saturating_add(tat::reprice(owed, old.rate, self.rate).1)
+            }
+        };
+        let clock = if self.steps() && old.steps() {
+            was.clock / u128::from(old.rate.count) * u128::from(self.rate.count)
+        } else {
+            tat::ticks(self.rate, now)
+        };
+        let stored = match (self.line(), old.line()) {
+            (Some(line), Some(old_line)) => line.adopt(&old_line, was.stored),
+            _ => self.cold(),
+        };
+        self.keep(Seen { clock, full_at: clock.saturating_add(missing), stored }, state);
+    }
+
+    pub(crate) fn shift(&self, state: &mut Vec<u8>, by: i128) {
+        if self.steps() {
+            return self.shift_steps(state, by);
+        }
+        let Some((full_at, stored)) = self.decode(state) else { return };
+        // What is cut off at the origin was idle time.
+        let (full_at, idle) = tat::shift(self.rate, full_at, by);
+        let stored = self.line().map_or(0, |line| line.after_idling(stored, idle));
+        self.encode(full_at, stored, state);
+    }
+
+    fn shift_steps(&self, state: &mut Vec<u8>, by: i128) {
+        let Some((mut missing, mut last)) = decode_steps(state) else { return };
+        if by < 0 && by.unsigned_abs() > u128::from(last) {
+            // The last refill would lie before the origin: count those up to the origin as done.
+            let before = by.unsigned_abs() - u128::from(last);
+            let periods = before.div_ceil(self.rate.period.into());
+            let refilled = periods.saturating_mul(self.rate.count.into());
+            missing = missing.saturating_sub(refilled.try_into().unwrap_or(u64::MAX));
+            let after = periods * u128::from(self.rate.period) - before;
+            last = after.try_into().unwrap_or(u64::MAX);
+        } else {
+            let moved = i128::from(last).saturating_add(by);
+            last = moved.try_into().unwrap_or(u64::MAX);
+        }
+        encode_steps(missing, last, state);
+    }
+
+    /// A key never seen.
+    fn unseen(&self, now: Now) -> Seen {
+        let clock = tat::ticks(self.rate, now);
+        let missing = self.cost(self.capacity.saturating_sub(self.init));
+        Seen { clock, full_at: clock.saturating_add(missing), stored: self.cold() }
+    }
+
+    /// What a state says now; `None` for a key never seen.
+    fn see(&self, state: &[u8], now: Now, over: bool) -> Option<Seen> {
+        if self.steps() {
+            let (missing, last) = decode_steps(state)?;
+            return Some(self.see_steps(missing, last, now));
+        }
+        let (full_at, stored) = self.decode(state)?;
+        let line = self.line();
+        let clock = tat::ticks(self.rate, now);
+        let most = self.cost(self.capacity.saturating_add(self.debt));
+        let most = if over { most.max(2 * self.full()) } else { most };
+        let dearest = line.map_or(0, |line| line.surcharge(line.max));
+        let clock = tat::standing(full_at, clock, most.saturating_add(dearest));
+        let idle = clock.saturating_sub(full_at);
+        let stored = line.map_or(0, |line| line.after_idling(stored, idle));
+        Some(Seen { clock, full_at: full_at.max(clock), stored })
+    }
+
+    fn see_steps(&self, missing: u64, last: u64, now: Now) -> Seen {
+        let periods = now.mono.0.saturating_sub(last) / self.rate.period;
+        let refilled = u128::from(periods) * u128::from(self.rate.count);
+        let missing = u128::from(missing).saturating_sub(refilled);
+        if missing == 0 {
+            // Periods count from the take that finds the bucket full.
+            let clock = tat::ticks(self.rate, now);
+            return Seen { clock, full_at: clock, stored: 0 };
+        }
+        let clock = u128::from(last + periods * self.rate.period) * u128::from(self.rate.count);
+        Seen { clock, full_at: clock + missing * u128::from(self.rate.period), stored: 0 }
+    }
+
+    fn is_idle(&self, seen: Seen) -> bool {
+        seen.missing() == 0 && seen.stored == self.cold() && self.begins_full()
+    }
+
+    fn keep(&self, seen: Seen, state: &mut Vec<u8>) {
+        if self.is_idle(seen) {
+            state.clear();
+        } else if self.steps() {
+            let missing = tat::units_of(self.rate, seen.missing());
+            let last = seen.clock / u128::from(self.rate.count);
+            encode_steps(missing, last.try_into().unwrap_or(u64::MAX), state);
+        } else {
+            self.encode(seen.full_at, seen.stored, state);
+        }
+    }
+
+    /// The TAT, and what a warm-up has stored.
+    fn decode(&self, state: &[u8]) -> Option<(u128, u128)> {
+        let Some(line) = self.line() else { return tat::decode(state).map(|tat| (tat, 0)) };
+        let (full_at, stored) = state.split_at_checked(tat::BYTES)?;
+        Some((tat::decode(full_at)?, tat::decode(stored)?.min(line.max)))
+    }
+
+    fn encode(&self, full_at: u128, stored: u128, state: &mut Vec<u8>) {
+        tat::encode(full_at, state);
+        if self.line().is_some() {
+            state.extend_from_slice(&stored.to_le_bytes());
+        }
+    }
+}
+
+/// Tokens missing, and the instant of the last refill.
+fn decode_steps(state: &[u8]) -> Option<(u64, u64)> {
+    let (missing, last) = state.split_first_chunk()?;
+    Some((u64::from_le_bytes(*missing), u64::from_le_bytes(last.try_into().ok()?)))
+}
+
+fn encode_steps(missing: u64, last: u64, state: &mut Vec<u8>) {
+    state.clear();
+    state.extend_from_slice(&missing.to_le_bytes());
+    state.extend_from_slice(&last.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! GCRA: spaces a key's units evenly and lets a burst through early, as redis-cell does.
+//!
+//! Here: the arithmetic on one stored instant, the TAT (`tat`: in ticks, so that no emission interval
+//! is rounded). `tat' = max(now, tat) + n·T`, allowed from `tat' − tau` on, `tau = T·(burst + 1)`.
+//! Source: ITU-T I.371, virtual scheduling form; redis-cell's `CL.THROTTLE` for the figures.
+//!
+//! State: the TAT, 16 bytes. Idle, and empty, once the TAT has passed.
+
+use protocol::Rate;
+
+use super::{Ask, Decision, Verdict, tat};
+use crate::time::Now;
+
+/// The parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gcra {
+    pub(crate) rate: Rate,
+    /// What passes at once, beyond the first unit.
+    pub(crate) burst: u64,
+}
+
+impl Gcra {
+    /// Most units at once.
+    fn limit(&self) -> u64 {
+        self.burst.saturating_add(1)
+    }
+
+    /// The burst span and one emission interval more, tau, in ticks.
+    fn tolerance(&self) -> u128 {
+        tat::cost(self.rate, self.limit())
+    }
+
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+        let tolerance = self.tolerance();
+        let ticks = tat::ticks(self.rate, now);
+        let stored = tat::decode(state).unwrap_or(0);
+        let most = if ask.over { 2 * tolerance } else { tolerance };
+        let ticks = tat::standing(stored, ticks, most);
+        // An idle key must not bank credit: bring its TAT up to now before charging it.
+        let before = stored.max(ticks);
+        let charged = |units| before.saturating_add(tat::cost(self.rate, units));
+
+        let available = tat::units_within(self.rate, (ticks + tolerance).saturating_sub(before));
+        let passes = ask.cost <= self.limit() && charged(ask.cost) <= ticks + tolerance;
+        let granted = match (passes, ask.part) {
+            (true, _) => ask.cost,
+            (false, true) => available,
+            (false, false) => 0,
+        };
+        let verdict = match (passes, granted) {
+            (true, _) => Verdict::Allow,
+            (false, 0) => Verdict::Deny,
+            (false, _) => Verdict::Part,
+        };
+        let after = match verdict {
+            // What was refused may owe as much as the limit, so that a key comes back in time.
+            Verdict::Deny if ask.over => before.max(charged(ask.cost).min(ticks + 2 * tolerance)),
+            Verdict::Deny => before,
+            _ => charged(granted),
+        };
+
+        let changed = !ask.peek && after != before;
+        if changed {
+            tat::encode(after, state);
+        }
+        let told = if ask.peek { before } else { after };
+        let retry = match verdict {
+            Verdict::Deny => self.retry(now, told, ask.cost),
+            Verdict::Part => self.retry(now, after, ask.cost - granted),
+            _ => Some(0),
+        };
+        let owed = told - ticks;
+        Decision {
+            verdict,
+            limit: self.limit(),
+            remaining: tat::units_within(self.rate, tolerance.saturating_sub(owed)),
+            used: tat::units_of(self.rate, owed),
+            granted,
+            retry,
+            reset: self.nanos_until(now, told),
+            changed,
+            lease: None,
+        }
+    }
+
+    /// Nanoseconds until so many units pass; `None` for never.
+    fn retry(&self, now: Now, tat: u128, units: u64) -> Option<u64> {
+        let charged = tat.saturating_add(tat::cost(self.rate, units));
+        let allow_at = charged.saturating_sub(self.tolerance());
+        (units <= self.limit()).then(|| self.nanos_until(now, allow_at))
+    }
+
+    fn nanos_until(&self, now: Now, tick: u128) -> u64 {
+        tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
+    }
+
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        if let Some(stored) = tat::decode(state) {
+            let stored = stored.saturating_sub(tat::cost(self.rate, units));
+            self.keep(stored, state, now);
+        }
+    }
+
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let stored = tat::decode(state).unwrap_or(0);
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), 2 * self.tolerance());
+        let owed = tat::cost(self.rate, used.min(self.limit()));
+        self.keep(ticks.saturating_add(owed), state, now);
+    }
+
+    /// Units left stay, up to the new limit; what is owed stays owed.
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let Some(stored) = tat::decode(state) else { return state.clear() };
+        let ticks = tat::standing(stored, tat::ticks(old.rate, now), 2 * old.tolerance());
+        let owed = stored.saturating_sub(ticks);
+        if owed == 0 {
+            return state.clear();
+        }
+        let tolerance = self.tolerance();
+        let owed = match old.tolerance().checked_sub(owed) {
+            Some(left) => tolerance.saturating_sub(tat::reprice(left, old.rate, self.rate).0),
+            None => tolerance + tat::reprice(owed - old.tolerance(), old.rate, self.rate).1,
+        };
+        self.keep(tat::ticks(self.rate, now).saturating_add(owed), state, now);
+    }
+
+    pub(crate) fn shift(&self, state: &mut Vec<u8>, by: i128) {
+        if let Some(stored) = tat::decode(state) {
+            tat::encode(tat::shift(self.rate, stored, by).0, state);
+        }
+    }
+
+    fn keep(&self, stored: u128, state: &mut Vec<u8>, now: Now) {
+        if stored > tat::ticks(self.rate, now) {
+            tat::encode(stored, state);
+        } else {
+            state.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

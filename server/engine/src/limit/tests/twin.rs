@@ -1,0 +1,147 @@
+//! A bucket the slow way: a level in big integers, brought up to date before each event.
+//!
+//! Written from the design's sections 1 and 5, not from the code: it keeps a level and the instant of
+//! that level, where the code keeps one instant. Its units are `1 ÷ period` tokens.
+
+use num_bigint::BigInt;
+use protocol::Rate;
+
+use crate::limit::{Ask, Decision, Verdict};
+
+/// The parameters and the state.
+#[derive(Debug, Clone)]
+pub(in crate::limit) struct Twin {
+    pub(in crate::limit) rate: Rate,
+    pub(in crate::limit) capacity: u64,
+    pub(in crate::limit) init: u64,
+    pub(in crate::limit) debt: u64,
+    pub(in crate::limit) interval: bool,
+    /// Of a leaky bucket with a queue, the longest wait in nanoseconds.
+    pub(in crate::limit) queue: Option<u64>,
+    /// The level and its instant; `None` for a key never seen.
+    level: Option<(BigInt, u64)>,
+}
+
+impl Twin {
+    pub(in crate::limit) fn new(rate: Rate, capacity: u64) -> Self {
+        let (interval, queue) = (false, None);
+        Self { rate, capacity, init: capacity, debt: 0, interval, queue, level: None }
+    }
+
+    fn units(&self, units: u64) -> BigInt {
+        BigInt::from(units) * self.rate.period
+    }
+
+    fn full(&self) -> BigInt {
+        self.units(self.capacity)
+    }
+
+    /// The level at an instant, and the instant it counts from.
+    fn level_at(&self, now: u64) -> (BigInt, u64) {
+        let Some((level, last)) = &self.level else { return (self.units(self.init), now) };
+        let elapsed = now - last;
+        let (refill, since) = if self.interval {
+            let periods = elapsed / self.rate.period;
+            (self.units(self.rate.count) * periods, last + periods * self.rate.period)
+        } else {
+            (BigInt::from(self.rate.count) * elapsed, now)
+        };
+        let level = level + refill;
+        if level >= self.full() { (self.full(), now) } else { (level, since) }
+    }
+
+    fn owed_is_nothing(level: &BigInt) -> bool {
+        *level >= BigInt::ZERO
+    }
+
+    /// How long the queue is in nanoseconds, rounded up.
+    fn ahead(&self, level: &BigInt) -> BigInt {
+        (self.full() - level + self.rate.count - 1) / self.rate.count
+    }
+
+    /// Whether a cost passes at an instant if nobody calls before.
+    pub(in crate::limit) fn passes(&self, now: u64, cost: u64) -> bool {
+        let (level, _) = self.level_at(now);
+        let near = self.queue.is_none_or(|queue| cost == 0 || self.ahead(&level) <= queue.into());
+        near && Self::owed_is_nothing(&level) && level + self.units(self.debt) >= self.units(cost)
+    }
+
+    pub(in crate::limit) fn is_full(&self, now: u64) -> bool {
+        self.level_at(now).0 == self.full()
+    }
+
+    /// Takes, and holds what was decided against what should have been.
+    pub(in crate::limit) fn check(&mut self, now: u64, ask: &Ask, decision: &Decision) {
+        let (mut level, since) = self.level_at(now);
+        let zero = BigInt::ZERO;
+        let queued = self.queue.is_some() && level < self.full();
+        let there = u64::try_from(level.clone().max(zero.clone()) / self.rate.period).expect("64");
+        let (verdict, granted) = if self.passes(now, ask.cost) {
+            let waits = queued && ask.cost > 0;
+            (if waits { Verdict::Wait } else { Verdict::Allow }, ask.cost)
+        } else if ask.part && !queued && there > 0 {
+            (Verdict::Part, there)
+        } else {
+            (Verdict::Deny, 0)
+        };
+        assert_eq!((decision.verdict, decision.granted), (verdict, granted));
+        assert_eq!(decision.limit, self.capacity);
+        let wait = self.ahead(&level);
+        if !ask.peek {
+            level -= self.units(granted);
+            if verdict == Verdict::Deny && ask.over {
+                let lowest = level.clone().min(-self.full());
+                level = (level - self.units(ask.cost)).max(lowest);
+            }
+            self.level = Some((level.clone(), since));
+        }
+        let used = (self.full() - &level + self.rate.period - 1) / self.rate.period;
+        assert_eq!(BigInt::from(decision.used), used);
+        let too_long = self.queue.is_some_and(|queue| self.ahead(&level) > queue.into());
+        let there = if too_long { zero.clone() } else { level.max(zero) / self.rate.period };
+        assert_eq!(BigInt::from(decision.remaining), there);
+
+        match verdict {
+            Verdict::Allow => assert_eq!(decision.retry, Some(0)),
+            Verdict::Wait => assert_eq!(decision.retry.map(BigInt::from), Some(wait)),
+            Verdict::Deny => self.check_retry(now, ask.cost, decision.retry),
+            Verdict::Part if ask.peek => {}
+            Verdict::Part => self.check_retry(now, ask.cost - granted, decision.retry),
+        }
+        if let Some(full_at) = now.checked_add(decision.reset) {
+            assert!(self.is_full(full_at));
+            assert!(decision.reset == 0 || !self.is_full(full_at - 1));
+        }
+    }
+
+    /// After exactly so long the cost passes, a nanosecond earlier it does not; in milliseconds
+    /// rounded up likewise.
+    fn check_retry(&self, now: u64, cost: u64, retry: Option<u64>) {
+        let Some(retry) = retry else {
+            assert!(cost > self.capacity + self.debt);
+            return;
+        };
+        let retry_ms = retry.div_ceil(MILLI);
+        for (unit, wait) in [(1, retry), (MILLI, retry_ms)] {
+            let Some(then) = wait.checked_mul(unit).and_then(|wait| now.checked_add(wait)) else {
+                continue;
+            };
+            assert!(self.passes(then, cost), "waiting suffices");
+            assert!(wait == 0 || !self.passes(then - unit, cost), "waiting less does not");
+        }
+    }
+
+    pub(in crate::limit) fn put_back(&mut self, now: u64, units: u64) {
+        if self.level.is_some() {
+            let (level, since) = self.level_at(now);
+            self.level = Some(((level + self.units(units)).min(self.full()), since));
+        }
+    }
+
+    pub(in crate::limit) fn set_used(&mut self, now: u64, used: u64) {
+        let (_, since) = self.level_at(now);
+        self.level = Some((self.full() - self.units(used.min(self.capacity)), since));
+    }
+}
+
+const MILLI: u64 = 1_000_000;

@@ -1,0 +1,519 @@
+//! Commands on keys that a limit holds: load the state, ask the algorithm, keep what it says.
+//!
+//! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
+//! another. Not here: the arithmetic (`limit`), plain items (`apply`).
+//!
+//! ```text
+//! policy u32 | holds u16 | hold: lease u64, units u64, end u64 … | the algorithm's own state
+//! ```
+
+use protocol::Policy;
+
+use crate::apply::{At, Engine};
+use crate::arena::Slot;
+use crate::item::{Content, Figures};
+use crate::limit::{self, Ask, Decision, Verdict};
+use crate::policies::Policies;
+use crate::repeats::{RepeatedAnswer, Repeats};
+use crate::time::{Deadline, Now};
+
+/// Most holds of one key that are not settled: beyond it a take that wants one is refused.
+pub const HOLDS_MAX: usize = 1024;
+
+/// What a key is limited by when neither caller nor state say.
+const UNLIMITED: Policy =
+    Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
+
+const HEAD_BYTES: usize = 6;
+const HOLD_BYTES: usize = 24;
+
+/// A take, as a caller words it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Take {
+    /// Units, 0 to [`protocol::COUNT_MAX`].
+    pub cost: u64,
+    /// Take what there is when the whole cost is not there.
+    pub part: bool,
+    /// Look, change nothing.
+    pub peek: bool,
+    /// The caller's own bound on a wait, in nanoseconds.
+    pub wait: Option<u64>,
+    /// Keep the cost as an estimate to be settled, for so many nanoseconds.
+    pub hold: Option<u64>,
+    /// Only if the state has this cas unique; 0: only if there is no state.
+    pub compare_cas: Option<u64>,
+    /// The client's 32 bits, where it writes them.
+    pub client_flags: Option<u32>,
+}
+
+/// What became of a command on a limited key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limited {
+    /// Decided, or looked at.
+    Decided(Facts),
+    /// The state has another cas unique; the facts are those of a look.
+    Exists(Facts),
+    /// There is no state, or no such lease.
+    NotFound,
+    /// The key has as many holds as it can have.
+    TooManyHolds,
+    /// There is no room for the state.
+    Full,
+}
+
+/// A state of a limit as it is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitRecord<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Milliseconds until it is idle.
+    pub left_ms: u64,
+    /// The policy it was written under.
+    pub policy: Policy,
+    /// Holds and the algorithm's own state; instants in it are of the process that wrote it.
+    pub body: &'a [u8],
+}
+
+/// A decision and what belongs to the key beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// The algorithm's answer.
+    pub decision: Decision,
+    /// The cas unique of the state after it; 0 where there is none.
+    pub cas: u64,
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// There is a state after it.
+    pub has_state: bool,
+    /// Refused, but the policy only watches: the caller goes on.
+    pub shadow: bool,
+}
+
+/// What a shard needs for limits beside its store: the policies its states remember, and buffers
+/// that are used again from command to command.
+pub(crate) struct LimitParts {
+    policies: Policies,
+    repeats: Repeats,
+    spare: (Vec<Hold>, Vec<u8>),
+    encoded: Vec<u8>,
+}
+
+impl Default for LimitParts {
+    fn default() -> Self {
+        Self {
+            policies: Policies::new(),
+            repeats: Repeats::default(),
+            spare: (Vec::new(), Vec::new()),
+            encoded: Vec::new(),
+        }
+    }
+}
+
+/// An estimate that waits to be settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hold {
+    lease: u64,
+    units: u64,
+    /// On the monotonic clock.
+    end: u64,
+}
+
+/// A key's state, taken apart.
+struct Loaded {
+    policy: Policy,
+    holds: Vec<Hold>,
+    state: Vec<u8>,
+    figures: Figures,
+    slot: Option<Slot>,
+}
+
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The number of the policy that a state was written under.
+fn policy_number(state: &[u8]) -> Option<u32> {
+    state.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+impl Engine {
+    /// Takes from a key under `policy`, or under the one its state remembers.
+    pub fn take(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy: Option<&Policy>,
+        take: &Take,
+    ) -> Limited {
+        let at = self.at(now, hash, key);
+        let mut loaded = self.load(at, policy);
+        let ask = Ask {
+            cost: take.cost,
+            part: take.part,
+            peek: take.peek,
+            over: loaded.policy.over,
+            wait: take.wait,
+            hold: take.hold,
+            hash,
+        };
+        if let Some(unique) = take.compare_cas {
+            let cas = loaded.slot.map_or(0, |_| loaded.figures.cas);
+            if unique != cas {
+                let decision = look(&mut loaded, now, Ask { cost: take.cost, ..ask });
+                return Limited::Exists(self.facts(loaded, decision, false));
+            }
+        }
+        let wants_hold = take.hold.is_some() && !take.peek && !holds_by_itself(&loaded.policy);
+        if wants_hold && loaded.holds.len() >= HOLDS_MAX {
+            self.put_away(loaded);
+            return Limited::TooManyHolds;
+        }
+        let policy = loaded.policy;
+        let mut decision = limit::take(&policy, &mut loaded.state, now, &ask);
+        loaded.figures.client_flags = take.client_flags.unwrap_or(loaded.figures.client_flags);
+        let allowed = decision.verdict != Verdict::Deny;
+        if let (true, true, Some(hold)) = (wants_hold, allowed, take.hold) {
+            // A cas unique is never given twice, so it may name the hold too.
+            let lease = self.next_cas(None);
+            let end = now.mono.0.saturating_add(hold);
+            loaded.holds.push(Hold { lease, units: decision.granted, end });
+            decision.lease = Some(lease);
+            decision.changed = true;
+        }
+        let shadow = !allowed && policy.shadow;
+        if !decision.changed {
+            return Limited::Decided(self.facts(loaded, decision, shadow));
+        }
+        self.keep(at, loaded, decision, shadow)
+    }
+
+    /// The answer given before to this `id` on this key.
+    pub fn repeated(&mut self, now: Now, key: &[u8], id: &[u8]) -> Option<RepeatedAnswer> {
+        self.limits.repeats.find(now, key, id)
+    }
+
+    /// Whether one more answer can be kept; if not, a request with an `id` must be refused.
+    #[must_use]
+    pub fn may_keep_answer(&self) -> bool {
+        self.limits.repeats.has_room()
+    }
+
+    /// Keeps the answer to a request with an `id`.
+    pub fn keep_answer(&mut self, now: Now, key: &[u8], id: &[u8], answer: RepeatedAnswer) {
+        self.limits.repeats.keep(now, key, id, answer);
+    }
+
+    /// Looks at a key without a policy of the caller's; `None` where there is no state.
+    pub fn look(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy: Option<&Policy>,
+    ) -> Option<(Policy, Facts)> {
+        let at = self.at(now, hash, key);
+        if policy.is_none() && !is_state(at) {
+            return None;
+        }
+        let mut loaded = self.load(at, policy);
+        let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
+        let policy = loaded.policy;
+        Some((policy, self.facts(loaded, decision, false)))
+    }
+
+    /// Gives `units` back.
+    pub fn put_back(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy: Option<&Policy>,
+        units: u64,
+    ) -> Limited {
+        let at = self.at(now, hash, key);
+        if !is_state(at) {
+            return Limited::NotFound;
+        }
+        let mut loaded = self.load(at, policy);
+        limit::put_back(&loaded.policy, &mut loaded.state, now, units);
+        self.keep_and_look(at, loaded)
+    }
+
+    /// Makes usage what the caller says. `compare_cas` as for a take.
+    pub fn set_used(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy: Option<&Policy>,
+        set: &SetUsed,
+    ) -> Limited {
+        let at = self.at(now, hash, key);
+        if policy.is_none() && !is_state(at) {
+            return Limited::NotFound;
+        }
+        let mut loaded = self.load(at, policy);
+        if let Some(unique) = set.compare_cas {
+            if loaded.slot.is_none() {
+                self.put_away(loaded);
+                return Limited::NotFound;
+            }
+            if unique != loaded.figures.cas {
+                let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
+                return Limited::Exists(self.facts(loaded, decision, false));
+            }
+        }
+        limit::set_used(&loaded.policy, &mut loaded.state, now, set.used);
+        loaded.figures.client_flags = set.client_flags;
+        self.keep_and_look(at, loaded)
+    }
+
+    /// Ends a hold: `actual` is what it came to; less is given back, more is taken, into debt if
+    /// need be.
+    pub fn settle(&mut self, now: Now, hash: u64, key: &[u8], lease: u64, actual: u64) -> Limited {
+        let at = self.at(now, hash, key);
+        if !is_state(at) {
+            return Limited::NotFound;
+        }
+        let mut loaded = self.load(at, None);
+        if limit::settle(&loaded.policy, &mut loaded.state, now, lease) {
+            return self.keep_and_look(at, loaded);
+        }
+        let Some(place) = loaded.holds.iter().position(|hold| hold.lease == lease) else {
+            self.put_away(loaded);
+            return Limited::NotFound;
+        };
+        let hold = loaded.holds.swap_remove(place);
+        if actual < hold.units {
+            limit::put_back(&loaded.policy, &mut loaded.state, now, hold.units - actual);
+        } else {
+            // What was used is used: it is counted whether it would pass or not.
+            let ask = Ask { cost: actual - hold.units, over: true, hash, ..Ask::default() };
+            limit::take(&loaded.policy, &mut loaded.state, now, &ask);
+        }
+        self.keep_and_look(at, loaded)
+    }
+
+    /// Lets a hold last `for_ns` nanoseconds from now; the answer is whether there is such a hold.
+    pub fn renew(&mut self, now: Now, hash: u64, key: &[u8], lease: u64, for_ns: u64) -> Limited {
+        let at = self.at(now, hash, key);
+        if !is_state(at) {
+            return Limited::NotFound;
+        }
+        let mut loaded = self.load(at, None);
+        let end = now.mono.0.saturating_add(for_ns);
+        let known = if limit::renew(&loaded.policy, &mut loaded.state, now, lease, for_ns) {
+            true
+        } else if let Some(hold) = loaded.holds.iter_mut().find(|hold| hold.lease == lease) {
+            hold.end = end;
+            true
+        } else {
+            false
+        };
+        if !known {
+            self.put_away(loaded);
+            return Limited::NotFound;
+        }
+        self.keep_and_look(at, loaded)
+    }
+
+    /// Each live state of a limit with all that has to outlive the process.
+    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
+        self.store.items().filter(move |item| !item.deadline().is_past(now)).filter_map(
+            move |item| {
+                let state = item.state()?;
+                Some(LimitRecord {
+                    key: item.key(),
+                    client_flags: item.client_flags(),
+                    cas: item.cas(),
+                    left_ms: item.deadline().left_ms(now).unwrap_or(0),
+                    policy: *self.limits.policies.get(policy_number(state)?)?,
+                    body: state.get(4..)?,
+                })
+            },
+        )
+    }
+
+    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
+    /// process's clock. False when there is no room, or when the body is no state.
+    pub fn restore_limit(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        let Some(count) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
+            return false;
+        };
+        let holds_end = 2 + usize::from(count) * HOLD_BYTES;
+        let (Some(holds), Some(state)) =
+            (record.body.get(2..holds_end), record.body.get(holds_end..))
+        else {
+            return false;
+        };
+        self.raise_cas(record.cas);
+        let at = self.at(now, hash, record.key);
+        let number = self.policy_number(&record.policy);
+        let mut bytes = number.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&count.to_le_bytes());
+        for hold in holds.chunks_exact(HOLD_BYTES) {
+            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
+            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
+            bytes.extend_from_slice(&hold[..16]);
+            bytes.extend_from_slice(&end.to_le_bytes());
+        }
+        let mut state = state.to_vec();
+        limit::shift(&record.policy, &mut state, shift);
+        bytes.extend_from_slice(&state);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let figures = Figures::new(record.cas, record.client_flags, deadline);
+        let content = Content::State(&bytes);
+        self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
+    }
+
+    fn policy_number(&mut self, policy: &Policy) -> u32 {
+        let (store, policies) = (&self.store, &mut self.limits.policies);
+        policies.number(policy, || store.items().filter_map(|item| policy_number(item.state()?)))
+    }
+
+    /// The state of a key under `policy`, or under the one it remembers. Where both differ the new
+    /// one holds at once. A plain item of that name counts as no state.
+    fn load(&mut self, at: At<'_>, policy: Option<&Policy>) -> Loaded {
+        let (mut holds, mut state) = std::mem::take(&mut self.limits.spare);
+        holds.clear();
+        state.clear();
+        let fresh = Figures::new(0, 0, Deadline::NEVER);
+        let found = at.slot.filter(|slot| slot.is_second());
+        let item = found.map(|slot| self.store.item(slot));
+        let Some((item, bytes)) = item.and_then(|item| Some((item, item.state()?))) else {
+            let policy = policy.copied().unwrap_or(UNLIMITED);
+            return Loaded { policy, holds, state, figures: fresh, slot: None };
+        };
+        let figures = item.figures();
+        let count =
+            bytes.get(4..6).map_or(0, |run| usize::from(u16::from_le_bytes([run[0], run[1]])));
+        let body = HEAD_BYTES + count * HOLD_BYTES;
+        for number in 0..count {
+            let start = HEAD_BYTES + number * HOLD_BYTES;
+            let end = read_u64(bytes, start + 16);
+            // Not settled in time: the estimate stays spent, and the hold is forgotten.
+            if end > at.now.mono.0 {
+                let lease = read_u64(bytes, start);
+                holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
+            }
+        }
+        state.extend_from_slice(bytes.get(body..).unwrap_or_default());
+        let remembered =
+            policy_number(bytes).and_then(|number| self.limits.policies.get(number).copied());
+        let policy = match (policy, remembered) {
+            (Some(policy), Some(old)) if *policy != old => {
+                limit::adopt(&old, policy, &mut state, at.now);
+                *policy
+            }
+            (Some(policy), _) => *policy,
+            (None, Some(old)) => old,
+            (None, None) => UNLIMITED,
+        };
+        Loaded { policy, holds, state, figures, slot: found }
+    }
+
+    /// Keeps the buffers for the next command.
+    fn put_away(&mut self, loaded: Loaded) {
+        self.limits.spare = (loaded.holds, loaded.state);
+    }
+
+    fn facts(&mut self, loaded: Loaded, decision: Decision, shadow: bool) -> Facts {
+        let facts = Facts {
+            decision,
+            cas: loaded.slot.map_or(0, |_| loaded.figures.cas),
+            client_flags: loaded.figures.client_flags,
+            has_state: loaded.slot.is_some(),
+            shadow,
+        };
+        self.put_away(loaded);
+        facts
+    }
+
+    fn keep_and_look(&mut self, at: At<'_>, mut loaded: Loaded) -> Limited {
+        let decision = look(&mut loaded, at.now, Ask { hash: at.hash, ..Ask::default() });
+        self.keep(at, loaded, decision, false)
+    }
+
+    /// Writes a changed state, or removes an idle one.
+    fn keep(
+        &mut self,
+        at: At<'_>,
+        mut loaded: Loaded,
+        decision: Decision,
+        shadow: bool,
+    ) -> Limited {
+        if loaded.state.is_empty() && loaded.holds.is_empty() {
+            if let Some(slot) = loaded.slot.take() {
+                self.store.remove(at.hash, slot);
+            }
+            return Limited::Decided(self.facts(loaded, decision, shadow));
+        }
+        let number = self.policy_number(&loaded.policy);
+        let mut bytes = std::mem::take(&mut self.limits.encoded);
+        bytes.clear();
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&(loaded.holds.len() as u16).to_le_bytes());
+        for hold in &loaded.holds {
+            for part in [hold.lease, hold.units, hold.end] {
+                bytes.extend_from_slice(&part.to_le_bytes());
+            }
+        }
+        bytes.extend_from_slice(&loaded.state);
+        let now_ns = at.now.mono.0;
+        let idle_at = loaded
+            .holds
+            .iter()
+            .map(|hold| hold.end)
+            .fold(now_ns.saturating_add(decision.reset), u64::max);
+        let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
+        let mut figures = loaded.figures;
+        figures.cas = self.next_cas(None);
+        figures.deadline = Deadline::after_ms(at.now, left_ms);
+        let written =
+            self.store.write(at.now, at.hash, at.key, at.slot, figures, Content::State(&bytes));
+        self.limits.encoded = bytes;
+        let Ok(slot) = written else {
+            self.put_away(loaded);
+            return Limited::Full;
+        };
+        loaded.slot = Some(slot);
+        loaded.figures = figures;
+        Limited::Decided(self.facts(loaded, decision, shadow))
+    }
+}
+
+/// Usage as a caller sets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetUsed {
+    /// Units; more than the limit counts as the limit.
+    pub used: u64,
+    /// The client's 32 bits, kept beside the state.
+    pub client_flags: u32,
+    /// Only if the state has this cas unique.
+    pub compare_cas: Option<u64>,
+}
+
+fn is_state(at: At<'_>) -> bool {
+    at.slot.is_some_and(Slot::is_second)
+}
+
+/// The state as it stands, unchanged.
+fn look(loaded: &mut Loaded, now: Now, ask: Ask) -> Decision {
+    limit::take(&loaded.policy, &mut loaded.state, now, &Ask { peek: true, ..ask })
+}
+
+/// Every take of `concurrency` is a hold of its own kind.
+fn holds_by_itself(policy: &Policy) -> bool {
+    matches!(policy.algorithm, protocol::Algorithm::Concurrency { .. })
+}

@@ -1,0 +1,475 @@
+//! Limits bound to keys: the limits file, and which limit a key has.
+//!
+//! Here: bytes of a file in, answers about keys out. Not here: what a policy decides (`engine`),
+//! what the verbs on a bound key do, when the file is read again (`server`).
+//! Source: the project's protocol design, "Bound limits".
+//!
+//! ```
+//! use tollgate::limits::Limits;
+//!
+//! let file = br#"
+//!     [[limit]]
+//!     name   = "rack-attack"
+//!     match  = "rack::attack:{window:digits}:req/ip:{ip}"
+//!     key    = "rack::attack:req/ip:{ip}"
+//!     policy = "sliding:300/5m,slices=10"
+//! "#;
+//! let limits = Limits::parse("limits.toml", file).expect("a good file");
+//! let mut scratch = Vec::new();
+//! let key = b"rack::attack:5812:req/ip:192.0.2.1";
+//! let found = limits.find(key, &mut scratch).expect("a short key").expect("a bound key");
+//! assert_eq!(found.limit().name(), "rack-attack");
+//! assert_eq!(found.key(), b"rack::attack:req/ip:192.0.2.1");
+//! ```
+
+use std::path::Path;
+
+use arrayvec::ArrayVec;
+use hashbrown::HashMap;
+use protocol::{KEY_BYTES_MAX, Policy};
+
+pub use self::check::check_file;
+pub use self::companion::{Companion, Companions};
+pub use self::error::{BoundKeyError, LimitsError};
+pub use self::handle::LimitsHandle;
+use self::index::Index;
+use self::overrides::Overrides;
+use self::pattern::{Captures, Pattern};
+use self::template::Template;
+
+mod check;
+mod checks;
+mod companion;
+mod error;
+mod file;
+mod handle;
+mod index;
+mod networks;
+mod overrides;
+mod pattern;
+mod regex;
+mod shape;
+mod template;
+mod trie;
+
+/// Most parents of a key, theirs included: with the key itself as many as `takem` takes.
+pub const PARENTS_MAX: usize = 15;
+
+/// Every limit of a file, in its order. Never changes: a new file makes new `Limits`.
+#[derive(Debug, Default)]
+pub struct Limits {
+    limits: Vec<Limit>,
+    names: HashMap<Box<[u8]>, u32>,
+    index: Index,
+    /// Those that are on for any limit.
+    companions: Companions,
+}
+
+/// One `[[limit]]`.
+#[derive(Debug)]
+pub struct Limit {
+    index: u32,
+    name: Box<str>,
+    /// The pattern as written.
+    text: Box<str>,
+    pattern: Pattern,
+    policy: Policy,
+    /// The counted key, where it is not the client's own.
+    key: Option<Template>,
+    parents: Vec<Template>,
+    overrides: Overrides,
+    companions: Companions,
+    on_unavailable: OnUnavailable,
+    deny: Deny,
+}
+
+/// What answers for a key while its owner cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUnavailable {
+    /// The node that was asked, by a count of its own.
+    #[default]
+    Local,
+    /// Everything passes.
+    Allow,
+    /// Nothing passes.
+    Deny,
+    /// An error.
+    Error,
+}
+
+impl OnUnavailable {
+    /// The words of the limits file.
+    const ALL: [(&str, Self); 4] = [
+        ("local", Self::Local),
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+        ("error", Self::Error),
+    ];
+}
+
+/// How the meta verbs tell a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Deny {
+    /// By the number, as `incr` does.
+    #[default]
+    Count,
+    /// By `NS`.
+    Ns,
+}
+
+impl Deny {
+    /// The words of the limits file.
+    const ALL: [(&str, Self); 2] = [("count", Self::Count), ("ns", Self::Ns)];
+}
+
+impl Limits {
+    /// Reads a limits file and checks all of it. `name` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake, with its line.
+    pub fn parse(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
+        let file = file::File::new(name, text);
+        let drafts = file.drafts(text)?;
+        checks::compile(&file, drafts)
+    }
+
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// It is unreadable, or as [`Limits::parse`].
+    pub fn load(path: &Path) -> Result<Self, LimitsError> {
+        let text = std::fs::read(path)
+            .map_err(|source| LimitsError::Unreadable { path: path.to_owned(), source })?;
+        Self::parse(&path.display().to_string(), &text)
+    }
+
+    /// How many limits there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// The limits in file order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Limit> {
+        self.limits.iter()
+    }
+
+    /// The limit with this index, as [`Limit::index`] gave it.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&Limit> {
+        self.limits.get(index)
+    }
+
+    /// The limit of this name, for `=name` in native verbs.
+    #[must_use]
+    pub fn by_name(&self, name: &[u8]) -> Option<&Limit> {
+        self.get(*self.names.get(name)? as usize)
+    }
+
+    /// What a key is bound to: the first limit in file order that matches it; `None` for a plain
+    /// key. A companion of a bound key is found as such, before any limit that matches its text.
+    ///
+    /// `scratch` is cleared and holds the counted key if the limit makes one.
+    ///
+    /// # Errors
+    ///
+    /// The counted key would be empty or over 250 bytes.
+    #[inline]
+    pub fn find<'a>(
+        &'a self,
+        key: &'a [u8],
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Option<Found<'a>>, BoundKeyError> {
+        if !self.companions.is_empty()
+            && let Some((base, companion)) = Companion::split(key)
+            && self.companions.has(companion)
+            && let Some((limit, captures)) = self.lookup(base)
+            && limit.companions.has(companion)
+        {
+            return limit.found(base, captures, Some(companion), scratch).map(Some);
+        }
+        match self.lookup(key) {
+            Some((limit, captures)) => limit.found(key, captures, None, scratch).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The first limit in file order that matches.
+    #[inline]
+    fn lookup(&self, key: &[u8]) -> Option<(&Limit, Captures)> {
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+            return None;
+        }
+        let mut best: Option<(&Limit, Captures)> = None;
+        self.index.candidates(key, |list| {
+            for number in list {
+                if best.as_ref().is_some_and(|(limit, _)| limit.index <= *number) {
+                    return;
+                }
+                let limit = &self.limits[*number as usize];
+                let mut captures = Captures::default();
+                if limit.pattern.matches(key, &mut captures) {
+                    best = Some((limit, captures));
+                    return;
+                }
+            }
+        });
+        best
+    }
+
+    /// What is charged together with a found key: its parents, theirs, and so on, each once. A
+    /// parent whose key no limit matches is not charged.
+    ///
+    /// # Errors
+    ///
+    /// A parent's key cannot be made, or there are more than [`PARENTS_MAX`]. `parents` is empty
+    /// then.
+    pub fn parents(&self, found: &Found<'_>, parents: &mut Parents) -> Result<(), BoundKeyError> {
+        parents.clear();
+        let added = self.add_parents(found, found, parents);
+        if added.is_err() {
+            parents.clear();
+        }
+        added
+    }
+
+    /// Each call but the first has added a row, so there are at most [`PARENTS_MAX`] inside another.
+    fn add_parents(
+        &self,
+        of: &Found<'_>,
+        child: &Found<'_>,
+        parents: &mut Parents,
+    ) -> Result<(), BoundKeyError> {
+        for template in &of.limit.parents {
+            let (mut key, mut scratch) = (parents.buffer(), parents.buffer());
+            let added = template.render(of.base, &of.captures, &mut key).and_then(|()| {
+                let Some((limit, captures)) = self.lookup(&key) else { return Ok(()) };
+                let parent = limit.found(&key, captures, None, &mut scratch)?;
+                let is_child = parent.key == child.key && limit.index == child.limit.index;
+                if is_child || !parents.push(&parent)? {
+                    return Ok(());
+                }
+                self.add_parents(&parent, child, parents)
+            });
+            parents.spare.extend([key, scratch]);
+            added?;
+        }
+        Ok(())
+    }
+}
+
+impl<'l> IntoIterator for &'l Limits {
+    type Item = &'l Limit;
+    type IntoIter = std::slice::Iter<'l, Limit>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Limit {
+    /// Its place in the file, from 0; stays until the next reload.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its `match` or `regex` as written.
+    #[must_use]
+    pub fn pattern(&self) -> &str {
+        &self.text
+    }
+
+    /// Its policy, `over` and `shadow` included, for keys without override.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The policy of a counted key: the override's, if there is one.
+    #[must_use]
+    pub fn policy_of(&self, counted_key: &[u8]) -> &Policy {
+        self.overrides.find(counted_key).map_or(&self.policy, |(_, policy)| policy)
+    }
+
+    /// What answers while a key's owner cannot.
+    #[must_use]
+    pub fn on_unavailable(&self) -> OnUnavailable {
+        self.on_unavailable
+    }
+
+    /// How the meta verbs tell a refusal.
+    #[must_use]
+    pub fn deny(&self) -> Deny {
+        self.deny
+    }
+
+    /// Which companions its keys have.
+    #[must_use]
+    pub fn companions(&self) -> Companions {
+        self.companions
+    }
+
+    #[inline]
+    fn found<'a>(
+        &'a self,
+        base: &'a [u8],
+        captures: Captures,
+        companion: Option<Companion>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Found<'a>, BoundKeyError> {
+        let key = match &self.key {
+            None => base,
+            Some(template) => {
+                scratch.clear();
+                template.render(base, &captures, scratch)?;
+                scratch.as_slice()
+            }
+        };
+        let (overridden, policy) = match self.overrides.find(key) {
+            Some((number, policy)) => (Some(number), policy),
+            None => (None, &self.policy),
+        };
+        Ok(Found { limit: self, policy, key, base, companion, overridden, captures })
+    }
+}
+
+/// What a key is bound to.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    limit: &'a Limit,
+    policy: &'a Policy,
+    key: &'a [u8],
+    base: &'a [u8],
+    companion: Option<Companion>,
+    overridden: Option<usize>,
+    captures: Captures,
+}
+
+impl<'a> Found<'a> {
+    /// The limit.
+    #[must_use]
+    pub fn limit(&self) -> &'a Limit {
+        self.limit
+    }
+
+    /// The policy in force: the override's, if there is one.
+    #[must_use]
+    pub fn policy(&self) -> &'a Policy {
+        self.policy
+    }
+
+    /// The key to count under.
+    #[must_use]
+    pub fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// The bound key as the client writes it; of a companion, the key that it is beside.
+    #[must_use]
+    pub fn base(&self) -> &'a [u8] {
+        self.base
+    }
+
+    /// Which figure is asked for, when the key is a companion: it is read-only.
+    #[must_use]
+    pub fn companion(&self) -> Option<Companion> {
+        self.companion
+    }
+
+    /// Which override of the limit holds, from 0.
+    #[must_use]
+    pub fn overridden(&self) -> Option<usize> {
+        self.overridden
+    }
+
+    /// Whether others are charged with it: whether to ask [`Limits::parents`].
+    #[must_use]
+    pub fn has_parents(&self) -> bool {
+        !self.limit.parents.is_empty()
+    }
+}
+
+/// Parents of a key, and the memory they are made in: keep one and use it again.
+#[derive(Debug, Default)]
+pub struct Parents {
+    rows: ArrayVec<Row, PARENTS_MAX>,
+    spare: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Row {
+    limit: usize,
+    policy: Policy,
+    key: Vec<u8>,
+}
+
+/// One parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parent<'p> {
+    /// The index of its limit.
+    pub limit: usize,
+    /// The policy in force.
+    pub policy: &'p Policy,
+    /// The key to count under.
+    pub key: &'p [u8],
+}
+
+impl Parents {
+    /// The parents, nearest first within each line of descent.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Parent<'_>> {
+        self.rows.iter().map(|Row { limit, policy, key }| Parent { limit: *limit, policy, key })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.spare.extend(self.rows.drain(..).map(|row| row.key));
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    /// Adds a parent; `false` if it is there already.
+    fn push(&mut self, parent: &Found<'_>) -> Result<bool, BoundKeyError> {
+        let limit = parent.limit.index();
+        if self.rows.iter().any(|row| row.limit == limit && row.key == parent.key) {
+            return Ok(false);
+        }
+        let mut key = self.buffer();
+        key.extend_from_slice(parent.key);
+        let row = Row { limit, policy: *parent.policy, key };
+        self.rows.try_push(row).map_err(|_| BoundKeyError::TooManyParents)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

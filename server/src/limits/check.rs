@@ -1,0 +1,52 @@
+//! `tollgate check-limits FILE`: what a limits file says, or why it is refused.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::{Limits, LimitsError};
+
+/// Reads the file as the server would; a line for each limit: name, pattern, canonical policy.
+///
+/// # Errors
+///
+/// The file is refused or unreadable.
+pub fn check_file(path: &Path) -> Result<String, LimitsError> {
+    Ok(listing(&Limits::load(path)?))
+}
+
+/// Three columns, the first two padded.
+fn listing(limits: &Limits) -> String {
+    let width = |column: fn(&super::Limit) -> &str| {
+        limits.iter().map(|limit| column(limit).chars().count()).max().unwrap_or_default()
+    };
+    let (names, patterns) = (width(super::Limit::name), width(super::Limit::pattern));
+    let mut out = String::new();
+    for limit in limits.iter() {
+        let (name, pattern, policy) = (limit.name(), limit.pattern(), limit.policy());
+        writeln!(out, "{name:names$}  {pattern:patterns$}  {policy}")
+            .expect("writing to a String cannot fail");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_limit() {
+        let file = br#"
+            [[limit]]
+            name = "login"
+            match = "login:{ip}"
+            policy = "fixed:5/60s"
+            [[limit]]
+            name = "b"
+            regex = '^b\d+$'
+            policy = "unlimited"
+        "#;
+        let limits = Limits::parse("limits.toml", file).expect("a good file");
+        let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited\n";
+        assert_eq!(listing(&limits), expected);
+    }
+}

@@ -1,0 +1,42 @@
+//! What can go wrong: a file that is refused, and a key of a limit that cannot be made.
+
+use std::path::PathBuf;
+
+/// Why a limits file is refused, as the operator reads it: one line, no trailing full stop.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitsError {
+    /// Something in it is wrong.
+    #[error("{file}:{line}: {reason}")]
+    Refused {
+        /// The file as it was named.
+        file: String,
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file as it was named.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Why the key that a limit counts under cannot be made from a client's key.
+///
+/// The client's key is to blame, so the client hears it; nothing is charged, the connection stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BoundKeyError {
+    /// It would be longer than any key.
+    #[error("CLIENT_ERROR the key that the limit counts is too long")]
+    TooLong,
+    /// It would be empty.
+    #[error("CLIENT_ERROR the key that the limit counts is empty")]
+    Empty,
+    /// With its parents' parents it has more than [`super::PARENTS_MAX`].
+    #[error("CLIENT_ERROR the key has too many parents")]
+    TooManyParents,
+}

@@ -1,0 +1,266 @@
+//! The limits file: TOML → drafts, each value with its line.
+//!
+//! Here: which fields there are, which values they take, where they stand. Not here: what a
+//! pattern or a template says, and whether the limits agree (`checks`).
+
+use protocol::{Algorithm, Policy};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::companion::{Companion, Companions};
+use super::{Deny, LimitsError, OnUnavailable};
+
+/// A value and the line it stands on.
+#[derive(Debug, Clone)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) line: usize,
+}
+
+/// A pattern as written.
+#[derive(Debug, Clone)]
+pub(super) enum Written {
+    Match(String),
+    Regex(String),
+}
+
+/// One `[[limit]]`, its fields checked one by one.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) line: usize,
+    pub(super) name: At<String>,
+    pub(super) pattern: At<Written>,
+    pub(super) policy: At<Policy>,
+    pub(super) key: Option<At<String>>,
+    pub(super) parents: Vec<At<String>>,
+    pub(super) overrides: Vec<(At<String>, Policy)>,
+    pub(super) companions: Companions,
+    pub(super) on_unavailable: OnUnavailable,
+    pub(super) deny: Deny,
+}
+
+/// The file's name and where its lines start.
+#[derive(Debug)]
+pub(super) struct File<'f> {
+    name: &'f str,
+    starts: Vec<usize>,
+}
+
+type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
+
+impl<'f> File<'f> {
+    pub(super) fn new(name: &'f str, text: &[u8]) -> Self {
+        let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
+        Self { name, starts }
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        self.starts.partition_point(|start| *start <= offset)
+    }
+
+    /// Says no, and where.
+    pub(super) fn refuse(&self, line: usize, reason: impl Into<String>) -> LimitsError {
+        LimitsError::Refused { file: self.name.to_owned(), line, reason: reason.into() }
+    }
+
+    /// Reads the whole file.
+    pub(super) fn drafts(&self, text: &[u8]) -> Result<Vec<Draft>, LimitsError> {
+        let text = str::from_utf8(text)
+            .map_err(|error| self.refuse(self.line(error.valid_up_to()), "it is not UTF-8"))?;
+        let table = DeTable::parse(text).map_err(|error| {
+            let line = self.line(error.span().map_or(0, |span| span.start));
+            self.refuse(line, error.message().lines().next().unwrap_or_default())
+        })?;
+        let mut drafts = Vec::new();
+        for (field, value) in in_order(table.get_ref()) {
+            let line = self.line(field.span().start);
+            if field.get_ref() != "limit" {
+                return Err(self.refuse(line, format!("unknown field `{}`", field.get_ref())));
+            }
+            let entries = value
+                .get_ref()
+                .as_array()
+                .filter(|entries| entries.iter().all(|entry| entry.get_ref().is_table()));
+            let entries = entries.ok_or_else(|| self.refuse(line, "write it as `[[limit]]`"))?;
+            for entry in entries {
+                let line = self.line(entry.span().start);
+                if let Some(table) = entry.get_ref().as_table() {
+                    drafts.push(self.draft(line, table)?);
+                }
+            }
+        }
+        Ok(drafts)
+    }
+
+    fn draft(&self, line: usize, table: &DeTable<'_>) -> Result<Draft, LimitsError> {
+        let (mut name, mut pattern, mut policy, mut key) = (None, None, None, None);
+        let (mut parents, mut overrides) = (Vec::new(), Vec::new());
+        let mut companions = Companions::default();
+        let (mut on_unavailable, mut deny) = (OnUnavailable::default(), Deny::default());
+        let (mut over, mut shadow) = (None, None);
+        for field in in_order(table) {
+            match field.0.get_ref().as_ref() {
+                "name" => name = Some(self.text(field)?),
+                "match" | "regex" if pattern.is_some() => {
+                    let reason = "a limit has either `match` or `regex`";
+                    return Err(self.refuse(self.line(field.0.span().start), reason));
+                }
+                "match" => pattern = Some(map(self.text(field)?, Written::Match)),
+                "regex" => pattern = Some(map(self.text(field)?, Written::Regex)),
+                "policy" => policy = Some(self.policy(field)?),
+                "key" => key = Some(self.text(field)?),
+                "parents" => parents = self.texts(field)?,
+                "overrides" => overrides = self.overrides(field)?,
+                "companions" => companions = self.companions(field)?,
+                "on_unavailable" => on_unavailable = self.one_of(field, &OnUnavailable::ALL)?,
+                "deny" => deny = self.one_of(field, &Deny::ALL)?,
+                "over" => over = Some(self.flag(field)?),
+                "shadow" => shadow = Some(self.flag(field)?),
+                unknown => {
+                    let line = self.line(field.0.span().start);
+                    return Err(self.refuse(line, format!("unknown field `{unknown}`")));
+                }
+            }
+        }
+        let lacks = |field: &str| self.refuse(line, format!("the limit lacks its `{field}`"));
+        let mut draft = Draft {
+            line,
+            name: name.ok_or_else(|| lacks("name"))?,
+            pattern: pattern.ok_or_else(|| lacks("match"))?,
+            policy: policy.ok_or_else(|| lacks("policy"))?,
+            key,
+            parents,
+            overrides,
+            companions,
+            on_unavailable,
+            deny,
+        };
+        for (flag, name, own) in [
+            (&over, "over", draft.policy.value.over),
+            (&shadow, "shadow", draft.policy.value.shadow),
+        ] {
+            if let Some(At { value: false, line }) = flag
+                && own
+            {
+                let reason = format!("`{name} = false`, but the policy says `{name}`");
+                return Err(self.refuse(*line, reason));
+            }
+        }
+        // What holds for the limit holds for its overrides.
+        let policies = draft.overrides.iter_mut().map(|(_, policy)| policy);
+        for policy in policies.chain([&mut draft.policy.value]) {
+            let (keeps, refuses) = match policy.algorithm {
+                Algorithm::Unlimited => (false, false),
+                Algorithm::Block => (false, true),
+                _ => (true, true),
+            };
+            policy.over |= keeps && over.as_ref().is_some_and(|flag| flag.value);
+            policy.shadow |= refuses && shadow.as_ref().is_some_and(|flag| flag.value);
+        }
+        Ok(draft)
+    }
+
+    fn string(&self, what: &str, value: &Spanned<DeValue<'_>>) -> Result<At<String>, LimitsError> {
+        let line = self.line(value.span().start);
+        match value.get_ref().as_str() {
+            Some(text) => Ok(At { value: text.to_owned(), line }),
+            None => Err(self.refuse(line, format!("`{what}` takes text"))),
+        }
+    }
+
+    fn text(&self, (field, value): Field<'_, '_>) -> Result<At<String>, LimitsError> {
+        self.string(field.get_ref(), value)
+    }
+
+    fn array<'t, 'i>(
+        &self,
+        (field, value): Field<'t, 'i>,
+    ) -> Result<&'t [Spanned<DeValue<'i>>], LimitsError> {
+        value.get_ref().as_array().map(|array| &**array).ok_or_else(|| {
+            let line = self.line(value.span().start);
+            self.refuse(line, format!("`{}` takes a list", field.get_ref()))
+        })
+    }
+
+    fn texts(&self, field: Field<'_, '_>) -> Result<Vec<At<String>>, LimitsError> {
+        let values = self.array(field)?.iter();
+        values.map(|value| self.string(field.0.get_ref(), value)).collect()
+    }
+
+    fn flag(&self, (field, value): Field<'_, '_>) -> Result<At<bool>, LimitsError> {
+        let line = self.line(value.span().start);
+        match value.get_ref().as_bool() {
+            Some(value) => Ok(At { value, line }),
+            None => Err(self.refuse(line, format!("`{}` is true or false", field.get_ref()))),
+        }
+    }
+
+    fn policy(&self, field: Field<'_, '_>) -> Result<At<Policy>, LimitsError> {
+        let At { value, line } = self.text(field)?;
+        match Policy::parse(value.as_bytes()) {
+            Ok(value) => Ok(At { value, line }),
+            Err(error) => Err(self.refuse(line, format!("`{value}`: {error}"))),
+        }
+    }
+
+    fn one_of<T: Copy>(&self, field: Field<'_, '_>, all: &[(&str, T)]) -> Result<T, LimitsError> {
+        let At { value, line } = self.text(field)?;
+        all.iter().find(|(name, _)| *name == value).map(|(_, meant)| *meant).ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
+            self.refuse(line, format!("`{value}`: `{}` is one of {names}", field.0.get_ref()))
+        })
+    }
+
+    fn companions(&self, field: Field<'_, '_>) -> Result<Companions, LimitsError> {
+        let mut companions = Companions::default();
+        for At { value, line } in self.texts(field)? {
+            let known = Companion::ALL.into_iter().find(|known| known.suffix() == value);
+            companions = companions.with(known.ok_or_else(|| {
+                let names = Companion::ALL.map(Companion::suffix).join(", ");
+                self.refuse(line, format!("`{value}`: a companion is one of {names}"))
+            })?);
+        }
+        Ok(companions)
+    }
+
+    fn overrides(&self, field: Field<'_, '_>) -> Result<Vec<(At<String>, Policy)>, LimitsError> {
+        self.array(field)?.iter().map(|entry| self.one_override(entry)).collect()
+    }
+
+    fn one_override(
+        &self,
+        entry: &Spanned<DeValue<'_>>,
+    ) -> Result<(At<String>, Policy), LimitsError> {
+        let line = self.line(entry.span().start);
+        let table = entry
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| self.refuse(line, "an override is `{ key = \"…\", policy = \"…\" }`"))?;
+        let (mut key, mut policy) = (None, None);
+        for field in in_order(table) {
+            match field.0.get_ref().as_ref() {
+                "key" => key = Some(self.text(field)?),
+                "policy" => policy = Some(self.policy(field)?.value),
+                unknown => {
+                    let line = self.line(field.0.span().start);
+                    return Err(self.refuse(line, format!("unknown field `{unknown}`")));
+                }
+            }
+        }
+        let lacks = |field: &str| self.refuse(line, format!("the override lacks its `{field}`"));
+        Ok((key.ok_or_else(|| lacks("key"))?, policy.ok_or_else(|| lacks("policy"))?))
+    }
+}
+
+fn map<T, U>(at: At<T>, with: impl FnOnce(T) -> U) -> At<U> {
+    At { value: with(at.value), line: at.line }
+}
+
+/// The fields as the file has them: the first mistake in it is the one that is told.
+fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Field<'t, 'i>> {
+    let mut fields: Vec<_> = table.iter().collect();
+    fields.sort_by_key(|(field, _)| field.span().start);
+    fields
+}
