@@ -71,12 +71,6 @@ fn seen(outcome: &Outcome<'_>) -> Seen {
         Outcome::TooLarge => Seen::Plain("too large"),
         Outcome::OutOfMemory => Seen::Plain("out of memory"),
         other => unreachable!("{other:?} is no answer to a command of memcached"),
-        Outcome::Verdict(_)
-        | Outcome::Settled { .. }
-        | Outcome::Renewed(_)
-        | Outcome::Leased(_)
-        | Outcome::Counted(_)
-        | Outcome::Slid(_) => Seen::Plain("native"),
     }
 }
 

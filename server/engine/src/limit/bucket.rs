@@ -16,8 +16,8 @@
 //! one capacity: a key that never stops asking comes back at most two capacities later.
 //!
 //! State, by option: the TAT, here the instant of being full (`tat`), 16 bytes; `interval`: tokens
-//! missing and the instant of the last refill, 8 bytes each; `warm`: the TAT and what has been stored
-//! while idle, 16 bytes each. Idle, and empty, when full (and cold).
+//! missing and the instant of the next refill, together 16 bytes; `warm`: the TAT and what has been
+//! stored while idle, 16 bytes each. Idle, and empty, when full (and cold).
 
 use protocol::{Rate, Warm};
 
@@ -45,7 +45,8 @@ pub(crate) struct Bucket {
 /// What a state says at an instant, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// The tick it is for this key: now, or with `interval` the last refill.
+    /// The tick it is for this key: now, or with `interval` the next refill, up to which it is still
+    /// the last one.
     clock: u128,
     /// The tick at which the bucket is full; never before `clock`.
     full_at: u128,
@@ -223,9 +224,9 @@ impl Bucket {
         if tick <= seen.clock {
             return 0;
         }
-        let periods = (tick - seen.clock).div_ceil(self.cost(self.rate.count));
-        let last = seen.clock / u128::from(self.rate.count);
-        let at = last.saturating_add(periods.saturating_mul(self.rate.period.into()));
+        let further = (tick - seen.clock - 1) / self.cost(self.rate.count);
+        let next = seen.clock / u128::from(self.rate.count);
+        let at = next.saturating_add(further.saturating_mul(self.rate.period.into()));
         at.saturating_sub(now.mono.0.into()).try_into().unwrap_or(u64::MAX)
     }
 
@@ -263,9 +264,11 @@ impl Bucket {
             }
         };
         let clock = if self.steps() && old.steps() {
-            was.clock / u128::from(old.rate.count) * u128::from(self.rate.count)
+            // A period after the last refill, as long as periods are now.
+            let next = was.clock / u128::from(old.rate.count) + u128::from(self.rate.period);
+            next.saturating_sub(old.rate.period.into()) * u128::from(self.rate.count)
         } else {
-            tat::ticks(self.rate, now)
+            self.fresh_clock(now)
         };
         let stored = match (self.line(), old.line()) {
             (Some(line), Some(old_line)) => line.adopt(&old_line, was.stored),
@@ -286,25 +289,29 @@ impl Bucket {
     }
 
     fn shift_steps(&self, state: &mut Vec<u8>, by: i128) {
-        let Some((mut missing, mut last)) = decode_steps(state) else { return };
-        if by < 0 && by.unsigned_abs() > u128::from(last) {
-            // The last refill would lie before the origin: count those up to the origin as done.
-            let before = by.unsigned_abs() - u128::from(last);
+        let Some((mut missing, next)) = decode_steps(state) else { return };
+        let distance = by.unsigned_abs();
+        let mut moved = if by < 0 { next.saturating_sub(distance) } else { next + distance };
+        if by < 0 && distance > next {
+            // Refills that lie before the origin are done.
+            let before = distance - next;
             let periods = before.div_ceil(self.rate.period.into());
             let refilled = periods.saturating_mul(self.rate.count.into());
             missing = missing.saturating_sub(refilled.try_into().unwrap_or(u64::MAX));
-            let after = periods * u128::from(self.rate.period) - before;
-            last = after.try_into().unwrap_or(u64::MAX);
-        } else {
-            let moved = i128::from(last).saturating_add(by);
-            last = moved.try_into().unwrap_or(u64::MAX);
+            moved = periods * u128::from(self.rate.period) - before;
         }
-        encode_steps(missing, last, state);
+        encode_steps(missing, moved, state);
+    }
+
+    /// The clock of a key whose periods begin now.
+    fn fresh_clock(&self, now: Now) -> u128 {
+        let ticks = tat::ticks(self.rate, now);
+        if self.steps() { ticks + self.cost(self.rate.count) } else { ticks }
     }
 
     /// A key never seen.
     fn unseen(&self, now: Now) -> Seen {
-        let clock = tat::ticks(self.rate, now);
+        let clock = self.fresh_clock(now);
         let missing = self.cost(self.capacity.saturating_sub(self.init));
         Seen { clock, full_at: clock.saturating_add(missing), stored: self.cold() }
     }
@@ -312,8 +319,8 @@ impl Bucket {
     /// What a state says now; `None` for a key never seen.
     fn see(&self, state: &[u8], now: Now, over: bool) -> Option<Seen> {
         if self.steps() {
-            let (missing, last) = decode_steps(state)?;
-            return Some(self.see_steps(missing, last, now));
+            let (missing, next) = decode_steps(state)?;
+            return Some(self.see_steps(missing, next, now));
         }
         let (full_at, stored) = self.decode(state)?;
         let line = self.line();
@@ -327,17 +334,18 @@ impl Bucket {
         Some(Seen { clock, full_at: full_at.max(clock), stored })
     }
 
-    fn see_steps(&self, missing: u64, last: u64, now: Now) -> Seen {
-        let periods = now.mono.0.saturating_sub(last) / self.rate.period;
-        let refilled = u128::from(periods) * u128::from(self.rate.count);
-        let missing = u128::from(missing).saturating_sub(refilled);
+    fn see_steps(&self, missing: u64, next: u128, now: Now) -> Seen {
+        let period = u128::from(self.rate.period);
+        let since = u128::from(now.mono.0).checked_sub(next);
+        let refills = since.map_or(0, |since| since / period + 1);
+        let missing = u128::from(missing).saturating_sub(refills * u128::from(self.rate.count));
         if missing == 0 {
             // Periods count from the take that finds the bucket full.
-            let clock = tat::ticks(self.rate, now);
+            let clock = self.fresh_clock(now);
             return Seen { clock, full_at: clock, stored: 0 };
         }
-        let clock = u128::from(last + periods * self.rate.period) * u128::from(self.rate.count);
-        Seen { clock, full_at: clock + missing * u128::from(self.rate.period), stored: 0 }
+        let clock = (next + refills * period) * u128::from(self.rate.count);
+        Seen { clock, full_at: clock.saturating_add(missing * period), stored: 0 }
     }
 
     fn is_idle(&self, seen: Seen) -> bool {
@@ -349,8 +357,7 @@ impl Bucket {
             state.clear();
         } else if self.steps() {
             let missing = tat::units_of(self.rate, seen.missing());
-            let last = seen.clock / u128::from(self.rate.count);
-            encode_steps(missing, last.try_into().unwrap_or(u64::MAX), state);
+            encode_steps(missing, seen.clock / u128::from(self.rate.count), state);
         } else {
             self.encode(seen.full_at, seen.stored, state);
         }
@@ -371,16 +378,19 @@ impl Bucket {
     }
 }
 
-/// Tokens missing, and the instant of the last refill.
-fn decode_steps(state: &[u8]) -> Option<(u64, u64)> {
-    let (missing, last) = state.split_first_chunk()?;
-    Some((u64::from_le_bytes(*missing), u64::from_le_bytes(last.try_into().ok()?)))
+/// Bits of the instant of the next refill, which is at most a period after the last instant there
+/// is; the tokens missing, at most two capacities, have the others.
+const NEXT_BITS: u32 = 72;
+
+/// Tokens missing, and the instant of the next refill.
+fn decode_steps(state: &[u8]) -> Option<(u64, u128)> {
+    let both = tat::decode(state)?;
+    Some(((both >> NEXT_BITS) as u64, both & ((1 << NEXT_BITS) - 1)))
 }
 
-fn encode_steps(missing: u64, last: u64, state: &mut Vec<u8>) {
-    state.clear();
-    state.extend_from_slice(&missing.to_le_bytes());
-    state.extend_from_slice(&last.to_le_bytes());
+fn encode_steps(missing: u64, next: u128, state: &mut Vec<u8>) {
+    let next = next.min((1 << NEXT_BITS) - 1);
+    tat::encode(u128::from(missing) << NEXT_BITS | next, state);
 }
 
 #[cfg(test)]

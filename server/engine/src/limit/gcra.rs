@@ -38,10 +38,10 @@ impl Gcra {
         let ticks = tat::standing(stored, ticks, most);
         // An idle key must not bank credit: bring its TAT up to now before charging it.
         let before = stored.max(ticks);
-        let charged = |units| before.saturating_add(tat::cost(self.rate, units));
+        let with = |units| before.saturating_add(tat::cost(self.rate, units));
 
         let available = tat::units_within(self.rate, (ticks + tolerance).saturating_sub(before));
-        let passes = ask.cost <= self.limit() && charged(ask.cost) <= ticks + tolerance;
+        let passes = ask.cost <= self.limit() && with(ask.cost) <= ticks + tolerance;
         let granted = match (passes, ask.part) {
             (true, _) => ask.cost,
             (false, true) => available,
@@ -54,9 +54,9 @@ impl Gcra {
         };
         let after = match verdict {
             // What was refused may owe as much as the limit, so that a key comes back in time.
-            Verdict::Deny if ask.over => before.max(charged(ask.cost).min(ticks + 2 * tolerance)),
+            Verdict::Deny if ask.over => before.max(with(ask.cost).min(ticks + 2 * tolerance)),
             Verdict::Deny => before,
-            _ => charged(granted),
+            _ => with(granted),
         };
 
         let changed = !ask.peek && after != before;

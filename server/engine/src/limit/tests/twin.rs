@@ -73,6 +73,8 @@ impl Twin {
     /// Takes, and holds what was decided against what should have been.
     pub(in crate::limit) fn check(&mut self, now: u64, ask: &Ask, decision: &Decision) {
         let (mut level, since) = self.level_at(now);
+        // Whoever looks first and calls later is told as if it had begun when looked at.
+        let looked = Self { level: Some((level.clone(), since)), ..self.clone() };
         let zero = BigInt::ZERO;
         let queued = self.queue.is_some() && level < self.full();
         let there = u64::try_from(level.clone().max(zero.clone()) / self.rate.period).expect("64");
@@ -101,16 +103,19 @@ impl Twin {
         let there = if too_long { zero.clone() } else { level.max(zero) / self.rate.period };
         assert_eq!(BigInt::from(decision.remaining), there);
 
+        let then = if ask.peek { &looked } else { self };
         match verdict {
             Verdict::Allow => assert_eq!(decision.retry, Some(0)),
             Verdict::Wait => assert_eq!(decision.retry.map(BigInt::from), Some(wait)),
-            Verdict::Deny => self.check_retry(now, ask.cost, decision.retry),
+            Verdict::Deny => then.check_retry(now, ask.cost, decision.retry),
             Verdict::Part if ask.peek => {}
-            Verdict::Part => self.check_retry(now, ask.cost - granted, decision.retry),
+            Verdict::Part => then.check_retry(now, ask.cost - granted, decision.retry),
         }
-        if let Some(full_at) = now.checked_add(decision.reset) {
-            assert!(self.is_full(full_at));
-            assert!(decision.reset == 0 || !self.is_full(full_at - 1));
+        if let Some(full_at) = now.checked_add(decision.reset)
+            && decision.reset < u64::MAX
+        {
+            assert!(then.is_full(full_at));
+            assert!(decision.reset == 0 || !then.is_full(full_at - 1));
         }
     }
 
@@ -121,6 +126,10 @@ impl Twin {
             assert!(cost > self.capacity + self.debt);
             return;
         };
+        if retry == u64::MAX {
+            // Longer than can be said.
+            return;
+        }
         let retry_ms = retry.div_ceil(MILLI);
         for (unit, wait) in [(1, retry), (MILLI, retry_ms)] {
             let Some(then) = wait.checked_mul(unit).and_then(|wait| now.checked_add(wait)) else {

@@ -282,8 +282,10 @@ proptest! {
                     continue;
                 };
                 for unit in [1, 1_000_000] {
-                    let wait = retry.div_ceil(unit).saturating_mul(unit);
-                    if let Some(then) = clock.checked_add(wait) {
+                    let then = retry.div_ceil(unit).checked_mul(unit);
+                    if let Some(then) = then.and_then(|wait| clock.checked_add(wait))
+                        && retry < u64::MAX
+                    {
                         prop_assert!(passes(then, ask.cost));
                         prop_assert!(!passes(then - unit, ask.cost));
                     }
