@@ -255,6 +255,7 @@ struct Elsewhen {
 }
 
 /// A record as it was read, and whether it is the state of a limit.
+#[derive(Clone, Copy)]
 struct Saved<'a> {
     record: Record<'a>,
     is_limit: bool,

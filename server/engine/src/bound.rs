@@ -57,7 +57,13 @@ impl Engine {
                 other => unusual(other),
             };
         }
-        let take = Take { cost: units, compare_cas: arithmetic.compare_cas, ..Take::default() };
+        // A plain client cannot be told to wait: a queue admits it at once or not at all.
+        let take = Take {
+            cost: units,
+            wait: Some(0),
+            compare_cas: arithmetic.compare_cas,
+            ..Take::default()
+        };
         match self.take(now, hash, key, policy, &take) {
             Limited::Decided(facts) if facts.decision.verdict == Verdict::Deny && !facts.shadow => {
                 // Above the limit, whatever is owed or spent: that is how a plain client knows.
@@ -89,6 +95,7 @@ impl Engine {
             }
             let take = Take {
                 cost: units.min(COUNT_MAX),
+                wait: Some(0),
                 client_flags: Some(set.client_flags),
                 ..Take::default()
             };

@@ -4,6 +4,8 @@
 //! its overrides match, do its parents exist and end. The first mistake refuses the file. Not
 //! here: which fields there are (`file`).
 
+use std::cell::LazyCell;
+
 use hashbrown::{HashMap, HashSet};
 use protocol::{KEY_BYTES_MAX, Policy};
 
@@ -155,6 +157,9 @@ impl Checks<'_> {
             let list = list.iter().map(|other| *other as usize);
             earlier.extend(list.take_while(|other| *other < index));
         });
+        if earlier.is_empty() {
+            return None;
+        }
         earlier.sort_unstable();
         earlier.dedup();
         let own = Shape::of_glob(glob);
@@ -167,6 +172,9 @@ impl Checks<'_> {
 
     /// Compiles the overrides of a limit, each of which can match.
     fn overrides(&self, index: usize) -> Result<Overrides, LimitsError> {
+        if self.drafts[index].overrides.is_empty() {
+            return Ok(Overrides::default());
+        }
         let limit = &self.limits.limits[index];
         let counted = Counted::of(limit);
         let mut seen = HashSet::new();
@@ -194,6 +202,9 @@ impl Checks<'_> {
     fn parents(&self) -> Result<(), LimitsError> {
         let limits = &self.limits.limits;
         let mut edges = vec![Vec::new(); limits.len()];
+        let shapes = LazyCell::new(|| -> Vec<_> {
+            limits.iter().map(|limit| Shape::of(&limit.pattern)).collect()
+        });
         for (index, limit) in limits.iter().enumerate() {
             for (parent, at) in limit.parents.iter().zip(&self.drafts[index].parents) {
                 let wrong =
@@ -201,7 +212,7 @@ impl Checks<'_> {
                 let mut targets = self.targets(limit, parent);
                 if targets.is_empty() {
                     let shape = parent.shape(&limit.pattern);
-                    if !limits.iter().any(|other| Shape::of(&other.pattern).meets(&shape)) {
+                    if !shapes.iter().any(|other| other.meets(&shape)) {
                         return Err(wrong("the parent matches no limit"));
                     }
                 }
@@ -282,26 +293,25 @@ fn ancestors(edges: &[Vec<usize>], from: usize) -> HashSet<usize> {
 }
 
 /// The keys that a limit counts under, to tell which overrides can match.
-struct Counted {
+struct Counted<'l> {
     shape: Shape,
     /// When it is that simple; then its last capture tells where an address begins.
     glob: Option<Glob>,
-    regex: Option<Regex>,
+    regex: Option<&'l Regex>,
     prefix_len: usize,
 }
 
-impl Counted {
-    fn of(limit: &Limit) -> Self {
+impl<'l> Counted<'l> {
+    fn of(limit: &'l Limit) -> Self {
         let (shape, glob) = match (&limit.key, &limit.pattern) {
             (Some(key), pattern) => (key.shape(pattern), key.glob(pattern)),
             (None, pattern @ Pattern::Glob(glob)) => (Shape::of(pattern), Some(glob.clone())),
             (None, pattern) => (Shape::of(pattern), None),
         };
         let regex = match (&limit.key, &limit.pattern) {
-            (None, Pattern::Regex(regex)) => Regex::parse(regex.text()).ok(),
+            (None, Pattern::Regex(regex)) => Some(regex),
             _ => None,
         };
-        let regex = regex.map(|(regex, _)| regex);
         let first = glob.as_ref().map_or(0, |glob| glob.first.bytes.len());
         Self { shape, glob, regex, prefix_len: first }
     }

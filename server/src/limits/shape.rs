@@ -24,6 +24,12 @@ impl Bytes {
         Self(set)
     }
 
+    fn byte(byte: u8) -> Self {
+        let mut set = [0; 4];
+        set[usize::from(byte >> 6)] = 1 << (byte & 63);
+        Self(set)
+    }
+
     fn has(self, byte: u8) -> bool {
         self.0[usize::from(byte >> 6)] & (1 << (byte & 63)) != 0
     }
@@ -59,7 +65,7 @@ impl Shape {
 
     pub(super) fn text(&mut self, text: &[u8]) {
         for byte in text {
-            self.one(Bytes::of(|other| other == *byte));
+            self.one(Bytes::byte(*byte));
         }
     }
 
@@ -86,7 +92,7 @@ impl Shape {
         let mut shape = Self::default();
         let chunk = |shape: &mut Self, bytes: &[Option<u8>]| {
             for own in bytes {
-                shape.one(Bytes::of(|byte| own.is_none_or(|own| own == byte)));
+                shape.one(own.map_or_else(|| Bytes::of(|_| true), Bytes::byte));
             }
         };
         chunk(&mut shape, &glob.first.bytes);

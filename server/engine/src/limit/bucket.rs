@@ -256,13 +256,8 @@ impl Bucket {
         if old.is_idle(was) {
             return state.clear();
         }
-        let missing = match old.full().checked_sub(was.missing()) {
-            Some(tokens) => self.full().saturating_sub(tat::reprice(tokens, old.rate, self.rate).0),
-            None => {
-                let owed = was.missing() - old.full();
-                self.full().saturating_add(tat::reprice(owed, old.rate, self.rate).1)
-            }
-        };
+        let missing =
+            tat::missing_after((old.rate, old.full()), was.missing(), (self.rate, self.full()));
         let clock = if self.steps() && old.steps() {
             // A period after the last refill, as long as periods are now.
             let next = was.clock / u128::from(old.rate.count) + u128::from(self.rate.period);

@@ -40,11 +40,12 @@ impl Gcra {
         let before = stored.max(ticks);
         let with = |units| before.saturating_add(tat::cost(self.rate, units));
 
-        let available = tat::units_within(self.rate, (ticks + tolerance).saturating_sub(before));
         let passes = ask.cost <= self.limit() && with(ask.cost) <= ticks + tolerance;
         let granted = match (passes, ask.part) {
             (true, _) => ask.cost,
-            (false, true) => available,
+            (false, true) => {
+                tat::units_within(self.rate, (ticks + tolerance).saturating_sub(before))
+            }
             (false, false) => 0,
         };
         let verdict = match (passes, granted) {
@@ -116,11 +117,8 @@ impl Gcra {
         if owed == 0 {
             return state.clear();
         }
-        let tolerance = self.tolerance();
-        let owed = match old.tolerance().checked_sub(owed) {
-            Some(left) => tolerance.saturating_sub(tat::reprice(left, old.rate, self.rate).0),
-            None => tolerance + tat::reprice(owed - old.tolerance(), old.rate, self.rate).1,
-        };
+        let (from, to) = ((old.rate, old.tolerance()), (self.rate, self.tolerance()));
+        let owed = tat::missing_after(from, owed, to);
         self.keep(tat::ticks(self.rate, now).saturating_add(owed), state, now);
     }
 

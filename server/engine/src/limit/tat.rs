@@ -53,7 +53,8 @@ pub(super) fn units_of(rate: Rate, ticks: u128) -> u64 {
 ///
 /// That is now, unless the clock has gone back so far that this TAT cannot have been written yet:
 /// then time stands still at the first tick at which it could. What a clock that goes back takes
-/// back, it brings again when it goes on: no tick refills twice.
+/// back, it brings again when it goes on: no tick refills twice. What a key owes from other parameters
+/// and could not owe under these looks the same; it is told as used up, and still has to be paid.
 pub(super) fn standing(tat: u128, now: u128, most: u128) -> u128 {
     now.max(tat.saturating_sub(most))
 }
@@ -73,6 +74,17 @@ pub(super) fn shift(rate: Rate, tat: u128, by: i128) -> (u128, u128) {
 pub(super) fn reprice(ticks: u128, from: Rate, to: Rate) -> (u128, u128) {
     let (down, rest) = mul_div(ticks, to.period.into(), from.period.into());
     (down, down.saturating_add(u128::from(rest > 0)))
+}
+
+/// Ticks missing to a full bucket after its rate and its ticks when full changed: tokens stay, up to
+/// the new capacity, rounded down; what is owed stays owed, rounded up.
+pub(super) fn missing_after(from: (Rate, u128), missing: u128, to: (Rate, u128)) -> u128 {
+    let ((old_rate, old_full), (rate, full)) = (from, to);
+    if missing <= old_full {
+        full.saturating_sub(reprice(old_full - missing, old_rate, rate).0)
+    } else {
+        full.saturating_add(reprice(missing - old_full, old_rate, rate).1)
+    }
 }
 
 /// The TAT of a state; `None` for a key never seen.

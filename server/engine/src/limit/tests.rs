@@ -82,7 +82,7 @@ impl Step {
 
     pub(super) fn ask(&self, has: u64, most: u64, over: bool) -> Ask {
         let cost = self.cost(has, most);
-        let (part, peek) = (self.flags % 4 == 0, self.flags / 4 % 4 == 0);
+        let (part, peek) = (self.flags.is_multiple_of(4), (self.flags / 4).is_multiple_of(4));
         Ask { part, peek, over, ..asking(cost) }
     }
 }

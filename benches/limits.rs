@@ -1,0 +1,120 @@
+//! Which limit a key has: nanoseconds per key with 1, 100 and 10 000 limits in the file.
+//!
+//! Keys are drawn from a list longer than the processor's caches like, so that the trie is cold in
+//! part. The last limit has 10 000 overrides. Not here: what the limit decides (`engine`).
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use tollgate::limits::Limits;
+
+const KEYS: u64 = 1 << 14;
+const OVERRIDES: u64 = 10_000;
+
+/// So many limits, each of a literal and a capture; the last has overrides of every kind.
+fn limits(count: u64) -> Limits {
+    let mut file = String::new();
+    for number in 0..count {
+        writeln!(
+            file,
+            "[[limit]]\nname = 'limit-{number}'\nmatch = 'service-{number}:user:{{id}}'"
+        )
+        .and_then(|()| writeln!(file, "policy = 'sliding:{}/60s'", number + 1))
+        .expect("writing to a String cannot fail");
+    }
+    let last = count - 1;
+    file += "overrides = [\n";
+    for number in 0..OVERRIDES {
+        let key = match number % 4 {
+            0 | 1 => format!("{number}"),
+            2 => format!("prefix-{number}*"),
+            _ => format!("10.{}.{}.0/24", number / 256, number % 256),
+        };
+        writeln!(file, "{{ key = 'service-{last}:user:{key}', policy = 'block' }},")
+            .expect("writing to a String cannot fail");
+    }
+    file += "]\n";
+    Limits::parse("bench", file.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A limit whose counted key leaves something out.
+const REWRITTEN: &str = "[[limit]]\nname = 'r'\nmatch = 'rack::attack:{w:digits}:req/ip:{ip}'\n\
+                         key = 'rack::attack:req/ip:{ip}'\npolicy = 'fixed:300/5m'\n";
+
+fn random(count: u64, key: impl Fn(u64) -> String) -> Vec<String> {
+    let mut state = 42_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        key((state >> 33) % count)
+    };
+    (0..KEYS).map(next).collect()
+}
+
+fn find(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("limits");
+    for count in [1, 100, 10_000] {
+        let limits = limits(count);
+        let last = count - 1;
+        let keys = [
+            ("unbound", random(1 << 30, |n| format!("user:{n:015}"))),
+            ("almost", random(count, |n| format!("service-{n}:session:{n}"))),
+            ("bound", random(count, |n| format!("service-{n}:user:{n}x{n}"))),
+            ("exact", random(2500, |n| format!("service-{last}:user:{}", n * 4))),
+            ("prefix", random(2500, |n| format!("service-{last}:user:prefix-{}:x", n * 4 + 2))),
+            (
+                "network",
+                random(2500, |n| {
+                    let n = n * 4 + 3;
+                    format!("service-{last}:user:10.{}.{}.7", n / 256, n % 256)
+                }),
+            ),
+        ];
+        for (name, keys) in keys {
+            let bound = !matches!(name, "unbound" | "almost");
+            let overridden = bound && name != "bound";
+            bench(&mut group, BenchmarkId::new(name, count), &limits, &keys, (bound, overridden));
+        }
+    }
+    let limits = Limits::parse("bench", REWRITTEN.as_bytes()).expect("a good file");
+    let keys = random(1 << 20, |n| format!("rack::attack:{n}:req/ip:192.0.2.{}", n % 256));
+    bench(&mut group, BenchmarkId::new("rewritten", 1), &limits, &keys, (true, false));
+    group.finish();
+}
+
+/// Finds each key in turn; all are bound, and overridden, or none is.
+fn bench(
+    group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
+    id: BenchmarkId,
+    limits: &Limits,
+    keys: &[String],
+    expected: (bool, bool),
+) {
+    let mut scratch = Vec::new();
+    for key in keys {
+        let found = limits.find(key.as_bytes(), &mut scratch).expect("a short key");
+        let overridden = found.is_some_and(|found| found.overridden().is_some());
+        assert_eq!((found.is_some(), overridden), expected, "{key}");
+    }
+    let mut next = keys.iter().cycle();
+    group.bench_function(id, |bencher| {
+        bencher.iter(|| {
+            let key = next.next().expect("a cycle has no end");
+            let found = limits.find(black_box(key.as_bytes()), &mut scratch);
+            black_box(found.is_ok_and(|found| found.is_some()))
+        });
+    });
+}
+
+fn load(criterion: &mut Criterion) {
+    criterion.bench_function("limits/load/10000", |bencher| bencher.iter(|| limits(10_000)));
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(std::time::Duration::from_millis(500))
+        .measurement_time(std::time::Duration::from_secs(2));
+    targets = find, load
+}
+criterion_main!(benches);

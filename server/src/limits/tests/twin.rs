@@ -1,0 +1,226 @@
+//! The naive twin: every limit in file order, by a matcher that only backtracks.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::super::networks::Network;
+use super::super::overrides::{Keys, Overrides};
+use super::*;
+
+/// One letter of a pattern.
+#[derive(Debug, Clone)]
+enum Letter {
+    Byte(u8),
+    One,
+    Any,
+    /// A capture of this class.
+    Capture(&'static str),
+}
+
+impl Letter {
+    fn takes(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Byte(byte) => text == [*byte],
+            Self::One => text.len() == 1,
+            Self::Any => true,
+            Self::Capture(_) if text.is_empty() => false,
+            Self::Capture("digits") => text.iter().all(u8::is_ascii_digit),
+            Self::Capture("hex") => text.iter().all(u8::is_ascii_hexdigit),
+            Self::Capture("alnum") => text.iter().all(u8::is_ascii_alphanumeric),
+            Self::Capture("ip") => {
+                String::from_utf8_lossy(text).parse::<std::net::IpAddr>().is_ok()
+            }
+            Self::Capture(_) => true,
+        }
+    }
+}
+
+/// The pattern in words, and a template of all its captures.
+fn written(pattern: &[Letter]) -> (String, String) {
+    let (mut text, mut template) = (String::new(), String::from("k"));
+    for (at, letter) in pattern.iter().enumerate() {
+        match letter {
+            Letter::Byte(byte) => text.push(char::from(*byte)),
+            Letter::One => text.push('?'),
+            Letter::Any => text.push('*'),
+            Letter::Capture(class) => {
+                text += &format!("{{c{at}{class}}}", class = prefixed(class));
+                template += &format!("/{{c{at}}}");
+            }
+        }
+    }
+    (text, template)
+}
+
+fn prefixed(class: &str) -> String {
+    if class.is_empty() { String::new() } else { format!(":{class}") }
+}
+
+/// What each capture takes: the shortest that lead to a match, the first before the second.
+fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
+    let Some((letter, others)) = pattern.split_first() else {
+        return key.is_empty().then(Vec::new);
+    };
+    (0..=key.len()).find_map(|len| {
+        let (text, rest) = key.split_at(len);
+        let mut captures = letter.takes(text).then(|| matched(others, rest)).flatten()?;
+        if matches!(letter, Letter::Capture(_)) {
+            captures.insert(0, text);
+        }
+        Some(captures)
+    })
+}
+
+/// A key that the pattern takes, more or less: variables are filled with these texts in turn.
+fn filled(pattern: &[Letter], texts: &[String]) -> Vec<u8> {
+    let mut texts = texts.iter().cycle();
+    let letter = |letter: &Letter| match letter {
+        Letter::Byte(byte) => vec![*byte],
+        Letter::One => b"z".to_vec(),
+        _ => texts.next().map_or_else(Vec::new, |text| text.clone().into_bytes()),
+    };
+    pattern.iter().flat_map(letter).collect()
+}
+
+fn letter() -> impl Strategy<Value = Letter> {
+    prop_oneof![
+        6 => select(&b"ab:1"[..]).prop_map(Letter::Byte),
+        1 => Just(Letter::One),
+        1 => Just(Letter::Any),
+        3 => select(vec!["", "", "digits", "hex", "alnum", "ip"]).prop_map(Letter::Capture),
+    ]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[ab:1]{0,6}", Just("::1".to_owned()), Just("1.1.1.1".to_owned())]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_twin_finds_the_same_limit_and_the_same_captures(
+        patterns in vec(vec(letter(), 1..8), 1..40),
+        texts in vec(text(), 1..6),
+        keys in vec("[ab:1]{1,12}", 0..40),
+        shared in "(ab:)?",
+    ) {
+        let shared: Vec<_> = shared.bytes().map(Letter::Byte).collect();
+        let patterns = patterns.into_iter().map(|pattern| [&shared[..], &pattern].concat());
+        let patterns: Vec<_> = patterns
+            .filter(|pattern| super::super::pattern::Glob::parse(&written(pattern).0).is_ok())
+            .collect();
+        // A limit that is refused as never reached is left out; the twin keeps it.
+        let mut left: Vec<usize> = (0..patterns.len()).collect();
+        let limits = loop {
+            let entry = |at: &usize| {
+                let (text, key) = written(&patterns[*at]);
+                format!("[[limit]]\nname='{at}'\nmatch='{text}'\nkey='{key}'\npolicy='block'\n")
+            };
+            let file: String = left.iter().map(entry).collect();
+            match Limits::parse("", file.as_bytes()) {
+                Ok(limits) => break limits,
+                Err(LimitsError::Refused { line, reason, .. }) => {
+                    prop_assert!(reason.starts_with("never reached"), "{reason}\n{file}");
+                    left.remove((line - 1) / 5);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let keys = keys.into_iter().map(String::into_bytes);
+        let mut scratch = Vec::new();
+        for key in keys.chain(patterns.iter().map(|pattern| filled(pattern, &texts))) {
+            let naive = (!key.is_empty()).then(|| {
+                let mut all = patterns.iter().enumerate();
+                all.find_map(|(at, pattern)| Some((at, matched(pattern, &key)?)))
+            });
+            let naive = naive.flatten().map(|(at, captures)| {
+                let counted: Vec<_> = [&b"k"[..]].into_iter().chain(captures).collect();
+                (at.to_string(), counted.join(&b'/'))
+            });
+            let found = limits.find(&key, &mut scratch).expect("short keys");
+            let found = found.map(|found| (found.limit().name().to_owned(), found.key().to_vec()));
+            prop_assert_eq!(found, naive, "{:?}", String::from_utf8_lossy(&key));
+        }
+    }
+
+    #[test]
+    fn the_twin_finds_the_same_override(
+        overrides in vec(override_key(), 1..40),
+        keys in vec((select(vec!["", "l:", "a", "a:"]), address()), 1..40),
+    ) {
+        let policy = Policy::parse(b"block").expect("a policy");
+        let mut distinct = Vec::<Keys>::new();
+        for keys in overrides {
+            if !distinct.contains(&keys) {
+                distinct.push(keys);
+            }
+        }
+        let clever = Overrides::new(distinct.iter().map(|keys| (keys.clone(), policy)).collect());
+        for (literal, address) in keys {
+            let key = format!("{literal}{address}");
+            let found = clever.find(key.as_bytes()).map(|(number, _)| number);
+            prop_assert_eq!(found, naive_override(&distinct, key.as_bytes()), "{}", key);
+        }
+    }
+}
+
+fn address() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (0..4_u32, 0..4_u32).prop_map(|(high, low)| {
+            std::net::Ipv4Addr::from_bits(high << 30 | low).to_string()
+        }),
+        (0..4_u128, 0..4_u128).prop_map(|(high, low)| {
+            std::net::Ipv6Addr::from_bits(high << 126 | low).to_string()
+        }),
+    ]
+}
+
+fn override_key() -> impl Strategy<Value = Keys> {
+    let literal = || select(vec!["", "l:", "a:"]);
+    let network = |(literal, address, bits): (&str, String, u8)| {
+        let network = Network::parse(&format!("{address}/{bits}"))?;
+        network.is_whole().then(|| Keys::Network(literal.into(), network))
+    };
+    let bits = select(vec![0_u8, 1, 2, 30, 31, 32, 126, 127, 128]);
+    prop_oneof![
+        (literal(), address()).prop_map(|(l, address)| Keys::Exact(format!("{l}{address}").into())),
+        (literal(), address(), 0..6_usize).prop_map(|(l, address, len)| {
+            let text = format!("{l}{address}");
+            Keys::Prefix(text[..len.min(text.len())].into())
+        }),
+        (literal(), address(), bits).prop_filter_map("not a whole network", network),
+    ]
+}
+
+fn naive_override(all: &[Keys], key: &[u8]) -> Option<usize> {
+    let rank = |keys: &Keys| match keys {
+        Keys::Exact(exact) => (exact == key).then_some((2, exact.len(), 0)),
+        Keys::Prefix(prefix) => key.starts_with(prefix).then_some((1, prefix.len(), 0)),
+        Keys::Network(literal, network) => {
+            let address = str::from_utf8(key.strip_prefix(literal.as_slice())?).ok()?;
+            let address: std::net::IpAddr = address.parse().ok()?;
+            let masked = Network::parse(&format!("{address}/{}", network.bits))?;
+            let same = match (masked.address.to_canonical(), network.address) {
+                (std::net::IpAddr::V4(one), std::net::IpAddr::V4(other)) => {
+                    leading(one.to_bits().into(), 32, network.bits)
+                        == leading(other.to_bits().into(), 32, network.bits)
+                }
+                (std::net::IpAddr::V6(one), std::net::IpAddr::V6(other)) => {
+                    leading(one.to_bits(), 128, network.bits)
+                        == leading(other.to_bits(), 128, network.bits)
+                }
+                _ => false,
+            };
+            same.then_some((0, literal.len(), network.bits))
+        }
+    };
+    let ranked = all.iter().enumerate().filter_map(|(at, keys)| Some((rank(keys)?, at)));
+    ranked.max().map(|(_, at)| at)
+}
+
+/// The leading bits of an address so wide.
+fn leading(address: u128, width: u32, bits: u8) -> u128 {
+    address.checked_shr(width - u32::from(bits)).unwrap_or(0)
+}
