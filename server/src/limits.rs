@@ -131,7 +131,7 @@ impl Limits {
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
         let file = file::File::new(name, text);
         let drafts = file.drafts(text)?;
-        checks::compile(&file, drafts)
+        checks::compile(&file, &drafts)
     }
 
     /// Reads the file at `path`.
@@ -431,6 +431,7 @@ pub struct Parent<'p> {
 
 impl Parents {
     /// The parents, nearest first within each line of descent.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Parent<'_>> {
         self.rows.iter().map(|Row { limit, policy, key }| Parent { limit: *limit, policy, key })
     }

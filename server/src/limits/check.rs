@@ -21,7 +21,7 @@ fn listing(limits: &Limits) -> String {
     };
     let (names, patterns) = (width(super::Limit::name), width(super::Limit::pattern));
     let mut out = String::new();
-    for limit in limits.iter() {
+    for limit in limits {
         let (name, pattern, policy) = (limit.name(), limit.pattern(), limit.policy());
         writeln!(out, "{name:names$}  {pattern:patterns$}  {policy}")
             .expect("writing to a String cannot fail");

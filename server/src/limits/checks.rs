@@ -23,10 +23,10 @@ use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents};
 const SAMPLES: [&str; 4] = ["q", "7", "192.0.2.1", "2001:db8::1"];
 
 /// Checks the drafts and compiles them.
-pub(super) fn compile(file: &File<'_>, drafts: Vec<Draft>) -> Result<Limits, LimitsError> {
+pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, LimitsError> {
     let mut names = HashMap::<Box<[u8]>, u32>::new();
     let mut limits = Vec::with_capacity(drafts.len());
-    for (index, draft) in (0..).zip(&drafts) {
+    for (index, draft) in (0..).zip(drafts) {
         let limit = compile_one(file, index, draft)?;
         if let Some(other) = names.insert(limit.name.as_bytes().into(), index) {
             let line = drafts[other as usize].name.line;
@@ -39,7 +39,7 @@ pub(super) fn compile(file: &File<'_>, drafts: Vec<Draft>) -> Result<Limits, Lim
     let companions = limits.iter().map(|limit| limit.companions);
     let companions = companions.fold(Companions::default(), Companions::or);
     let mut limits = Limits { limits, names, index, companions };
-    let checks = Checks { file, limits: &limits, drafts: &drafts };
+    let checks = Checks { file, limits: &limits, drafts };
     checks.reached()?;
     let overrides: Vec<_> =
         (0..drafts.len()).map(|at| checks.overrides(at)).collect::<Result<_, _>>()?;

@@ -252,8 +252,7 @@ impl Glob {
         // A class that holds each beginning of what it holds fails for every longer text where it
         // fails at all; and behind it anything goes.
         let greedy = match steps.split_first() {
-            None => true,
-            Some((_, [])) => true,
+            None | Some((_, [])) => true,
             Some((one, others)) => {
                 one.class != Class::Ip && others.iter().all(|step| step.class == Class::Any)
             }
@@ -374,13 +373,13 @@ impl Step {
 fn capture(text: &[u8]) -> Result<(String, Class, &[u8]), String> {
     let (name, after) = braced(text)?;
     let (name, class) = match name.split_once(':') {
-        Some((name, class)) => match Class::named(class) {
-            Some(known) => (name, known),
-            None => {
+        Some((name, class)) => {
+            let Some(known) = Class::named(class) else {
                 let of = "digits, alnum, hex, ip";
                 return Err(format!("`{{{name}:{class}}}`: a capture is one of {of}, or untyped"));
-            }
-        },
+            };
+            (name, known)
+        }
         None => (name, Class::Any),
     };
     if !is_name(name) {

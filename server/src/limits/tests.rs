@@ -319,7 +319,7 @@ fn bad_patterns_are_refused_at_their_line() {
         refused(&one(pattern, ""), 3, &format!("`{pattern}`: {reason}"));
     }
     refused(&one(&"x".repeat(251), ""), 3, "`x");
-    let many: String = (0..17).map(|n| format!("{{c{n}}}:")).collect();
+    let many = (0..17).map(|n| format!("{{c{n}}}:")).collect::<Vec<_>>().concat();
     refused(&one(&many, ""), 3, &format!("`{many}`: a pattern has at most 16"));
 }
 

@@ -23,7 +23,6 @@ impl Letter {
         match self {
             Self::Byte(byte) => text == [*byte],
             Self::One => text.len() == 1,
-            Self::Any => true,
             Self::Capture(_) if text.is_empty() => false,
             Self::Capture("digits") => text.iter().all(u8::is_ascii_digit),
             Self::Capture("hex") => text.iter().all(u8::is_ascii_hexdigit),
@@ -31,7 +30,7 @@ impl Letter {
             Self::Capture("ip") => {
                 String::from_utf8_lossy(text).parse::<std::net::IpAddr>().is_ok()
             }
-            Self::Capture(_) => true,
+            Self::Any | Self::Capture(_) => true,
         }
     }
 }
@@ -45,8 +44,9 @@ fn written(pattern: &[Letter]) -> (String, String) {
             Letter::One => text.push('?'),
             Letter::Any => text.push('*'),
             Letter::Capture(class) => {
-                text += &format!("{{c{at}{class}}}", class = prefixed(class));
-                template += &format!("/{{c{at}}}");
+                let class = prefixed(class);
+                text.extend(["{c", &at.to_string(), &class, "}"]);
+                template.extend(["/{c", &at.to_string(), "}"]);
             }
         }
     }
