@@ -77,7 +77,8 @@ pub struct Limit {
     /// The counted key, where it is not the client's own.
     key: Option<Template>,
     parents: Vec<Template>,
-    overrides: Overrides,
+    /// Apart, so that a limit without any stays small.
+    overrides: Option<Box<Overrides>>,
     companions: Companions,
     on_unavailable: OnUnavailable,
     deny: Deny,
@@ -208,21 +209,18 @@ impl Limits {
         if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
             return None;
         }
-        let mut best: Option<(&Limit, Captures)> = None;
+        let (mut best, mut captures) = (u32::MAX, Captures::default());
         self.index.candidates(key, |list| {
-            for number in list {
-                if best.as_ref().is_some_and(|(limit, _)| limit.index <= *number) {
-                    return;
-                }
-                let limit = &self.limits[*number as usize];
-                let mut captures = Captures::default();
-                if limit.pattern.matches(key, &mut captures) {
-                    best = Some((limit, captures));
+            for candidate in list.iter().take_while(|candidate| candidate.limit < best) {
+                let mut trial = Captures::default();
+                let pattern = || &self.limits[candidate.limit as usize].pattern;
+                if candidate.matches(key, &mut trial, pattern) {
+                    (best, captures) = (candidate.limit, trial);
                     return;
                 }
             }
         });
-        best
+        Some((self.limits.get(best as usize)?, captures))
     }
 
     /// What is charged together with a found key: its parents, theirs, and so on, each once. A
@@ -303,7 +301,7 @@ impl Limit {
     /// The policy of a counted key: the override's, if there is one.
     #[must_use]
     pub fn policy_of(&self, counted_key: &[u8]) -> &Policy {
-        self.overrides.find(counted_key).map_or(&self.policy, |(_, policy)| policy)
+        self.overridden(counted_key).map_or(&self.policy, |(_, policy)| policy)
     }
 
     /// What answers while a key's owner cannot.
@@ -324,6 +322,12 @@ impl Limit {
         self.companions
     }
 
+    /// The override of a counted key: its number and its policy.
+    #[inline]
+    fn overridden(&self, counted_key: &[u8]) -> Option<(usize, &Policy)> {
+        self.overrides.as_ref()?.find(counted_key)
+    }
+
     #[inline]
     fn found<'a>(
         &'a self,
@@ -340,7 +344,7 @@ impl Limit {
                 scratch.as_slice()
             }
         };
-        let (overridden, policy) = match self.overrides.find(key) {
+        let (overridden, policy) = match self.overridden(key) {
             Some((number, policy)) => (Some(number), policy),
             None => (None, &self.policy),
         };

@@ -225,6 +225,12 @@ impl Engine {
         self.store.write(now, hash, record.key, old, figures, content).is_ok()
     }
 
+    /// This shard's share of the quarter of the memory cap that kept answers may take beside it.
+    pub(crate) fn answer_bytes_max(&self) -> usize {
+        let share = self.store.limit_bytes() / 4;
+        share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
+    }
+
     /// Goes past a cas unique of another process: with another number of shards it may be of any.
     pub(crate) fn raise_cas(&mut self, cas: u64) {
         if self.last_cas < cas && cas <= OWN_CAS_MAX {

@@ -200,7 +200,7 @@ impl Engine {
     /// Whether one more answer can be kept; if not, a request with an `id` must be refused.
     #[must_use]
     pub fn may_keep_answer(&self) -> bool {
-        self.limits.repeats.has_room()
+        self.limits.repeats.has_room(self.answer_bytes_max())
     }
 
     /// Keeps the answer to a request with an `id`.

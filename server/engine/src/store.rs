@@ -173,6 +173,11 @@ impl Store {
         self.index.len()
     }
 
+    /// The memory cap of the process.
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.budget.limit_bytes()
+    }
+
     pub(crate) fn item_bytes(&self) -> usize {
         self.item_bytes
     }

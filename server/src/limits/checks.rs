@@ -94,7 +94,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         policy: draft.policy.value,
         key,
         parents,
-        overrides: Overrides::default(),
+        overrides: None,
         companions: draft.companions,
         on_unavailable: draft.on_unavailable,
         deny: draft.deny,
@@ -138,8 +138,7 @@ impl Checks<'_> {
             }
             if let Pattern::Glob(Glob { steps, .. }) = &limit.pattern
                 && let [step] = &steps[..]
-                && step.class == Class::Any
-                && step.then.bytes.is_empty()
+                && step.takes_the_rest()
             {
                 let least = limit.pattern.least();
                 open.entry(limit.pattern.prefix()).or_insert((index, least));
@@ -154,7 +153,7 @@ impl Checks<'_> {
         let sample = sample(glob, SAMPLES[0])?;
         let mut earlier = Vec::new();
         self.limits.index.candidates(&sample, |list| {
-            let list = list.iter().map(|other| *other as usize);
+            let list = list.iter().map(|candidate| candidate.limit as usize);
             earlier.extend(list.take_while(|other| *other < index));
         });
         if earlier.is_empty() {
@@ -171,9 +170,9 @@ impl Checks<'_> {
     }
 
     /// Compiles the overrides of a limit, each of which can match.
-    fn overrides(&self, index: usize) -> Result<Overrides, LimitsError> {
+    fn overrides(&self, index: usize) -> Result<Option<Box<Overrides>>, LimitsError> {
         if self.drafts[index].overrides.is_empty() {
-            return Ok(Overrides::default());
+            return Ok(None);
         }
         let limit = &self.limits.limits[index];
         let counted = Counted::of(limit);
@@ -195,7 +194,7 @@ impl Checks<'_> {
             }
             overrides.push((keys, *policy));
         }
-        Ok(Overrides::new(overrides))
+        Ok(Some(Box::new(Overrides::new(overrides))))
     }
 
     /// Every parent is bound, no limit is its own ancestor, and no key has too many of them.

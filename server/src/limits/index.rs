@@ -8,7 +8,7 @@ use aho_corasick::automaton::OverlappingState;
 use aho_corasick::{AhoCorasick, Input};
 use hashbrown::HashMap;
 
-use super::pattern::Pattern;
+use super::pattern::{Captures, Glob, Pattern};
 use super::trie::Trie;
 
 /// Limits of one beginning that are simply asked one by one.
@@ -22,11 +22,37 @@ pub(super) struct Index {
     buckets: Vec<Bucket>,
 }
 
-/// The limits of one literal beginning. Every list is in file order.
+/// A limit that may match, and how to tell. Small, so that most keys touch no pattern.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    /// Its place in the file.
+    pub(super) limit: u32,
+    test: Test,
+}
+
+/// What is left to check behind the literal beginning, which the key has.
+#[derive(Debug, Clone, Copy)]
+enum Test {
+    /// It is the whole key.
+    Whole { len: u8 },
+    /// At least one byte, which this capture takes with all the rest.
+    Tail { from: u8, slot: u8 },
+    /// Whatever the pattern says.
+    Pattern,
+}
+
+/// Candidates in file order.
+#[derive(Debug)]
+enum List {
+    One(Candidate),
+    Many(Box<[Candidate]>),
+}
+
+/// The limits of one literal beginning.
 #[derive(Debug)]
 struct Bucket {
     /// To be asked for every key that gets here.
-    always: Box<[u32]>,
+    always: List,
     /// To be asked only when the key holds a literal.
     held: Option<Box<Held>>,
 }
@@ -37,7 +63,7 @@ struct Held {
     skip: usize,
     literals: AhoCorasick,
     /// By the automaton's number of the literal.
-    lists: Vec<Box<[u32]>>,
+    lists: Vec<List>,
 }
 
 impl Index {
@@ -57,10 +83,10 @@ impl Index {
     /// Calls `visit` with lists of the limits that may match `key`, each in file order. No other
     /// limit matches it; one may come twice.
     #[inline]
-    pub(super) fn candidates<'i>(&'i self, key: &[u8], mut visit: impl FnMut(&'i [u32])) {
+    pub(super) fn candidates<'i>(&'i self, key: &[u8], mut visit: impl FnMut(&'i [Candidate])) {
         self.trie.walk(key, |number| {
             let bucket = &self.buckets[number as usize];
-            visit(&bucket.always);
+            visit(bucket.always.as_slice());
             if let Some(held) = &bucket.held {
                 held.candidates(key, &mut visit);
             }
@@ -68,11 +94,73 @@ impl Index {
     }
 }
 
+impl Candidate {
+    fn new(limit: u32, pattern: &Pattern) -> Self {
+        let test = match pattern {
+            Pattern::Glob(glob) => Test::new(glob),
+            Pattern::Regex(_) => Test::Pattern,
+        };
+        Self { limit, test }
+    }
+
+    /// As [`Pattern::matches`], for a key that led to this candidate.
+    #[inline]
+    pub(super) fn matches<'p>(
+        self,
+        key: &[u8],
+        captures: &mut Captures,
+        pattern: impl FnOnce() -> &'p Pattern,
+    ) -> bool {
+        match self.test {
+            Test::Whole { len } => key.len() == usize::from(len),
+            Test::Tail { from, slot } => {
+                captures.set(slot, from.into(), key.len());
+                key.len() > from.into()
+            }
+            Test::Pattern => pattern().matches(key, captures),
+        }
+    }
+}
+
+impl Test {
+    fn new(glob: &Glob) -> Self {
+        let literal = glob.first.bytes.iter().all(Option::is_some);
+        let Ok(len) = u8::try_from(glob.first.bytes.len()) else { return Self::Pattern };
+        match &glob.steps[..] {
+            [] if literal => Self::Whole { len },
+            [step] if literal && step.takes_the_rest() && step.least == 1 => {
+                Self::Tail { from: len, slot: step.slot }
+            }
+            _ => Self::Pattern,
+        }
+    }
+}
+
+impl List {
+    #[inline]
+    fn as_slice(&self) -> &[Candidate] {
+        match self {
+            Self::One(candidate) => std::slice::from_ref(candidate),
+            Self::Many(candidates) => candidates,
+        }
+    }
+}
+
+impl FromIterator<Candidate> for List {
+    fn from_iter<I: IntoIterator<Item = Candidate>>(candidates: I) -> Self {
+        let candidates: Box<[Candidate]> = candidates.into_iter().collect();
+        match *candidates {
+            [candidate] => Self::One(candidate),
+            _ => Self::Many(candidates),
+        }
+    }
+}
+
 impl Bucket {
     fn new(skip: usize, patterns: &[(u32, &Pattern)]) -> Self {
-        let numbers = |patterns: &[(u32, &Pattern)]| patterns.iter().map(|(n, _)| *n).collect();
+        let all = || patterns.iter().map(|(number, pattern)| Candidate::new(*number, pattern));
         if patterns.len() <= FEW {
-            return Self { always: numbers(patterns), held: None };
+            return Self { always: all().collect(), held: None };
         }
         let mut uses = HashMap::<&[u8], usize>::new();
         for literal in patterns.iter().flat_map(|(_, pattern)| pattern.literals()) {
@@ -80,36 +168,36 @@ impl Bucket {
         }
         // Of a pattern's literals the one that tells most: rare, then long.
         let mut always = Vec::new();
-        let mut by_literal = HashMap::<&[u8], Vec<u32>>::new();
-        for (number, pattern) in patterns {
+        let mut by_literal = HashMap::<&[u8], Vec<Candidate>>::new();
+        for ((_, pattern), candidate) in patterns.iter().zip(all()) {
             let literals = pattern.literals().into_iter();
             let best = literals.min_by_key(|literal| (uses[literal], usize::MAX - literal.len()));
             match best {
-                Some(literal) => by_literal.entry(literal).or_default().push(*number),
-                None => always.push(*number),
+                Some(literal) => by_literal.entry(literal).or_default().push(candidate),
+                None => always.push(candidate),
             }
         }
         let (literals, lists): (Vec<_>, Vec<_>) = by_literal.into_iter().unzip();
         match AhoCorasick::new(literals) {
             Ok(literals) if !lists.is_empty() => {
-                let lists = lists.into_iter().map(Into::into).collect();
+                let lists = lists.into_iter().map(List::from_iter).collect();
                 let held = Some(Box::new(Held { skip, literals, lists }));
-                Self { always: always.into(), held }
+                Self { always: always.into_iter().collect(), held }
             }
             // Too many for the automaton's numbers, which are 32 bits.
-            _ => Self { always: numbers(patterns), held: None },
+            _ => Self { always: all().collect(), held: None },
         }
     }
 }
 
 impl Held {
-    fn candidates<'i>(&'i self, key: &[u8], visit: &mut impl FnMut(&'i [u32])) {
+    fn candidates<'i>(&'i self, key: &[u8], visit: &mut impl FnMut(&'i [Candidate])) {
         let rest = key.get(self.skip..).unwrap_or_default();
         let mut state = OverlappingState::start();
         loop {
             self.literals.find_overlapping(Input::new(rest), &mut state);
             let Some(found) = state.get_match() else { return };
-            visit(&self.lists[found.pattern().as_usize()]);
+            visit(self.lists[found.pattern().as_usize()].as_slice());
         }
     }
 }

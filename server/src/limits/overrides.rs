@@ -61,9 +61,6 @@ impl Overrides {
     /// The override of this counted key.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<(usize, &Policy)> {
-        if self.policies.is_empty() {
-            return None;
-        }
         let number = self.number(key)? as usize;
         Some((number, self.policies.get(number)?))
     }

@@ -356,6 +356,11 @@ impl Glob {
 }
 
 impl Step {
+    /// Whether it takes whatever is left, at the end of a pattern.
+    pub(super) fn takes_the_rest(&self) -> bool {
+        self.class == Class::Any && self.then.bytes.is_empty()
+    }
+
     /// The last step, which begins at `at`: whether all the rest is its text and its chunk.
     #[inline]
     fn ends(&self, key: &[u8], at: usize, captures: &mut Captures) -> bool {
