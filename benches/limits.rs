@@ -86,6 +86,26 @@ fn find(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// As many limits that begin alike, or with a capture: the literal behind it tells them apart.
+fn alike(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("limits");
+    for (shape, prefix) in [("alike", "api:"), ("headless", "")] {
+        let mut file = String::new();
+        for number in 0..10_000 {
+            writeln!(file, "[[limit]]\nname = 'limit-{number}'\npolicy = 'fixed:5/s'")
+                .and_then(|()| writeln!(file, "match = '{prefix}{{tenant}}:plan-{number}:{{id}}'"))
+                .expect("writing to a String cannot fail");
+        }
+        let limits = Limits::parse("bench", file.as_bytes()).expect("a good file");
+        let bound = random(10_000, |n| format!("{prefix}acme:plan-{n}:x{n}"));
+        let unbound = random(1 << 30, |n| format!("{prefix}user:{n:015}"));
+        let id = |name| BenchmarkId::new(format!("{shape}-{name}"), 10_000);
+        bench(&mut group, id("unbound"), &limits, &unbound, (false, false));
+        bench(&mut group, id("bound"), &limits, &bound, (true, false));
+    }
+    group.finish();
+}
+
 /// Finds each key in turn; all are bound, and overridden, or none is.
 fn bench(
     group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
@@ -119,6 +139,6 @@ criterion_group! {
     config = Criterion::default()
         .warm_up_time(std::time::Duration::from_millis(500))
         .measurement_time(std::time::Duration::from_secs(2));
-    targets = find, load
+    targets = find, alike, load
 }
 criterion_main!(benches);

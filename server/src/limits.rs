@@ -24,13 +24,13 @@
 
 use std::path::Path;
 
-use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use protocol::{KEY_BYTES_MAX, Policy};
 
 pub use self::check::check_file;
 pub use self::companion::{Companion, Companions};
 pub use self::error::{BoundKeyError, LimitsError};
+pub use self::found::{Found, Parent, Parents};
 pub use self::handle::LimitsHandle;
 use self::index::Index;
 use self::overrides::Overrides;
@@ -42,6 +42,7 @@ mod checks;
 mod companion;
 mod error;
 mod file;
+mod found;
 mod handle;
 mod index;
 mod networks;
@@ -257,7 +258,7 @@ impl Limits {
                 }
                 self.add_parents(&parent, child, parents)
             });
-            parents.spare.extend([key, scratch]);
+            parents.give_back([key, scratch]);
             added?;
         }
         Ok(())
@@ -349,130 +350,6 @@ impl Limit {
             None => (None, &self.policy),
         };
         Ok(Found { limit: self, policy, key, base, companion, overridden, captures })
-    }
-}
-
-/// What a key is bound to.
-#[derive(Debug, Clone, Copy)]
-pub struct Found<'a> {
-    limit: &'a Limit,
-    policy: &'a Policy,
-    key: &'a [u8],
-    base: &'a [u8],
-    companion: Option<Companion>,
-    overridden: Option<usize>,
-    captures: Captures,
-}
-
-impl<'a> Found<'a> {
-    /// The limit.
-    #[must_use]
-    pub fn limit(&self) -> &'a Limit {
-        self.limit
-    }
-
-    /// The policy in force: the override's, if there is one.
-    #[must_use]
-    pub fn policy(&self) -> &'a Policy {
-        self.policy
-    }
-
-    /// The key to count under.
-    #[must_use]
-    pub fn key(&self) -> &'a [u8] {
-        self.key
-    }
-
-    /// The bound key as the client writes it; of a companion, the key that it is beside.
-    #[must_use]
-    pub fn base(&self) -> &'a [u8] {
-        self.base
-    }
-
-    /// Which figure is asked for, when the key is a companion: it is read-only.
-    #[must_use]
-    pub fn companion(&self) -> Option<Companion> {
-        self.companion
-    }
-
-    /// Which override of the limit holds, from 0.
-    #[must_use]
-    pub fn overridden(&self) -> Option<usize> {
-        self.overridden
-    }
-
-    /// Whether others are charged with it: whether to ask [`Limits::parents`].
-    #[must_use]
-    pub fn has_parents(&self) -> bool {
-        !self.limit.parents.is_empty()
-    }
-}
-
-/// Parents of a key, and the memory they are made in: keep one and use it again.
-#[derive(Debug, Default)]
-pub struct Parents {
-    rows: ArrayVec<Row, PARENTS_MAX>,
-    spare: Vec<Vec<u8>>,
-}
-
-#[derive(Debug)]
-struct Row {
-    limit: usize,
-    policy: Policy,
-    key: Vec<u8>,
-}
-
-/// One parent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parent<'p> {
-    /// The index of its limit.
-    pub limit: usize,
-    /// The policy in force.
-    pub policy: &'p Policy,
-    /// The key to count under.
-    pub key: &'p [u8],
-}
-
-impl Parents {
-    /// The parents, nearest first within each line of descent.
-    #[must_use]
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Parent<'_>> {
-        self.rows.iter().map(|Row { limit, policy, key }| Parent { limit: *limit, policy, key })
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.spare.extend(self.rows.drain(..).map(|row| row.key));
-    }
-
-    fn buffer(&mut self) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer
-    }
-
-    /// Adds a parent; `false` if it is there already.
-    fn push(&mut self, parent: &Found<'_>) -> Result<bool, BoundKeyError> {
-        let limit = parent.limit.index();
-        if self.rows.iter().any(|row| row.limit == limit && row.key == parent.key) {
-            return Ok(false);
-        }
-        let mut key = self.buffer();
-        key.extend_from_slice(parent.key);
-        let row = Row { limit, policy: *parent.policy, key };
-        self.rows.try_push(row).map_err(|_| BoundKeyError::TooManyParents)?;
-        Ok(true)
     }
 }
 

@@ -21,6 +21,7 @@ use crossbeam::queue::SegQueue;
 use protocol::likely_key;
 use slab::Slab;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::unconstrained;
 
 use crate::connection::{After, Connection, Read, Turn};
 use crate::connections::Registration;
@@ -93,7 +94,11 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
     };
     let thread = std::thread::Builder::new()
         .name(format!("worker-{number}"))
-        .spawn(move || runtime.block_on(poll_fn(|context| worker.poll(context))))?;
+        // tokio's budget is made for tasks of one client each: a round of many would use it up, and
+        // streams that are ready would claim they are not.
+        .spawn(move || {
+            runtime.block_on(unconstrained(poll_fn(|context| worker.poll(context))));
+        })?;
     Ok(WorkerHandle { arrivals, connections, thread })
 }
 

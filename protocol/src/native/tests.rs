@@ -1,3 +1,5 @@
+//! The native verbs line by line: options, errors, answers.
+
 use super::*;
 use crate::bounds::Bounds;
 use crate::decode::decode as decode_front;

@@ -1,3 +1,5 @@
+//! The policy token: every option, every refusal with its place, and back.
+
 use proptest::prelude::*;
 
 use super::*;

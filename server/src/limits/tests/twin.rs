@@ -146,6 +146,41 @@ proptest! {
     }
 
     #[test]
+    fn whatever_a_file_says_nothing_panics(
+        patterns in vec(r"(login:)?[ab1:{}*?.\\/é^()|+~-]{0,10}", 1..4),
+        key in r"[ab1:{}*?\\]{0,8}",
+        parent in r"[ab1:{}\\]{0,6}",
+        overridden in r"(login:)?[ab1:.*é]{0,8}(/[0-9]{1,3})?",
+        looked_up in "(login:)?[ab1:é.]{0,9}(#info)?",
+    ) {
+        let mut lines = Vec::new();
+        for (at, pattern) in patterns.iter().enumerate() {
+            let field = if pattern.contains('^') { "regex" } else { "match" };
+            lines.extend([
+                "[[limit]]".to_owned(),
+                format!("name='{at}'"),
+                format!("{field}='{pattern}'"),
+                "policy='block'".to_owned(),
+                "companions=['#info']".to_owned(),
+                format!("key='{key}'"),
+                format!("parents=['{parent}']"),
+                format!("overrides=[{{key='{overridden}',policy='unlimited'}}]"),
+            ]);
+        }
+        // Most files are refused; with fewer fields more are not.
+        for without in ["none", "key=", "parents=", "overrides="] {
+            lines.retain(|line| !line.starts_with(without));
+            let file = lines.join("\n");
+            if let Ok(limits) = Limits::parse("", file.as_bytes()) {
+                let (mut scratch, mut parents) = (Vec::new(), Parents::default());
+                if let Ok(Some(found)) = limits.find(looked_up.as_bytes(), &mut scratch) {
+                    let _ = limits.parents(&found, &mut parents);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_twin_finds_the_same_override(
         overrides in vec(override_key(), 1..40),
         keys in vec((select(vec!["", "l:", "a", "a:"]), address()), 1..40),
@@ -180,8 +215,11 @@ fn address() -> impl Strategy<Value = String> {
 fn override_key() -> impl Strategy<Value = Keys> {
     let literal = || select(vec!["", "l:", "a:"]);
     let network = |(literal, address, bits): (&str, String, u8)| {
-        let network = Network::parse(&format!("{address}/{bits}"))?;
-        network.is_whole().then(|| Keys::Network(literal.into(), network))
+        let network = |bits: u8| Network::parse(&format!("{address}/{bits}"));
+        let whole = network(bits).filter(|network| network.is_whole());
+        let network = whole.or_else(|| network(32)).filter(|network| network.is_whole());
+        let network = network.or_else(|| Network::parse(&format!("{address}/128")));
+        Keys::Network(literal.into(), network.expect("an address is a network of one"))
     };
     let bits = select(vec![0_u8, 1, 2, 30, 31, 32, 126, 127, 128]);
     prop_oneof![
@@ -190,7 +228,7 @@ fn override_key() -> impl Strategy<Value = Keys> {
             let text = format!("{l}{address}");
             Keys::Prefix(text[..len.min(text.len())].into())
         }),
-        (literal(), address(), bits).prop_filter_map("not a whole network", network),
+        (literal(), address(), bits).prop_map(network),
     ]
 }
 

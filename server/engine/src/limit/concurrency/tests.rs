@@ -1,3 +1,5 @@
+//! Holders: golden cases, exact waits, and a list of holds as twin.
+
 use proptest::prelude::*;
 use protocol::COUNT_MAX;
 

@@ -1,3 +1,5 @@
+//! Fixed windows: golden cases, exact waits, and a list of calls as twin.
+
 use proptest::prelude::*;
 use protocol::{CalendarUnit, Phase};
 

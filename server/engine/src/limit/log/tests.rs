@@ -1,3 +1,5 @@
+//! The sliding log: golden cases, exact waits, and a list of calls as twin.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

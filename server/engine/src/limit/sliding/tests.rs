@@ -1,3 +1,5 @@
+//! Sliding windows: golden cases, exact waits, and exact fractions as twin.
+
 use proptest::prelude::*;
 
 use super::*;
