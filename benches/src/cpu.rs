@@ -46,8 +46,8 @@ impl CpuReading {
             let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let text = match fs::read_to_string(entry.path().join("schedstat")) {
                 Ok(text) => text,
-                // A thread may end between the listing and the reading.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && !threads.is_empty() => continue,
+                // A thread may end between the listing and the opening, or the reading.
+                Err(e) if is_gone(&e) && !threads.is_empty() => continue,
                 Err(e) => return Err(e),
             };
             let (Some(thread), Some(used)) = (thread, parse(&text)) else {
@@ -125,6 +125,12 @@ impl Cores {
         sched_setaffinity(Pid::from_raw(0), &self.generator)?;
         Ok(started)
     }
+}
+
+/// Whether a file of `/proc` went with its thread.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
 }
 
 #[cfg(test)]
