@@ -129,6 +129,10 @@ struct Place {
     connection: Connection,
     queue: Arc<ConnectionWaker>,
     waker: Waker,
+    /// It was read in this round and has not been run: it must not be read again before.
+    has_work: bool,
+    /// It was woken meanwhile, and is to be looked at once more after its turn.
+    woken: bool,
 }
 
 struct Worker {
@@ -197,7 +201,8 @@ impl Worker {
         let waker = Waker::from(Arc::clone(&queue));
         registration.info.set_waker(waker.clone());
         waker.wake_by_ref();
-        entry.insert(Place { connection: Connection::new(registration, stream), queue, waker });
+        let connection = Connection::new(registration, stream);
+        entry.insert(Place { connection, queue, waker, has_work: false, woken: false });
     }
 
     fn hang_up(&mut self, number: usize) {
@@ -210,30 +215,37 @@ impl Worker {
     fn read_ready(&mut self) -> ArrayVec<Work, ROUND_CONNECTIONS> {
         let mut work = ArrayVec::new();
         let mut used = 0;
-        let counters = self.service.counters(self.number);
+        let service = Arc::clone(&self.service);
+        let counters = service.counters(self.number);
         while !work.is_full() && self.input.len() - used >= READ_BYTES_MIN {
             let Some(number) = self.ready.pop() else { break };
             // Numbers are used again: a word for one that is gone may find its successor, which
             // is then looked at once too often.
             let Some(place) = self.connections.get_mut(number) else { continue };
             place.queue.queued.store(false, Ordering::Release);
+            if place.has_work {
+                // Woken from another thread since it was read: what was read runs first.
+                place.woken = true;
+                continue;
+            }
             let room = &mut self.input[used..];
             let room = &mut room[..READ_BYTES_MAX.min(INPUT_BYTES - used)];
             let mut context = Context::from_waker(&place.waker);
-            match place.connection.read(&mut context, &self.service, counters, room) {
-                Ok(Read::Wait) => {}
-                Ok(Read::Held) => work.push(Work { number, input: None }),
+            let input = match place.connection.read(&mut context, &service, counters, room) {
+                Ok(Read::Wait) => continue,
+                Ok(Read::Held) => None,
                 Ok(Read::Bytes(count)) => {
-                    work.push(Work { number, input: Some(used..used + count) });
                     used += count;
+                    Some(used - count..used)
                 }
+                // A stream that fails is a client that left without saying so.
                 Ok(Read::Close) | Err(_) => {
-                    // A stream that fails is a client that left without saying so.
-                    let place = self.connections.remove(number);
-                    place.connection.release(&self.service);
-                    self.count.fetch_sub(1, Ordering::Relaxed);
+                    self.hang_up(number);
+                    continue;
                 }
-            }
+            };
+            place.has_work = true;
+            work.push(Work { number, input });
         }
         work
     }
@@ -258,6 +270,10 @@ impl Worker {
         let now = service.clock().now();
         for Work { number, input } in work {
             let Some(place) = self.connections.get_mut(*number) else { continue };
+            place.has_work = false;
+            if std::mem::take(&mut place.woken) {
+                place.queue.wake_by_ref();
+            }
             let mut turn = Turn { service: &service, counters, now, output: &mut self.output };
             let mut context = Context::from_waker(&place.waker);
             let after = match input {
