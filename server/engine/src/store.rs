@@ -299,7 +299,8 @@ impl Store {
             self.item_bytes += bytes;
             return Ok(slot);
         }
-        self.make_room(now, bytes, is_state, key)?;
+        let new = old.is_none().then_some(hash);
+        self.make_room(now, bytes, is_state, new, key)?;
         let slot = if is_state {
             self.states.allocate(bytes).ok_or(Full)?.in_second()
         } else {
@@ -329,16 +330,18 @@ impl Store {
         Ok(place)
     }
 
-    /// Evicts until an item of `bytes` fits the cap. The item of `keep` is never the victim.
+    /// Evicts until an item of `bytes` fits the cap, `new` being its hash where it is not in the
+    /// index yet. The item of `keep` is never the victim.
     fn make_room(
         &mut self,
         now: Now,
         bytes: usize,
         is_state: bool,
+        new: Option<u64>,
         keep: &[u8],
     ) -> Result<(), Full> {
         for _ in 0..EVICTIONS_MAX {
-            if !self.lacks_room_for(bytes, is_state) {
+            if !self.lacks_room_for(bytes, is_state, new) {
                 return Ok(());
             }
             self.evict(now, keep)?;
@@ -346,8 +349,12 @@ impl Store {
         Err(Full)
     }
 
-    fn lacks_room_for(&self, bytes: usize, is_state: bool) -> bool {
+    fn lacks_room_for(&self, bytes: usize, is_state: bool, new: Option<u64>) -> bool {
         let growth = if is_state { self.states.growth(bytes) } else { self.plain.growth(bytes) };
+        if !self.budget.lacks(growth + Index::GROWTH_MAX) {
+            return false;
+        }
+        let growth = growth + new.map_or(0, |hash| self.index.growth(hash));
         growth > 0 && self.budget.lacks(growth)
     }
 
