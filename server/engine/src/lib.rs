@@ -32,10 +32,13 @@ mod record;
 mod repeats;
 mod store;
 mod time;
+mod undo;
 
 pub use apply::{Engine, Options};
-pub use limited::{Facts, HOLDS_MAX, LimitRecord, Limited, SetUsed, Take};
+pub use bound::{added, adding, counted, taking};
+pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
 pub use store::{Budget, KeyHasher, Losses};
 pub use time::{Nanos, Now};
+pub use undo::Saved;

@@ -49,6 +49,8 @@ pub struct Ask {
     pub wait: Option<u64>,
     /// How long a hold lasts in nanoseconds, where the caller says so. Only `concurrency`.
     pub hold: Option<u64>,
+    /// The lease that a hold shall have. Only `concurrency`; without one it counts its own.
+    pub lease: Option<u64>,
     /// The hash of the key, for what is spread over keys (`phase=auto`).
     pub hash: u64,
 }

@@ -44,6 +44,8 @@ pub struct Take {
     pub compare_cas: Option<u64>,
     /// The client's 32 bits, where it writes them.
     pub client_flags: Option<u32>,
+    /// The lease of the hold, where it is to be the same as that of another key.
+    pub lease: Option<u64>,
 }
 
 /// What became of a command on a limited key.
@@ -93,11 +95,47 @@ pub struct Facts {
     pub shadow: bool,
 }
 
+/// How a limit judged an attempt, for its figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    /// Nothing was attempted: a look, or an attempt for nothing.
+    Nothing,
+    /// It passed.
+    Allowed,
+    /// It was refused.
+    Denied,
+    /// It would have been refused, but the policy only watches.
+    ShadowDenied,
+}
+
+impl Facts {
+    /// Whether the caller must not go on.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.decision.verdict == Verdict::Deny && !self.shadow
+    }
+}
+
+impl Limited {
+    /// How the limit judged what `take` asked.
+    #[must_use]
+    pub fn judgement(&self, take: &Take) -> Judgement {
+        match self {
+            Self::Decided(_) if take.peek || take.cost == 0 => Judgement::Nothing,
+            Self::Decided(facts) if facts.refuses() => Judgement::Denied,
+            Self::Decided(facts) if facts.shadow => Judgement::ShadowDenied,
+            Self::Decided(_) => Judgement::Allowed,
+            _ => Judgement::Nothing,
+        }
+    }
+}
+
 /// What a shard needs for limits beside its store: the policies its states remember, and buffers
 /// that are used again from command to command.
 pub(crate) struct LimitParts {
     policies: Policies,
     repeats: Repeats,
+    last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
     encoded: Vec<u8>,
 }
@@ -107,6 +145,7 @@ impl Default for LimitParts {
         Self {
             policies: Policies::new(),
             repeats: Repeats::default(),
+            last_lease: 0,
             spare: (Vec::new(), Vec::new()),
             encoded: Vec::new(),
         }
@@ -152,6 +191,9 @@ impl Engine {
     ) -> Limited {
         let at = self.at(now, hash, key);
         let mut loaded = self.load(at, policy);
+        let holds_by_itself = holds_by_itself(&loaded.policy);
+        let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
+        let lease = may_hold.then(|| take.lease.unwrap_or_else(|| self.next_lease(now)));
         let ask = Ask {
             cost: take.cost,
             part: take.part,
@@ -159,16 +201,21 @@ impl Engine {
             over: loaded.policy.over,
             wait: take.wait,
             hold: take.hold,
+            lease,
             hash,
         };
         if let Some(unique) = take.compare_cas {
-            let cas = loaded.slot.map_or(0, |_| loaded.figures.cas);
-            if unique != cas {
+            // Without uniques (`-C`) every state has 0, and is there all the same.
+            let is_it = match loaded.slot {
+                None => unique == 0,
+                Some(_) => unique != 0 && unique == loaded.figures.cas,
+            };
+            if !is_it {
                 let decision = look(&mut loaded, now, Ask { cost: take.cost, ..ask });
                 return Limited::Exists(self.facts(loaded, decision, false));
             }
         }
-        let wants_hold = take.hold.is_some() && !take.peek && !holds_by_itself(&loaded.policy);
+        let wants_hold = may_hold && !holds_by_itself;
         if wants_hold && loaded.holds.len() >= HOLDS_MAX {
             self.put_away(loaded);
             return Limited::TooManyHolds;
@@ -177,9 +224,10 @@ impl Engine {
         let mut decision = limit::take(&policy, &mut loaded.state, now, &ask);
         loaded.figures.client_flags = take.client_flags.unwrap_or(loaded.figures.client_flags);
         let allowed = decision.verdict != Verdict::Deny;
-        if let (true, true, Some(hold)) = (wants_hold, allowed, take.hold) {
-            // A cas unique is never given twice, so it may name the hold too.
-            let lease = self.next_cas(None);
+        if wants_hold
+            && allowed
+            && let (Some(lease), Some(hold)) = (lease, take.hold)
+        {
             let end = now.mono.0.saturating_add(hold);
             loaded.holds.push(Hold { lease, units: decision.granted, end });
             decision.lease = Some(lease);
@@ -190,6 +238,16 @@ impl Engine {
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
         self.keep(at, loaded, decision, shadow)
+    }
+
+    /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
+    /// so that one given before a restart names nothing later. A hold in a store of 4096 shards is
+    /// below 2^53 until the year 2039, and every client language reads that.
+    pub fn next_lease(&mut self, now: Now) -> u64 {
+        let (shard, shards) = self.shard();
+        let by_clock = now.unix_ms.saturating_mul(shards).saturating_add(shard);
+        self.limits.last_lease = by_clock.max(self.limits.last_lease.saturating_add(shards));
+        self.limits.last_lease
     }
 
     /// The answer given before to this `id` on this key.
