@@ -11,6 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::StatsTopic;
 
+use crate::limits::LimitFigures;
 use crate::service::Service;
 
 /// Longest `stats cachedump` answer, as in memcached: two megabytes.
@@ -70,6 +71,7 @@ pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mu
             cachedump(service, now, class, count, out);
             return;
         }
+        StatsTopic::Other(b"limits") => limits(service, &mut lines),
         StatsTopic::Other(_) => {
             out.extend_from_slice(b"ERROR\r\n");
             return;
@@ -81,6 +83,22 @@ pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mu
 /// `seconds.microseconds`: the Prometheus exporter takes nothing else.
 fn processor_time(time: TimeVal) -> String {
     format!("{}.{:06}", time.tv_sec(), time.tv_usec())
+}
+
+/// What each limit has judged, in the order of the file.
+fn limits(service: &Service, lines: &mut Lines<'_>) {
+    let in_force = service.limits().load();
+    lines.stat("limits", in_force.limits().len());
+    lines.stat("limits_generation", service.limits().generation());
+    lines.stat("limits_refused", service.limits().refused());
+    for limit in in_force.limits() {
+        let name = limit.name();
+        let sums = in_force.figures(limit.index()).map(LimitFigures::sums).unwrap_or_default();
+        lines.stat(&format!("{name}:policy"), limit.policy());
+        lines.stat(&format!("{name}:allowed"), sums.allowed);
+        lines.stat(&format!("{name}:denied"), sums.denied);
+        lines.stat(&format!("{name}:shadow_denied"), sums.shadow_denied);
+    }
 }
 
 fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {

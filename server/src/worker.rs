@@ -25,7 +25,9 @@ use tokio::task::unconstrained;
 
 use crate::connection::{After, Connection, Read, Turn};
 use crate::connections::Registration;
+use crate::limits::InForce;
 use crate::net::DetachedStream;
+use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
@@ -91,6 +93,9 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
         ready: Arc::new(SegQueue::new()),
         input: vec![0; INPUT_BYTES].into_boxed_slice(),
         output: Vec::with_capacity(2 * REPLY_BYTES_HIGH),
+        limits_generation: service.limits().generation(),
+        in_force: service.limits().load(),
+        scratch: Scratch::default(),
     };
     let thread = std::thread::Builder::new()
         .name(format!("worker-{number}"))
@@ -145,6 +150,10 @@ struct Worker {
     ready: Arc<SegQueue<usize>>,
     input: Box<[u8]>,
     output: Vec<u8>,
+    /// Which `in_force` is.
+    limits_generation: u64,
+    in_force: Arc<InForce>,
+    scratch: Scratch,
 }
 
 /// What a round has to run.
@@ -268,13 +277,27 @@ impl Worker {
         let service = Arc::clone(&self.service);
         let counters = service.counters(self.number);
         let now = service.clock().now();
+        // Read before the limits themselves: none is kept beyond the round in which it changed.
+        let generation = service.limits().generation();
+        if generation != self.limits_generation {
+            self.in_force = service.limits().load();
+            self.limits_generation = generation;
+        }
         for Work { number, input } in work {
             let Some(place) = self.connections.get_mut(*number) else { continue };
             place.has_work = false;
             if std::mem::take(&mut place.woken) {
                 place.queue.wake_by_ref();
             }
-            let mut turn = Turn { service: &service, counters, now, output: &mut self.output };
+            let mut turn = Turn {
+                service: &service,
+                counters,
+                now,
+                worker: self.number,
+                in_force: &self.in_force,
+                scratch: &mut self.scratch,
+                output: &mut self.output,
+            };
             let mut context = Context::from_waker(&place.waker);
             let after = match input {
                 Some(range) => {

@@ -82,7 +82,7 @@ impl Engine {
         }
         if slot.is_some_and(Slot::is_second) {
             // The state of a limit: it remembers its policy, and the plain verbs act on it.
-            return self.apply_bound(now, hash, None, command).0;
+            return self.apply_bound(now, hash, key, None, &command.operation).0;
         }
         let at = At { now, hash, key, slot };
         match &command.operation {

@@ -4,8 +4,8 @@
 //! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`limited`).
 
 use protocol::{
-    Arithmetic, COUNT_MAX, Command, Delete, ItemView, Operation, Outcome, Policy, Set, SetMode,
-    Value, lenient_u64,
+    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Policy, Set, SetMode, Value,
+    lenient_u64,
 };
 
 use crate::apply::Engine;
@@ -28,13 +28,14 @@ impl Engine {
         &mut self,
         now: Now,
         hash: u64,
+        key: &[u8],
         policy: Option<&Policy>,
-        command: &Command<'_>,
+        operation: &Operation<'_>,
     ) -> (Outcome<'static>, Judgement) {
-        let place = Place { now, hash, key: command.key.as_bytes(), policy };
-        let outcome = match &command.operation {
+        let place = Place { now, hash, key, policy };
+        let outcome = match operation {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
-                match self.put_back(now, hash, place.key, policy, units(arithmetic.delta)) {
+                match self.put_back(now, hash, key, policy, units(arithmetic.delta)) {
                     Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
                     other => unusual(other),
                 }
@@ -124,11 +125,11 @@ pub fn taking(arithmetic: &Arithmetic) -> Take {
     }
 }
 
-/// What an `incr` of so many units hears.
+/// What an `incr` of so many units hears; of none, it is a look.
 #[must_use]
 pub fn counted(limited: Limited, units: u64) -> Outcome<'static> {
     match limited {
-        Limited::Decided(facts) if facts.refuses() => {
+        Limited::Decided(facts) if facts.refuses() && units > 0 => {
             // Above the limit, whatever is owed or spent: that is how a plain client knows.
             let above = facts.decision.limit.saturating_add(1);
             let attempted = usage(&facts).saturating_add(units);
