@@ -30,6 +30,7 @@ mod policies;
 mod prefetch;
 mod record;
 mod repeats;
+pub mod share;
 mod store;
 mod time;
 
