@@ -24,6 +24,7 @@ mod bound;
 mod incrx;
 mod index;
 mod item;
+mod lease;
 pub mod limit;
 mod limited;
 mod policies;
@@ -35,6 +36,7 @@ mod store;
 mod time;
 
 pub use apply::{Engine, Options};
+pub use lease::{LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased};
 pub use limited::{Facts, HOLDS_MAX, LimitRecord, Limited, SetUsed, Take};
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
