@@ -13,7 +13,7 @@ mod warm;
 mod gcra;
 mod leaky;
 mod tat;
-mod wide;
+pub(crate) mod wide;
 
 mod fixed;
 mod sliding;
@@ -221,6 +221,17 @@ pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
                 with!(new, new => new.set_used(state, now, used));
             }
         }
+    }
+}
+
+/// Nanoseconds for which a unit taken now counts in full in its window, or would in the one that it
+/// would open; `None` for what is no window.
+pub(crate) fn counted_for(policy: &Policy, state: &[u8], now: Now, hash: u64) -> Option<u64> {
+    match Limiter::of(policy)? {
+        Limiter::Fixed(fixed) => Some(fixed.counted_for(state, now, hash)),
+        Limiter::Sliding(sliding) => Some(sliding.counted_for(state, now)),
+        Limiter::Log(log) => Some(log.rate.period),
+        Limiter::Bucket(_) | Limiter::Gcra(_) | Limiter::Leaky(_) | Limiter::Concurrency(_) => None,
     }
 }
 

@@ -1,17 +1,20 @@
 //! Commands on keys that a limit holds: load the state, ask the algorithm, keep what it says.
 //!
 //! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
-//! another. Not here: the arithmetic (`limit`), plain items (`apply`).
+//! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`).
 //!
 //! ```text
-//! policy u32 | holds u16 | hold: lease u64, units u64, end u64 … | the algorithm's own state
+//! policy u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
+//!
+//! The top bit of `holds` says whether there are leases.
 
 use protocol::Policy;
 
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
 use crate::item::{Content, Figures};
+use crate::lease::{Leases, cover_leases, end_leases};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::Policies;
 use crate::repeats::{RepeatedAnswer, Repeats};
@@ -23,6 +26,9 @@ pub const HOLDS_MAX: usize = 1024;
 /// What a key is limited by when neither caller nor state say.
 const UNLIMITED: Policy =
     Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
+
+/// Beside the number of holds: leases follow them.
+const HAS_LEASES: u16 = 1 << 15;
 
 const HEAD_BYTES: usize = 6;
 const HOLD_BYTES: usize = 24;
@@ -76,7 +82,7 @@ pub struct LimitRecord<'a> {
     pub left_ms: u64,
     /// The policy it was written under.
     pub policy: Policy,
-    /// Holds and the algorithm's own state; instants in it are of the process that wrote it.
+    /// Holds, leases and the algorithm's own state; instants in it are of the process that wrote it.
     pub body: &'a [u8],
 }
 
@@ -162,10 +168,12 @@ struct Hold {
 }
 
 /// A key's state, taken apart.
-struct Loaded {
-    policy: Policy,
+pub(crate) struct Loaded {
+    pub(crate) policy: Policy,
     holds: Vec<Hold>,
-    state: Vec<u8>,
+    /// `None` for none: most keys have none, and pay eight bytes for that.
+    pub(crate) leases: Option<Box<Leases>>,
+    pub(crate) state: Vec<u8>,
     figures: Figures,
     slot: Option<Slot>,
 }
@@ -406,25 +414,37 @@ impl Engine {
         record: &LimitRecord<'_>,
         shift: i128,
     ) -> bool {
-        let Some(count) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
+        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
             return false;
         };
-        let holds_end = 2 + usize::from(count) * HOLD_BYTES;
-        let (Some(holds), Some(state)) =
+        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
+        let (Some(holds), Some(mut state)) =
             (record.body.get(2..holds_end), record.body.get(holds_end..))
         else {
             return false;
         };
+        let mut leases = None;
+        if marked & HAS_LEASES != 0 {
+            let Some((read, rest)) = Leases::decode(state) else { return false };
+            leases = read.shifted(shift);
+            if leases.is_none() {
+                return false;
+            }
+            state = rest;
+        }
         self.raise_cas(record.cas);
         let at = self.at(now, hash, record.key);
         let number = self.policy_number(&record.policy);
         let mut bytes = number.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&count.to_le_bytes());
+        bytes.extend_from_slice(&marked.to_le_bytes());
         for hold in holds.chunks_exact(HOLD_BYTES) {
             let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
             let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
             bytes.extend_from_slice(&hold[..16]);
             bytes.extend_from_slice(&end.to_le_bytes());
+        }
+        if let Some(leases) = leases {
+            leases.encode(&mut bytes);
         }
         let mut state = state.to_vec();
         limit::shift(&record.policy, &mut state, shift);
@@ -442,7 +462,7 @@ impl Engine {
 
     /// The state of a key under `policy`, or under the one it remembers. Where both differ the new
     /// one holds at once. A plain item of that name counts as no state.
-    fn load(&mut self, at: At<'_>, policy: Option<&Policy>) -> Loaded {
+    pub(crate) fn load(&mut self, at: At<'_>, policy: Option<&Policy>) -> Loaded {
         let (mut holds, mut state) = std::mem::take(&mut self.limits.spare);
         holds.clear();
         state.clear();
@@ -451,11 +471,11 @@ impl Engine {
         let item = found.map(|slot| self.store.item(slot));
         let Some((item, bytes)) = item.and_then(|item| Some((item, item.state()?))) else {
             let policy = policy.copied().unwrap_or(UNLIMITED);
-            return Loaded { policy, holds, state, figures: fresh, slot: None };
+            return Loaded { policy, holds, leases: None, state, figures: fresh, slot: None };
         };
         let figures = item.figures();
-        let count =
-            bytes.get(4..6).map_or(0, |run| usize::from(u16::from_le_bytes([run[0], run[1]])));
+        let marked = bytes.get(4..6).map_or(0, |run| u16::from_le_bytes([run[0], run[1]]));
+        let count = usize::from(marked & !HAS_LEASES);
         let body = HEAD_BYTES + count * HOLD_BYTES;
         for number in 0..count {
             let start = HEAD_BYTES + number * HOLD_BYTES;
@@ -466,9 +486,20 @@ impl Engine {
                 holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
             }
         }
-        state.extend_from_slice(bytes.get(body..).unwrap_or_default());
+        let mut own = bytes.get(body..).unwrap_or_default();
+        let mut leases = None;
+        if marked & HAS_LEASES != 0
+            && let Some((read, rest)) = Leases::decode(own)
+        {
+            leases = Some(Box::new(read));
+            own = rest;
+        }
+        state.extend_from_slice(own);
         let remembered =
             policy_number(bytes).and_then(|number| self.limits.policies.get(number).copied());
+        if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
+            end_leases(old, &mut state, leases, at.now);
+        }
         let policy = match (policy, remembered) {
             (Some(policy), Some(old)) if *policy != old => {
                 limit::adopt(&old, policy, &mut state, at.now);
@@ -478,11 +509,14 @@ impl Engine {
             (None, Some(old)) => old,
             (None, None) => UNLIMITED,
         };
-        Loaded { policy, holds, state, figures, slot: found }
+        if leases.is_some() {
+            cover_leases(&policy, &mut state, &mut leases, at.now, at.hash);
+        }
+        Loaded { policy, holds, leases, state, figures, slot: found }
     }
 
     /// Keeps the buffers for the next command.
-    fn put_away(&mut self, loaded: Loaded) {
+    pub(crate) fn put_away(&mut self, loaded: Loaded) {
         self.limits.spare = (loaded.holds, loaded.state);
     }
 
@@ -498,7 +532,11 @@ impl Engine {
         facts
     }
 
-    fn keep_and_look(&mut self, at: At<'_>, mut loaded: Loaded) -> Limited {
+    pub(crate) fn keep_and_look(&mut self, at: At<'_>, mut loaded: Loaded) -> Limited {
+        if loaded.leases.is_some() {
+            let Loaded { policy, state, leases, .. } = &mut loaded;
+            cover_leases(policy, state, leases, at.now, at.hash);
+        }
         let decision = look(&mut loaded, at.now, Ask { hash: at.hash, ..Ask::default() });
         self.keep(at, loaded, decision, false)
     }
@@ -511,7 +549,7 @@ impl Engine {
         decision: Decision,
         shadow: bool,
     ) -> Limited {
-        if loaded.state.is_empty() && loaded.holds.is_empty() {
+        if loaded.state.is_empty() && loaded.holds.is_empty() && loaded.leases.is_none() {
             if let Some(slot) = loaded.slot.take() {
                 self.store.remove(at.hash, slot);
             }
@@ -521,19 +559,25 @@ impl Engine {
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
         bytes.extend_from_slice(&number.to_le_bytes());
-        bytes.extend_from_slice(&(loaded.holds.len() as u16).to_le_bytes());
+        let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
+        bytes.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes());
         for hold in &loaded.holds {
             for part in [hold.lease, hold.units, hold.end] {
                 bytes.extend_from_slice(&part.to_le_bytes());
             }
         }
+        if let Some(leases) = &loaded.leases {
+            leases.encode(&mut bytes);
+        }
         bytes.extend_from_slice(&loaded.state);
         let now_ns = at.now.mono.0;
+        // A state with leases is not idle before they end.
+        let leases_end = loaded.leases.as_ref().map_or(0, |leases| leases.last_end());
         let idle_at = loaded
             .holds
             .iter()
             .map(|hold| hold.end)
-            .fold(now_ns.saturating_add(decision.reset), u64::max);
+            .fold(now_ns.saturating_add(decision.reset).max(leases_end), u64::max);
         let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
         let mut figures = loaded.figures;
         figures.cas = self.next_cas(None);

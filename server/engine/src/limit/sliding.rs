@@ -95,6 +95,13 @@ impl Sliding {
         self.used_of(&self.read(state, now)).min(COUNT_MAX)
     }
 
+    /// Nanoseconds for which a unit taken now counts whole: until its slice is the oldest, or with
+    /// `strict` until it is none any more.
+    pub(crate) fn counted_for(&self, state: &[u8], now: Now) -> u64 {
+        let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
+        self.until(&self.read(state, now), whole, 0)
+    }
+
     /// Goes on with a state written under `old`.
     ///
     /// Where the slicing differs, the newest slice keeps its beginning and each older count goes to
