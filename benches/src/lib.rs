@@ -1,7 +1,7 @@
 //! The load generator, which drives several memcached-text servers in one run and compares them; and the
-//! measures of accuracy, which have nothing to do with speed.
+//! accuracy study, which has nothing to do with speed.
 //!
-//! Here: the map of the package. `bin/load.rs` is the program; criterion benches
+//! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs; criterion benches
 //! of single packages stand beside this folder, not in it. Of the load generator, read in this order:
 //!
 //! - what is asked and what must come back: [`keys`], [`op`], [`reply`], [`ledger`], [`exchange`]
@@ -11,7 +11,7 @@
 //! - the two kinds of run: [`compare`], [`memory`], as asked for in [`options`]
 //! - what is printed: [`progress`], [`table`], [`report`]
 //!
-//! Accuracy is in [`accuracy`]; it shares [`rng`], [`table`] and [`progress`].
+//! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`] and [`progress`].
 
 #![allow(
     clippy::cast_precision_loss,
