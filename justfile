@@ -35,6 +35,11 @@ bench-memory:
     cargo build --release -p tollgate -p benches
     target/release/load --memory
 
+# What each algorithm lets through, beside the perfect count: writes docs/accuracy; `--check` compares
+accuracy *FLAGS:
+    cargo build --release -p benches --bin accuracy
+    target/release/accuracy {{FLAGS}}
+
 # Licences and advisories of the dependencies
 deny:
     cargo deny check
