@@ -4,10 +4,8 @@
 //! here: which limit a key has (`limits`), what each verb does to a state (`engine`), the native
 //! verbs (`limiting`).
 
-use engine::{Facts, Judgement, Limited, Take, added, adding, counted, taking};
-use protocol::{
-    Command, Form, ItemView, Operation, Outcome, Policy, SetMode, Value, encode, encode_hit,
-};
+use engine::{Facts, Judgement, Limited, Rule, Take, added, adding, counted, taking};
+use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
 use crate::limits::{BoundKeyError, Companion, Deny, Found};
 use crate::session::{Round, line};
@@ -34,6 +32,11 @@ impl<'a> Round<'a> {
 }
 
 impl Round<'_> {
+    /// The rule of a bound key.
+    pub(crate) fn rule_of<'f>(&self, found: &Found<'f>) -> Rule<'f> {
+        self.in_force.rule(found.limit().index(), found.policy())
+    }
+
     /// Counts what a limit judged.
     pub(crate) fn note_judgement(&self, limit: usize, judgement: Judgement) {
         if let Some(figures) = self.in_force.figures(limit) {
@@ -100,7 +103,8 @@ impl Round<'_> {
             Err(why) => return tell(&format!("CLIENT_ERROR {why}"), form, out),
         };
         self.counters.cmd_meta.add(1);
-        let (outcome, _) = self.apply_bound(counted_key, hash, &policy, &command.operation);
+        let rule = Rule::from(&policy);
+        let (outcome, _) = self.apply_bound(counted_key, hash, rule, &command.operation);
         self.note(command, &outcome, true);
         encode(out, command, form, &outcome);
     }
@@ -133,7 +137,8 @@ impl Round<'_> {
                 _ => {}
             }
         }
-        let (outcome, judgement) = self.apply_bound(found.key(), hash, found.policy(), operation);
+        let (outcome, judgement) =
+            self.apply_bound(found.key(), hash, self.rule_of(found), operation);
         self.note_judgement(found.limit().index(), judgement);
         Ok(outcome)
     }
@@ -142,11 +147,11 @@ impl Round<'_> {
         &self,
         key: &[u8],
         hash: u64,
-        policy: &Policy,
+        rule: Rule<'_>,
         operation: &Operation<'_>,
     ) -> (Outcome<'static>, Judgement) {
         let done = self.service.shards().with_room(self.now, hash, |engine| {
-            match engine.apply_bound(self.now, hash, key, Some(policy), operation) {
+            match engine.apply_bound(self.now, hash, key, Some(rule), operation) {
                 (Outcome::OutOfMemory, _) => None,
                 done => Some(done),
             }
@@ -211,7 +216,7 @@ impl Round<'_> {
         // One unit: what a caller asks itself is when the next passes.
         let look = Take { cost: 1, peek: true, wait: Some(0), ..Take::default() };
         let looked = self.service.shards().with_room(self.now, hash, |engine| {
-            Some(engine.take(self.now, hash, found.key(), Some(found.policy()), &look))
+            Some(engine.take(self.now, hash, found.key(), Some(self.rule_of(found)), &look))
         });
         let Some(Limited::Decided(Facts { decision, has_state, .. })) = looked else {
             return Outcome::Miss;

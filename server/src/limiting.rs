@@ -4,10 +4,12 @@
 //! Not here: the wire (`protocol`), the arithmetic (`engine`).
 
 use engine::limit::{Decision, Verdict};
-use engine::{Engine, Facts, Limited, Now, RepeatedAnswer, Take as TakeUnits};
+use engine::{
+    Engine, Facts, LeaseAsk, Leased, Limited, Now, RepeatedAnswer, Rule, Take as TakeUnits,
+};
 use protocol::{
-    Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Native, Oldest, Outcome, Policy,
-    PolicyWord, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_verdict,
+    Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
+    Policy, PolicyWord, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_verdict,
 };
 
 use crate::bound::{milliseconds, tell};
@@ -15,6 +17,8 @@ use crate::limits::{BoundKeyError, Found};
 use crate::scratch::Scratch;
 use crate::session::{Round, TakeMany, line};
 use crate::together::{Change, Charged};
+
+const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
 /// The policy that a request means.
 enum Meant<'f> {
@@ -129,17 +133,60 @@ impl Round<'_> {
             Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
             Native::IncrX(incrx) => Ok(self.incrx(own, hash, incrx)),
             Native::Slide(slide) => Ok(self.slide(own, hash, slide)),
-            Native::Lease(_) => {
-                if !form.is_quiet() {
-                    out.extend_from_slice(b"SERVER_ERROR lease is not built yet\r\n");
-                }
-                return;
-            }
+            Native::Lease(lease) => match self.resolve(lease.policy, own, found) {
+                Ok(meant) => match self.lease(own, hash, &meant, found, lease) {
+                    Ok(Leased::Told(line)) => Ok(Outcome::Leased(line)),
+                    Ok(Leased::Full) => Ok(Outcome::OutOfMemory),
+                    Ok(Leased::NotLeasable) => return tell(NOT_LEASABLE, form, out),
+                    Err(error) => Err(error),
+                },
+                Err(refused) => return refuse(refused, command, form, out),
+            },
         };
         match outcome {
             Ok(outcome) => encode(out, command, form, &outcome),
             Err(error) => tell(&error.to_string(), form, out),
         }
+    }
+
+    /// Leases quota of a key, with its parents where it has some.
+    fn lease(
+        &mut self,
+        own: &[u8],
+        hash: u64,
+        meant: &Meant<'_>,
+        found: Option<&Found<'_>>,
+        lease: &Lease<'_>,
+    ) -> Result<Leased, BoundKeyError> {
+        let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
+        let ask = LeaseAsk { client, want, used, unused, weight, ttl };
+        let (key, hash, rule) = match meant {
+            Meant::Bound(found) if found.has_parents() => {
+                self.list(found)?;
+                let place = self.place();
+                let Scratch { charges, notes, .. } = &mut *self.scratch;
+                let leased = charges.locked(place, |engines| {
+                    match charges.lease(place, notes, engines, &ask) {
+                        Ok(Leased::Full) => Err(charges.first().1),
+                        other => other,
+                    }
+                });
+                return Ok(leased.unwrap_or(Leased::Full));
+            }
+            Meant::Bound(found) => (found.key(), hash, self.rule_of(found)),
+            Meant::Policy { policy, limit } => {
+                let rule =
+                    limit.map_or(Rule::from(policy), |limit| self.in_force.rule(limit, policy));
+                (own, self.hash_of(own, hash, found), rule)
+            }
+        };
+        let leased = self.service.shards().with_room(self.now, hash, |engine| {
+            match engine.lease(self.now, hash, key, Some(rule), &ask) {
+                Leased::Full => None,
+                done => Some(done),
+            }
+        });
+        Ok(leased.unwrap_or(Leased::Full))
     }
 
     /// The hash of the key as the client writes it.
@@ -162,11 +209,11 @@ impl Round<'_> {
             return self.change_together(found, change);
         }
         let now = self.now;
-        let (key, policy) = match found {
-            Some(found) => (found.key(), Some(found.policy())),
+        let (key, rule) = match found {
+            Some(found) => (found.key(), Some(self.rule_of(found))),
             None => (own, None),
         };
-        Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, policy)))
+        Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, rule)))
     }
 
     /// Runs `change` on the shard of `hash`; when it finds no room, again after others made some.
@@ -190,13 +237,14 @@ impl Round<'_> {
     ) -> Outcome<'static> {
         let now = self.now;
         let (units, show_cas) = units_of(take);
+        let rule = limit.map_or(Rule::from(policy), |limit| self.in_force.rule(limit, policy));
         let done = self.service.shards().with_room(now, hash, |engine| {
             match recall(engine, now, key, take.id) {
                 Recalled::Answer(line) => return Some(Outcome::Verdict(line)),
                 Recalled::NoRoom => return Some(Outcome::OutOfMemory),
                 Recalled::Nothing => {}
             }
-            let limited = engine.take(now, hash, key, Some(policy), &units);
+            let limited = engine.take(now, hash, key, Some(rule), &units);
             if limited == Limited::Full {
                 return None;
             }
@@ -328,7 +376,9 @@ impl Round<'_> {
             shadow: false,
         };
         let units = TakeUnits { cost: slide.units, peek: slide.units == 0, ..TakeUnits::default() };
-        match self.limited(hash, |engine| engine.take(now, hash, key, Some(&policy), &units)) {
+        match self
+            .limited(hash, |engine| engine.take(now, hash, key, Some(Rule::from(&policy)), &units))
+        {
             Limited::Decided(facts) => Outcome::Slid(facts.decision.used),
             other => unusual(other),
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
 use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Record};
+use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
@@ -277,6 +278,17 @@ impl Shards {
             totals.losses.sweep_checked += losses.sweep_checked;
         }
         totals
+    }
+
+    /// How many keys each limit has at work, by the number of the limit. States past their time and
+    /// not yet swept are among them.
+    #[must_use]
+    pub fn active_keys(&self) -> HashMap<u32, u64> {
+        let mut keys = HashMap::new();
+        for shard in &self.shards {
+            shard.lock().active_keys(|limit, count| *keys.entry(limit).or_default() += count);
+        }
+        keys
     }
 
     /// Zeroes the figures that `stats reset` zeroes.

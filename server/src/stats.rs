@@ -11,7 +11,6 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::StatsTopic;
 
-use crate::limits::LimitFigures;
 use crate::service::Service;
 
 /// Longest `stats cachedump` answer, as in memcached: two megabytes.
@@ -71,7 +70,7 @@ pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mu
             cachedump(service, now, class, count, out);
             return;
         }
-        StatsTopic::Other(b"limits") => limits(service, &mut lines),
+        StatsTopic::Other(topic) if topic.trim_ascii() == b"limits" => limits(service, &mut lines),
         StatsTopic::Other(_) => {
             out.extend_from_slice(b"ERROR\r\n");
             return;
@@ -91,13 +90,15 @@ fn limits(service: &Service, lines: &mut Lines<'_>) {
     lines.stat("limits", in_force.limits().len());
     lines.stat("limits_generation", service.limits().generation());
     lines.stat("limits_refused", service.limits().refused());
+    let active = service.shards().active_keys();
     for limit in in_force.limits() {
-        let name = limit.name();
-        let sums = in_force.figures(limit.index()).map(LimitFigures::sums).unwrap_or_default();
+        let Some(figures) = in_force.figures(limit.index()) else { continue };
+        let (name, sums) = (limit.name(), figures.sums());
         lines.stat(&format!("{name}:policy"), limit.policy());
         lines.stat(&format!("{name}:allowed"), sums.allowed);
         lines.stat(&format!("{name}:denied"), sums.denied);
         lines.stat(&format!("{name}:shadow_denied"), sums.shadow_denied);
+        lines.stat(&format!("{name}:active_keys"), active.get(&figures.number()).unwrap_or(&0));
     }
 }
 

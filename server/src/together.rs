@@ -10,8 +10,8 @@
 use std::ops::Range;
 
 use engine::limit::{Decision, Verdict};
-use engine::{Engine, Facts, Judgement, Limited, Now, Saved, Take};
-use protocol::{Algorithm, COUNT_MAX, Policy};
+use engine::{Engine, Facts, Judgement, LeaseAsk, Leased, Limited, Now, Rule, Saved, Take};
+use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
 use crate::limits::{BoundKeyError, Found, InForce, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, Shards, Together};
@@ -108,10 +108,10 @@ impl Change {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
     ) -> Limited {
         match self {
-            Self::PutBack(units) => engine.put_back(now, hash, key, policy, units),
+            Self::PutBack(units) => engine.put_back(now, hash, key, rule, units),
             Self::Settle { lease, actual } => engine.settle(now, hash, key, lease, actual),
             Self::Renew { lease, for_ns } => engine.renew(now, hash, key, lease, for_ns),
         }
@@ -224,7 +224,7 @@ impl Charges {
                 place.now,
                 row.hash,
                 self.key(row),
-                Some(&row.policy),
+                Some(place.rule(row)),
                 &ask,
             );
             let Limited::Decided(facts) = looked else { return Ok(Charged::undecided(looked)) };
@@ -256,7 +256,7 @@ impl Charges {
                 let rest = Take { cost: take.cost - granted, peek: true, ..charge };
                 let engine = engines.engine(row.hash);
                 let looked =
-                    engine.take(place.now, row.hash, self.key(row), Some(&row.policy), &rest);
+                    engine.take(place.now, row.hash, self.key(row), Some(place.rule(row)), &rest);
                 if let Limited::Decided(look) = looked {
                     facts.decision.retry = look.decision.retry;
                 }
@@ -284,7 +284,7 @@ impl Charges {
                 client_flags: take.client_flags.filter(|_| number == 0),
                 ..*take
             };
-            let taken = engine.take(place.now, row.hash, key, Some(&row.policy), &ask);
+            let taken = engine.take(place.now, row.hash, key, Some(place.rule(row)), &ask);
             let agreed = matches!(taken, Limited::Decided(facts) if !facts.refuses());
             if let Limited::Decided(facts) = taken {
                 notes.facts[number] = facts;
@@ -329,7 +329,7 @@ impl Charges {
                     Take { cost: row.cost(take.cost), compare_cas: None, hold: None, ..*take };
                 let engine = engines.engine(row.hash);
                 let counted =
-                    engine.take(place.now, row.hash, self.key(row), Some(&row.policy), &ask);
+                    engine.take(place.now, row.hash, self.key(row), Some(place.rule(row)), &ask);
                 if let Limited::Decided(counted) = counted {
                     let retry = counted.decision.retry;
                     facts.decision =
@@ -348,6 +348,60 @@ impl Charges {
         Charged { all: denied(all), first: denied(first), at: self.rows[number].member }
     }
 
+    /// Leases from the first key what all the others can spare, and takes that from them. What the
+    /// client gives back later they get by refill alone: they have no lease of their own.
+    pub(crate) fn lease(
+        &self,
+        place: Place<'_>,
+        notes: &mut Notes,
+        engines: &mut Together<'_>,
+        ask: &LeaseAsk<'_>,
+    ) -> Result<Leased, u64> {
+        let now = place.now;
+        let Some((first, others)) = self.rows.split_first() else { return Ok(Leased::Full) };
+        let mut want = ask.want;
+        for row in others {
+            let engine = engines.engine(row.hash);
+            let look = engine.look(now, row.hash, self.key(row), Some(place.rule(row)));
+            let spare = look.map_or(0, |(_, facts)| facts.decision.remaining);
+            let spare = if row.policy.shadow { COUNT_MAX } else { spare };
+            want = want.min(spare);
+        }
+        notes.saved.clear();
+        notes.bytes.clear();
+        let engine = engines.engine(first.hash);
+        notes.saved.push(engine.save(now, first.hash, self.key(first), &mut notes.bytes));
+        let ask = LeaseAsk { want, ..*ask };
+        let leased = engine.lease(now, first.hash, self.key(first), Some(place.rule(first)), &ask);
+        let Leased::Told(line) = leased else { return Ok(leased) };
+        if line.granted == 0 {
+            return Ok(leased);
+        }
+        let take = Take { cost: line.granted, wait: Some(0), ..Take::default() };
+        for row in others {
+            let engine = engines.engine(row.hash);
+            notes.saved.push(engine.save(now, row.hash, self.key(row), &mut notes.bytes));
+            let taken = engine.take(now, row.hash, self.key(row), Some(place.rule(row)), &take);
+            if matches!(taken, Limited::Decided(facts) if !facts.refuses()) {
+                continue;
+            }
+            for (row, saved) in self.rows.iter().zip(&notes.saved).rev() {
+                let engine = engines.engine(row.hash);
+                engine.bring_back(now, row.hash, self.key(row), saved, &notes.bytes);
+            }
+            return match taken {
+                Limited::Full => Err(row.hash),
+                // Two limits meet in one key, and the second saw what the first had taken.
+                _ => Ok(Leased::Told(LeaseLine {
+                    granted: 0,
+                    safe: line.safe - line.granted,
+                    ..line
+                })),
+            };
+        }
+        Ok(leased)
+    }
+
     /// Makes a change that cannot be refused on every key that has it; tells of the first that had.
     pub(crate) fn change(
         &self,
@@ -359,7 +413,7 @@ impl Charges {
         let mut told = None;
         for row in &self.rows {
             let (engine, hash, key) = (engines.engine(row.hash), row.hash, self.key(row));
-            let done = change.apply(engine, now, hash, key, Some(&row.policy));
+            let done = change.apply(engine, now, hash, key, Some(place.rule(row)));
             match done {
                 // Nothing is changed yet. Later keys without room go without: less passes.
                 Limited::Full if told.is_none() => return Err(row.hash),
@@ -382,6 +436,10 @@ impl Charge {
 }
 
 impl Place<'_> {
+    fn rule<'r>(&self, row: &'r Charge) -> Rule<'r> {
+        self.in_force.rule(row.limit, &row.policy)
+    }
+
     fn note(&self, row: &Charge, judgement: Judgement) {
         if let Some(figures) = self.in_force.figures(row.limit) {
             figures.note(self.worker, judgement);

@@ -57,7 +57,7 @@ impl Subject {
 
     fn ask(&mut self, at_ms: u64, key: &[u8], take: &Take) -> Decision {
         let hash = self.hasher.hash(key);
-        match self.engine.take(instant(at_ms), hash, key, Some(&self.policy), take) {
+        match self.engine.take(instant(at_ms), hash, key, Some((&self.policy).into()), take) {
             Limited::Decided(facts) => facts.decision,
             refused => unreachable!("a plain take is decided, not {refused:?}"),
         }

@@ -4,12 +4,12 @@
 //! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`limited`).
 
 use protocol::{
-    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Policy, Set, SetMode, Value,
-    lenient_u64,
+    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,
 };
 
 use crate::apply::Engine;
 use crate::limited::{Facts, Judgement, Limited, SetUsed, Take};
+use crate::policies::Rule;
 use crate::time::Now;
 
 /// Where a command applies, and under which policy: that of the limit bound to the key, or `None`
@@ -19,7 +19,7 @@ struct Place<'a> {
     now: Now,
     hash: u64,
     key: &'a [u8],
-    policy: Option<&'a Policy>,
+    rule: Option<Rule<'a>>,
 }
 
 impl Engine {
@@ -29,13 +29,13 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         operation: &Operation<'_>,
     ) -> (Outcome<'static>, Judgement) {
-        let place = Place { now, hash, key, policy };
+        let place = Place { now, hash, key, rule };
         let outcome = match operation {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
-                match self.put_back(now, hash, key, policy, units(arithmetic.delta)) {
+                match self.put_back(now, hash, key, rule, units(arithmetic.delta)) {
                     Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
                     other => unusual(other),
                 }
@@ -60,21 +60,21 @@ impl Engine {
         place: Place<'_>,
         arithmetic: &Arithmetic,
     ) -> (Outcome<'static>, Judgement) {
-        let Place { now, hash, key, policy } = place;
+        let Place { now, hash, key, rule } = place;
         let take = taking(arithmetic);
-        let limited = self.take(now, hash, key, policy, &take);
+        let limited = self.take(now, hash, key, rule, &take);
         (counted(limited, take.cost), limited.judgement(&take))
     }
 
     fn look_bound(&mut self, place: Place<'_>) -> Outcome<'static> {
-        match self.look(place.now, place.hash, place.key, place.policy) {
+        match self.look(place.now, place.hash, place.key, place.rule) {
             Some((_, facts)) if facts.has_state => Outcome::Hit(view(&facts, usage(&facts))),
             _ => Outcome::Miss,
         }
     }
 
     fn set_bound(&mut self, place: Place<'_>, set: &Set<'_>) -> Outcome<'static> {
-        let Place { now, hash, key, policy } = place;
+        let Place { now, hash, key, rule } = place;
         if matches!(set.mode, SetMode::Append | SetMode::Prepend | SetMode::Replace) {
             return Outcome::NotAllowed;
         }
@@ -84,16 +84,16 @@ impl Engine {
             client_flags: set.client_flags,
             compare_cas: set.compare_cas,
         };
-        match self.set_used(now, hash, key, policy, &used) {
+        match self.set_used(now, hash, key, rule, &used) {
             Limited::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
             other => unusual(other),
         }
     }
 
     fn add_bound(&mut self, place: Place<'_>, set: &Set<'_>) -> (Outcome<'static>, Judgement) {
-        let Place { now, hash, key, policy } = place;
+        let Place { now, hash, key, rule } = place;
         let Some(take) = adding(set) else { return (Outcome::NonNumeric, Judgement::Nothing) };
-        let limited = self.take(now, hash, key, policy, &take);
+        let limited = self.take(now, hash, key, rule, &take);
         (added(limited), limited.judgement(&take))
     }
 

@@ -32,6 +32,7 @@ use self::size::{Size, rate};
 use crate::apply::{At, Engine};
 use crate::limit::{self, Ask, Decision};
 use crate::limited::{Limited, Loaded};
+use crate::policies::Rule;
 use crate::time::Now;
 
 /// Most clients that hold leases of one key at a time; one more is told when the first of them ends.
@@ -140,18 +141,18 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// Lends quota of a key under `policy`, or under the one its state remembers, and hears what
+    /// Lends quota of a key under `rule`, or under the one its state remembers, and hears what
     /// became of the quota lent before.
     pub fn lease(
         &mut self,
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         ask: &LeaseAsk<'_>,
     ) -> Leased {
         let at = self.at(now, hash, key);
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         let kind = Kind::of(&loaded.policy);
         if !kind.has_leases() {
             self.put_away(loaded);

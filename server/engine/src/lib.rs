@@ -40,6 +40,7 @@ pub use apply::{Engine, Options};
 pub use bound::{added, adding, counted, taking};
 pub use lease::{LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased};
 pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
+pub use policies::Rule;
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
 pub use store::{Budget, KeyHasher, Losses};

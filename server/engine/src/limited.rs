@@ -4,7 +4,7 @@
 //! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`).
 //!
 //! ```text
-//! policy u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
+//! rule u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
 //!
 //! The top bit of `holds` says whether there are leases.
@@ -16,7 +16,7 @@ use crate::arena::Slot;
 use crate::item::{Content, Figures};
 use crate::lease::{Leases, cover_leases, end_leases};
 use crate::limit::{self, Ask, Decision, Verdict};
-use crate::policies::Policies;
+use crate::policies::{Kept, Policies, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::time::{Deadline, Now};
 
@@ -170,6 +170,10 @@ struct Hold {
 /// A key's state, taken apart.
 pub(crate) struct Loaded {
     pub(crate) policy: Policy,
+    /// The limit of the rule.
+    limit: u32,
+    /// The number of the rule, where the state has it already.
+    number: Option<u32>,
     holds: Vec<Hold>,
     /// `None` for none: most keys have none, and pay eight bytes for that.
     pub(crate) leases: Option<Box<Leases>>,
@@ -182,23 +186,23 @@ fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// The number of the policy that a state was written under.
-fn policy_number(state: &[u8]) -> Option<u32> {
+/// The number of the rule that a state was written under.
+pub(crate) fn rule_number_of(state: &[u8]) -> Option<u32> {
     state.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 impl Engine {
-    /// Takes from a key under `policy`, or under the one its state remembers.
+    /// Takes from a key under `rule`, or under the one its state remembers.
     pub fn take(
         &mut self,
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         take: &Take,
     ) -> Limited {
         let at = self.at(now, hash, key);
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         let holds_by_itself = holds_by_itself(&loaded.policy);
         let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
         let lease = may_hold.then(|| take.lease.unwrap_or_else(|| self.next_lease(now)));
@@ -280,13 +284,13 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
     ) -> Option<(Policy, Facts)> {
         let at = self.at(now, hash, key);
-        if policy.is_none() && !is_state(at) {
+        if rule.is_none() && !is_state(at) {
             return None;
         }
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
         let policy = loaded.policy;
         Some((policy, self.facts(loaded, decision, false)))
@@ -298,14 +302,14 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         units: u64,
     ) -> Limited {
         let at = self.at(now, hash, key);
         if !is_state(at) {
             return Limited::NotFound;
         }
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         limit::put_back(&loaded.policy, &mut loaded.state, now, units);
         self.keep_and_look(at, loaded)
     }
@@ -316,14 +320,14 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         set: &SetUsed,
     ) -> Limited {
         let at = self.at(now, hash, key);
-        if policy.is_none() && !is_state(at) {
+        if rule.is_none() && !is_state(at) {
             return Limited::NotFound;
         }
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         if let Some(unique) = set.compare_cas {
             if loaded.slot.is_none() {
                 self.put_away(loaded);
@@ -398,7 +402,7 @@ impl Engine {
                     client_flags: item.client_flags(),
                     cas: item.cas(),
                     left_ms: item.deadline().left_ms(now).unwrap_or(0),
-                    policy: *self.limits.policies.get(policy_number(state)?)?,
+                    policy: self.limits.policies.get(rule_number_of(state)?)?.policy,
                     body: state.get(4..)?,
                 })
             },
@@ -434,7 +438,7 @@ impl Engine {
         }
         self.raise_cas(record.cas);
         let at = self.at(now, hash, record.key);
-        let number = self.policy_number(&record.policy);
+        let number = self.rule_number(&Kept { policy: record.policy, limit: 0 });
         let mut bytes = number.to_le_bytes().to_vec();
         bytes.extend_from_slice(&marked.to_le_bytes());
         for hold in holds.chunks_exact(HOLD_BYTES) {
@@ -455,14 +459,23 @@ impl Engine {
         self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
     }
 
-    fn policy_number(&mut self, policy: &Policy) -> u32 {
-        let (store, policies) = (&self.store, &mut self.limits.policies);
-        policies.number(policy, || store.items().filter_map(|item| policy_number(item.state()?)))
+    fn rule_number(&mut self, kept: &Kept) -> u32 {
+        self.limits.policies.number(kept, self.store.states_by_rule())
     }
 
-    /// The state of a key under `policy`, or under the one it remembers. Where both differ the new
+    /// Calls `each` with every limit that has keys at work, and how many; a limit may come twice.
+    pub fn active_keys(&self, mut each: impl FnMut(u32, u64)) {
+        for (limit, number) in self.limits.policies.limits() {
+            let states = self.store.states_by_rule().get(number as usize).copied().unwrap_or(0);
+            if states > 0 {
+                each(limit, u64::from(states));
+            }
+        }
+    }
+
+    /// The state of a key under `rule`, or under the one it remembers. Where both differ the new
     /// one holds at once. A plain item of that name counts as no state.
-    pub(crate) fn load(&mut self, at: At<'_>, policy: Option<&Policy>) -> Loaded {
+    pub(crate) fn load(&mut self, at: At<'_>, rule: Option<Rule<'_>>) -> Loaded {
         let (mut holds, mut state) = std::mem::take(&mut self.limits.spare);
         holds.clear();
         state.clear();
@@ -470,8 +483,10 @@ impl Engine {
         let found = at.slot.filter(|slot| slot.is_second());
         let item = found.map(|slot| self.store.item(slot));
         let Some((item, bytes)) = item.and_then(|item| Some((item, item.state()?))) else {
-            let policy = policy.copied().unwrap_or(UNLIMITED);
-            return Loaded { policy, holds, leases: None, state, figures: fresh, slot: None };
+            let policy = rule.map_or(UNLIMITED, |rule| *rule.policy);
+            let limit = rule.map_or(0, |rule| rule.limit);
+            let (number, leases, slot) = (None, None, None);
+            return Loaded { policy, limit, number, holds, leases, state, figures: fresh, slot };
         };
         let figures = item.figures();
         let marked = bytes.get(4..6).map_or(0, |run| u16::from_le_bytes([run[0], run[1]]));
@@ -495,24 +510,26 @@ impl Engine {
             own = rest;
         }
         state.extend_from_slice(own);
-        let remembered =
-            policy_number(bytes).and_then(|number| self.limits.policies.get(number).copied());
+        let number = rule_number_of(bytes);
+        let kept = number.and_then(|number| self.limits.policies.get(number).copied());
+        let remembered = kept.map(|kept| kept.policy);
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
             end_leases(old, &mut state, leases, at.now);
         }
-        let policy = match (policy, remembered) {
-            (Some(policy), Some(old)) if *policy != old => {
-                limit::adopt(&old, policy, &mut state, at.now);
-                *policy
+        let (policy, limit, number) = match (rule, kept) {
+            (Some(rule), Some(old)) if *rule.policy != old.policy => {
+                limit::adopt(&old.policy, rule.policy, &mut state, at.now);
+                (*rule.policy, rule.limit, None)
             }
-            (Some(policy), _) => *policy,
-            (None, Some(old)) => old,
-            (None, None) => UNLIMITED,
+            (Some(rule), Some(old)) if rule.limit == old.limit => (old.policy, old.limit, number),
+            (Some(rule), _) => (*rule.policy, rule.limit, None),
+            (None, Some(old)) => (old.policy, old.limit, number),
+            (None, None) => (UNLIMITED, 0, None),
         };
         if leases.is_some() {
             cover_leases(&policy, &mut state, &mut leases, at.now, at.hash);
         }
-        Loaded { policy, holds, leases, state, figures, slot: found }
+        Loaded { policy, limit, number, holds, leases, state, figures, slot: found }
     }
 
     /// Keeps the buffers for the next command.
@@ -555,7 +572,10 @@ impl Engine {
             }
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
-        let number = self.policy_number(&loaded.policy);
+        let number = match loaded.number {
+            Some(number) => number,
+            None => self.rule_number(&Kept { policy: loaded.policy, limit: loaded.limit }),
+        };
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
         bytes.extend_from_slice(&number.to_le_bytes());

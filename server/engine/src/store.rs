@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::arena::{Arena, FIRST, Slot};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark};
+use crate::limited::rule_number_of;
 use crate::prefetch::prefetch;
 use crate::time::Now;
 
@@ -136,6 +137,8 @@ pub(crate) struct Store {
     accounted_bytes: usize,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
+    /// How many states there are of each rule, by its number.
+    states_by_rule: Vec<u32>,
     /// Where the draw of candidates for eviction goes on.
     draw: u64,
     /// Where the sweep goes on.
@@ -160,6 +163,7 @@ impl Store {
             budget,
             accounted_bytes: 0,
             item_bytes: 0,
+            states_by_rule: Vec::new(),
             draw: 1,
             sweep: FIRST,
             may_evict,
@@ -268,7 +272,30 @@ impl Store {
         self.remove(hash, slot);
     }
 
+    /// How many states there are of each rule, by its number; those past the end have none.
+    pub(crate) fn states_by_rule(&self) -> &[u32] {
+        &self.states_by_rule
+    }
+
+    /// Notes that a state comes under a rule.
+    fn count_in(&mut self, state: &[u8]) {
+        let Some(number) = rule_number_of(state) else { return };
+        let number = number as usize;
+        if number >= self.states_by_rule.len() {
+            self.states_by_rule.resize(number + 1, 0);
+        }
+        self.states_by_rule[number] += 1;
+    }
+
+    /// Notes that the item in `slot`, if it is a state, goes from its rule.
+    fn count_out(&mut self, slot: Slot) {
+        if let Some(number) = self.item(slot).state().and_then(rule_number_of) {
+            self.states_by_rule[number as usize] -= 1;
+        }
+    }
+
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
+        self.count_out(slot);
         self.item_bytes -= self.item(slot).bytes();
         self.index.remove(hash, slot.raw());
         self.free(slot);
@@ -294,6 +321,12 @@ impl Store {
         let fits =
             |slot: Slot| slot.is_second() == is_state && self.arena(slot).same_class(slot, bytes);
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
+            if let Content::State(state) = content
+                && rule_number_of(state) != self.item(slot).state().and_then(rule_number_of)
+            {
+                self.count_out(slot);
+                self.count_in(state);
+            }
             self.item_bytes -= self.item(slot).bytes();
             self.item_mut(slot).fill(now, figures, key, content);
             self.item_bytes += bytes;
@@ -308,11 +341,15 @@ impl Store {
         };
         self.item_mut(slot).fill(now, figures, key, content);
         self.item_bytes += bytes;
+        if let Content::State(state) = content {
+            self.count_in(state);
+        }
         let mut place = slot;
         // Making room may have moved the old item, but never removes it.
         if old.is_some()
             && let Some(old) = self.find(hash, key)
         {
+            self.count_out(old);
             self.item_bytes -= self.item(old).bytes();
             self.index.relocate(hash, old.raw(), slot.raw());
             if self.free(old) == Some(slot) {
@@ -458,6 +495,7 @@ impl Store {
         self.plain = Arena::new();
         self.states = Arena::new();
         self.item_bytes = 0;
+        self.states_by_rule.clear();
         self.sweep = FIRST;
         self.account();
     }

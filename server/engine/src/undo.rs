@@ -62,7 +62,7 @@ mod tests {
     use protocol::Policy;
 
     use super::*;
-    use crate::{Budget, KeyHasher, Limited, Options, Take};
+    use crate::{Budget, KeyHasher, Limited, Options, Rule, Take};
 
     #[test]
     fn what_is_taken_back_was_never_taken() {
@@ -74,19 +74,20 @@ mod tests {
             let (now, key) = (Now::at_ms(1000), policy.to_string().into_bytes());
             let hash = hasher.hash(&key);
             let take = Take { cost: 1, ..Take::default() };
-            let look = |engine: &mut Engine| engine.look(now, hash, &key, Some(&policy));
+            let look =
+                |engine: &mut Engine| engine.look(now, hash, &key, Some(Rule::from(&policy)));
             for before in 0..2 {
                 let stood = look(&mut engine);
                 let mut bytes = b"other".to_vec();
                 let saved = engine.save(now, hash, &key, &mut bytes);
                 for _ in 0..3 {
-                    let taken = engine.take(now, hash, &key, Some(&policy), &take);
+                    let taken = engine.take(now, hash, &key, Some(Rule::from(&policy)), &take);
                     assert!(matches!(taken, Limited::Decided(facts) if !facts.refuses()));
                 }
                 assert_ne!(look(&mut engine), stood, "{policy} {before}");
                 engine.bring_back(now, hash, &key, &saved, &bytes);
                 assert_eq!(look(&mut engine), stood, "{policy} {before}");
-                engine.take(now, hash, &key, Some(&policy), &take);
+                engine.take(now, hash, &key, Some(Rule::from(&policy)), &take);
             }
         }
     }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use crossbeam::utils::CachePadded;
-use engine::Judgement;
+use engine::{Judgement, Rule};
 use parking_lot::Mutex;
+use protocol::Policy;
 
 use super::{Limits, LimitsError};
 use crate::counters::Figure;
@@ -23,7 +24,11 @@ struct Judged {
 /// What a limit has judged: one set per worker, which alone writes it. It stays with the name of
 /// the limit when the file is read again.
 #[derive(Debug)]
-pub struct LimitFigures(Box<[CachePadded<Judged>]>);
+pub struct LimitFigures {
+    /// What the engine knows the limit by, from 1; never given to another.
+    number: u32,
+    workers: Box<[CachePadded<Judged>]>,
+}
 
 /// The figures of a limit over all workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,13 +42,19 @@ pub struct LimitSums {
 }
 
 impl LimitFigures {
-    fn new(workers: usize) -> Self {
-        Self((0..workers.max(1)).map(|_| CachePadded::default()).collect())
+    fn new(number: u32, workers: usize) -> Self {
+        Self { number, workers: (0..workers.max(1)).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// What the engine knows the limit by.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Counts a judgement; `worker` is who calls.
     pub fn note(&self, worker: usize, judgement: Judgement) {
-        let Some(judged) = self.0.get(worker) else { return };
+        let Some(judged) = self.workers.get(worker) else { return };
         match judgement {
             Judgement::Nothing => {}
             Judgement::Allowed => judged.allowed.add(1),
@@ -55,7 +66,7 @@ impl LimitFigures {
     /// All workers together.
     #[must_use]
     pub fn sums(&self) -> LimitSums {
-        self.0.iter().fold(LimitSums::default(), |sums, judged| LimitSums {
+        self.workers.iter().fold(LimitSums::default(), |sums, judged| LimitSums {
             allowed: sums.allowed + judged.allowed.get(),
             denied: sums.denied + judged.denied.get(),
             shadow_denied: sums.shadow_denied + judged.shadow_denied.get(),
@@ -63,7 +74,7 @@ impl LimitFigures {
     }
 
     fn reset(&self) {
-        for judged in &self.0 {
+        for judged in &self.workers {
             for figure in [&judged.allowed, &judged.denied, &judged.shadow_denied] {
                 figure.reset();
             }
@@ -76,6 +87,8 @@ impl LimitFigures {
 pub struct InForce {
     limits: Limits,
     figures: Box<[Arc<LimitFigures>]>,
+    /// The number of the next limit that is new.
+    next_number: u32,
 }
 
 impl InForce {
@@ -84,17 +97,29 @@ impl InForce {
             let before = before?;
             Some(Arc::clone(&before.figures[before.limits.by_name(name.as_bytes())?.index()]))
         };
+        let mut next_number = before.map_or(1, |before| before.next_number);
         let figures = limits
             .iter()
-            .map(|limit| of(limit.name()).unwrap_or_else(|| Arc::new(LimitFigures::new(workers))))
+            .map(|limit| {
+                of(limit.name()).unwrap_or_else(|| {
+                    next_number += 1;
+                    Arc::new(LimitFigures::new(next_number - 1, workers))
+                })
+            })
             .collect();
-        Self { limits, figures }
+        Self { limits, figures, next_number }
     }
 
     /// The limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The policy of a key as the engine takes it; `limit` is the index of the limit it is of.
+    #[must_use]
+    pub fn rule<'p>(&self, limit: usize, policy: &'p Policy) -> Rule<'p> {
+        Rule { policy, limit: self.figures.get(limit).map_or(0, |figures| figures.number) }
     }
 
     /// The figures of the limit with this index.

@@ -69,7 +69,7 @@ impl Bench {
     }
 
     pub(super) fn ask(&mut self, policy: &Policy, ask: &LeaseAsk<'_>) -> Leased {
-        self.engine.lease(self.now(), self.hash, KEY, Some(policy), ask)
+        self.engine.lease(self.now(), self.hash, KEY, Some(Rule::from(policy)), ask)
     }
 
     pub(super) fn lease(&mut self, policy: &Policy, ask: &LeaseAsk<'_>) -> LeaseLine {
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     pub(super) fn take(&mut self, policy: &Policy, take: &Take) -> u64 {
-        match self.engine.take(self.now(), self.hash, KEY, Some(policy), take) {
+        match self.engine.take(self.now(), self.hash, KEY, Some(Rule::from(policy)), take) {
             Limited::Decided(facts) => facts.decision.granted,
             other => panic!("{other:?}"),
         }
@@ -99,7 +99,7 @@ impl Bench {
 
     pub(super) fn remaining(&mut self, policy: &Policy) -> u64 {
         let take = Take { peek: true, ..Take::default() };
-        match self.engine.take(self.now(), self.hash, KEY, Some(policy), &take) {
+        match self.engine.take(self.now(), self.hash, KEY, Some(Rule::from(policy)), &take) {
             Limited::Decided(facts) => facts.decision.remaining,
             other => panic!("{other:?}"),
         }
@@ -107,7 +107,7 @@ impl Bench {
 
     pub(super) fn outstanding(&mut self, policy: &Policy) -> u64 {
         let at = self.engine.at(self.now(), self.hash, KEY);
-        let loaded = self.engine.load(at, Some(policy));
+        let loaded = self.engine.load(at, Some(Rule::from(policy)));
         let outstanding = loaded.leases.as_ref().map_or(0, |leases| leases.outstanding());
         self.engine.put_away(loaded);
         outstanding
@@ -115,7 +115,7 @@ impl Bench {
 
     /// Gives units back that nobody lent, and tells what remains then.
     fn put_back(&mut self, policy: &Policy, units: u64) -> Option<u64> {
-        match self.engine.put_back(self.now(), self.hash, KEY, Some(policy), units) {
+        match self.engine.put_back(self.now(), self.hash, KEY, Some(Rule::from(policy)), units) {
             Limited::Decided(facts) => Some(facts.decision.remaining),
             _ => None,
         }
@@ -409,7 +409,7 @@ fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
     assert_eq!(bench.put_back(&policy, 1000), Some(50));
     assert_eq!(bench.remaining(&policy), 50);
     let set = SetUsed { used: 0, client_flags: 0, compare_cas: None };
-    bench.engine.set_used(bench.now(), bench.hash, KEY, Some(&policy), &set);
+    bench.engine.set_used(bench.now(), bench.hash, KEY, Some(Rule::from(&policy)), &set);
     assert_eq!(bench.remaining(&policy), 50);
     // Another algorithm begins anew, but for what is out.
     assert_eq!(bench.remaining(&bucket(80)), 30);
@@ -475,7 +475,8 @@ fn without_memory_nothing_is_lent() {
     let budget = Arc::new(Budget::new(1));
     let mut engine = Engine::new(hasher.clone(), budget, Options::default());
     let now = Now::at_ms(1000);
-    let leased = engine.lease(now, hasher.hash(KEY), KEY, Some(&fixed(10)), &ask("a", 5));
+    let leased =
+        engine.lease(now, hasher.hash(KEY), KEY, Some(Rule::from(&fixed(10))), &ask("a", 5));
     assert_eq!(leased, Leased::Full);
     assert!(engine.is_empty());
 }
