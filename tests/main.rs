@@ -8,6 +8,7 @@ mod buffers;
 mod clients;
 mod garbage;
 mod lifecycle;
+mod limits;
 mod live;
 mod memory;
 mod players;

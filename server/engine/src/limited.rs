@@ -13,7 +13,7 @@ use protocol::Policy;
 
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::item::{Content, Figures};
+use crate::item::{Content, Figures, Mark};
 use crate::lease::{Leases, cover_leases, end_leases};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, Rule};
@@ -246,8 +246,15 @@ impl Engine {
             decision.changed = true;
         }
         let shadow = !allowed && policy.shadow;
+        let refused = !allowed && !take.peek;
         if !decision.changed {
+            if refused && let Some(slot) = loaded.slot {
+                self.store.item_mut(slot).set_mark(Mark::REFUSED);
+            }
             return Limited::Decided(self.facts(loaded, decision, shadow));
+        }
+        if refused {
+            loaded.figures = loaded.figures.mark(Mark::REFUSED, true);
         }
         self.keep(at, loaded, decision, shadow)
     }
