@@ -14,7 +14,7 @@ use protocol::Policy;
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
 use crate::item::{Content, Figures};
-use crate::lease::{Leases, cover_leases, end_leases};
+use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::Policies;
 use crate::repeats::{RepeatedAnswer, Repeats};
@@ -498,7 +498,7 @@ impl Engine {
         let remembered =
             policy_number(bytes).and_then(|number| self.limits.policies.get(number).copied());
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
-            end_leases(old, &mut state, leases, at.now);
+            end_leases(old, &mut state, leases, at.now, at.hash);
         }
         let policy = match (policy, remembered) {
             (Some(policy), Some(old)) if *policy != old => {
@@ -571,8 +571,10 @@ impl Engine {
         }
         bytes.extend_from_slice(&loaded.state);
         let now_ns = at.now.mono.0;
-        // A state with leases is not idle before they end.
-        let leases_end = loaded.leases.as_ref().map_or(0, |leases| leases.last_end());
+        let leases_end = loaded
+            .leases
+            .as_ref()
+            .map_or(0, |leases| kept_until(&loaded.policy, &loaded.state, leases, at.now, at.hash));
         let idle_at = loaded
             .holds
             .iter()
