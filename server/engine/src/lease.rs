@@ -169,7 +169,7 @@ impl Engine {
         let mut call = report(&mut loaded, at, before, ask);
         let (granted, changed) = grant(&mut loaded, at, &mut call, &leases);
         if call.is_new && granted > 0 {
-            call.held.lease = self.next_cas(None);
+            call.held.lease = self.next_lease(now);
         }
         let ends = call.held.units == 0 && (call.is_new || ask.want == 0);
         if !ends {

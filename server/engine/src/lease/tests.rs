@@ -53,9 +53,13 @@ pub(super) fn ask(client: &str, want: u64) -> LeaseAsk<'_> {
 
 impl Bench {
     pub(super) fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    fn with(options: Options) -> Self {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
         let budget = Arc::new(Budget::new(64 << 20));
-        let engine = Engine::new(hasher.clone(), budget, Options::default());
+        let engine = Engine::new(hasher.clone(), budget, options);
         Self { engine, hash: hasher.hash(KEY), now_ns: 120 * SECOND }
     }
 
@@ -506,6 +510,29 @@ fn a_state_with_leases_is_kept_until_they_end_and_are_refilled() {
         assert!(bench.remaining(&policy) < 100);
         bench.now_ns += 1;
         assert!(!bench.has_state());
+    }
+}
+
+#[test]
+fn leases_have_names_of_their_own_without_cas_uniques_and_after_a_restart() {
+    let policy = bucket(100);
+    let take = Take { cost: 1, hold: Some(50 * SECOND), ..Take::default() };
+    let mut names = std::collections::BTreeSet::new();
+    for restart in 0..3 {
+        let mut bench = Bench::with(Options { cas: false, ..Options::default() });
+        bench.wait(restart);
+        for client in ["a", "b", "c"] {
+            let lease = bench.lease(&policy, &ask(client, 3)).lease;
+            assert!(lease > 0 && names.insert(lease), "{client} {lease}");
+            match bench.engine.take(bench.now(), bench.hash, KEY, Some(&policy), &take) {
+                Limited::Decided(facts) => {
+                    assert!(names.insert(facts.decision.lease.expect("a hold")));
+                }
+                other => panic!("{other:?}"),
+            }
+            let spent = LeaseAsk { used: 1, ..ask(client, 3) };
+            assert_eq!(bench.lease(&policy, &spent).lease, lease);
+        }
     }
 }
 
