@@ -14,7 +14,7 @@ use protocol::Policy;
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, Mark};
-use crate::lease::{Leases, cover_leases, end_leases};
+use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
@@ -28,10 +28,10 @@ const UNLIMITED: Policy =
     Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
 
 /// Beside the number of holds: leases follow them.
-const HAS_LEASES: u16 = 1 << 15;
+pub(crate) const HAS_LEASES: u16 = 1 << 15;
 
 const HEAD_BYTES: usize = 6;
-const HOLD_BYTES: usize = 24;
+pub(crate) const HOLD_BYTES: usize = 24;
 
 /// A take, as a caller words it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,23 +67,6 @@ pub enum Limited {
     TooManyHolds,
     /// There is no room for the state.
     Full,
-}
-
-/// A state of a limit as it is saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LimitRecord<'a> {
-    /// 1 to 250 bytes.
-    pub key: &'a [u8],
-    /// The client's 32 bits.
-    pub client_flags: u32,
-    /// The cas unique.
-    pub cas: u64,
-    /// Milliseconds until it is idle.
-    pub left_ms: u64,
-    /// The policy it was written under.
-    pub policy: Policy,
-    /// Holds, leases and the algorithm's own state; instants in it are of the process that wrote it.
-    pub body: &'a [u8],
 }
 
 /// A decision and what belongs to the key beside it.
@@ -139,7 +122,7 @@ impl Limited {
 /// What a shard needs for limits beside its store: the policies its states remember, and buffers
 /// that are used again from command to command.
 pub(crate) struct LimitParts {
-    policies: Policies,
+    pub(crate) policies: Policies,
     repeats: Repeats,
     last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
@@ -182,7 +165,7 @@ pub(crate) struct Loaded {
     slot: Option<Slot>,
 }
 
-fn read_u64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
@@ -399,74 +382,7 @@ impl Engine {
         self.keep_and_look(at, loaded)
     }
 
-    /// Each live state of a limit with all that has to outlive the process.
-    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
-        self.store.items().filter(move |item| !item.deadline().is_past(now)).filter_map(
-            move |item| {
-                let state = item.state()?;
-                Some(LimitRecord {
-                    key: item.key(),
-                    client_flags: item.client_flags(),
-                    cas: item.cas(),
-                    left_ms: item.deadline().left_ms(now).unwrap_or(0),
-                    policy: self.limits.policies.get(rule_number_of(state)?)?.policy,
-                    body: state.get(4..)?,
-                })
-            },
-        )
-    }
-
-    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
-    /// process's clock. False when there is no room, or when the body is no state.
-    pub fn restore_limit(
-        &mut self,
-        now: Now,
-        hash: u64,
-        record: &LimitRecord<'_>,
-        shift: i128,
-    ) -> bool {
-        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
-            return false;
-        };
-        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
-        let (Some(holds), Some(mut state)) =
-            (record.body.get(2..holds_end), record.body.get(holds_end..))
-        else {
-            return false;
-        };
-        let mut leases = None;
-        if marked & HAS_LEASES != 0 {
-            let Some((read, rest)) = Leases::decode(state) else { return false };
-            leases = read.shifted(shift);
-            if leases.is_none() {
-                return false;
-            }
-            state = rest;
-        }
-        self.raise_cas(record.cas);
-        let at = self.at(now, hash, record.key);
-        let number = self.rule_number(&Kept { policy: record.policy, limit: 0 });
-        let mut bytes = number.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&marked.to_le_bytes());
-        for hold in holds.chunks_exact(HOLD_BYTES) {
-            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
-            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
-            bytes.extend_from_slice(&hold[..16]);
-            bytes.extend_from_slice(&end.to_le_bytes());
-        }
-        if let Some(leases) = leases {
-            leases.encode(&mut bytes);
-        }
-        let mut state = state.to_vec();
-        limit::shift(&record.policy, &mut state, shift);
-        bytes.extend_from_slice(&state);
-        let deadline = Deadline::after_ms(now, record.left_ms);
-        let figures = Figures::new(record.cas, record.client_flags, deadline);
-        let content = Content::State(&bytes);
-        self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
-    }
-
-    fn rule_number(&mut self, kept: &Kept) -> u32 {
+    pub(crate) fn rule_number(&mut self, kept: &Kept) -> u32 {
         self.limits.policies.number(kept, self.store.states_by_rule())
     }
 
@@ -521,7 +437,7 @@ impl Engine {
         let kept = number.and_then(|number| self.limits.policies.get(number).copied());
         let remembered = kept.map(|kept| kept.policy);
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
-            end_leases(old, &mut state, leases, at.now);
+            end_leases(old, &mut state, leases, at.now, at.hash);
         }
         let (policy, limit, number) = match (rule, kept) {
             (Some(rule), Some(old)) if *rule.policy != old.policy => {
@@ -598,8 +514,10 @@ impl Engine {
         }
         bytes.extend_from_slice(&loaded.state);
         let now_ns = at.now.mono.0;
-        // A state with leases is not idle before they end.
-        let leases_end = loaded.leases.as_ref().map_or(0, |leases| leases.last_end());
+        let leases_end = loaded
+            .leases
+            .as_ref()
+            .map_or(0, |leases| kept_until(&loaded.policy, &loaded.state, leases, at.now, at.hash));
         let idle_at = loaded
             .holds
             .iter()
