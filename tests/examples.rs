@@ -1,9 +1,12 @@
-//! The programs of `examples/`, on limits bound to keys.
+//! The programs of `examples/`, and limiter libraries as they are, on limits bound to keys.
 //!
-//! Here: that each runs on the limits file beside it and prints what it is there to show. Not
-//! here: the wire (the transcripts). `tests/setup.sh` installs what they need.
+//! Here: that each runs on the limits file beside it and prints what it is there to show. What a
+//! library does is a script of its own in `clients/`; it runs alone as well, on a server without
+//! limits. Not here: the wire (the transcripts). `tests/setup.sh` installs what they need.
 
-use std::{env, path::Path};
+use std::{env, fs, path::Path};
+
+use tollgate::limits::Limits;
 
 use crate::clients::run;
 use crate::live::{Program, Server};
@@ -108,4 +111,51 @@ fn netcat_native() {
         "> takem 25 user:sh:ann user:sh:bob\n< ALLOW 30 5 0 ",
     ];
     shows(&["nc", "-h"], &["sh", "../../examples/native.sh"], &lines);
+}
+
+/// Runs a library's script: with its keys bound, and with the library alone.
+#[track_caller]
+fn serves(probe: &[&str], script: &[&str]) {
+    for (mut server, mode) in [
+        (with_limits("libraries.toml"), "bound"),
+        (Server::start_as(Program::Tollgate, &[]), "plain"),
+    ] {
+        let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
+        run(&mut server, probe, &[script, &[&host, &port, mode]].concat());
+    }
+}
+
+#[test]
+fn python_limits() {
+    serves(&["python", "-c", "import limits"], &["python", "with_limits.py"]);
+}
+
+#[test]
+fn flask_limiter() {
+    serves(&["python", "-c", "import flask_limiter"], &["python", "with_flask_limiter.py"]);
+}
+
+#[test]
+fn django_ratelimit() {
+    serves(&["python", "-c", "import django_ratelimit"], &["python", "with_django_ratelimit.py"]);
+}
+
+#[test]
+fn node_rate_limiter_flexible() {
+    let probe = ["node", "-e", "require('rate-limiter-flexible')"];
+    serves(&probe, &["node", "with_rate_limiter_flexible.js"]);
+}
+
+#[test]
+fn the_limits_of_the_readme_are_good() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/README.md");
+    let text = fs::read_to_string(readme).expect("examples have a README");
+    let blocks = text.split("```toml\n").skip(1);
+    let blocks: Vec<_> = blocks.filter_map(|rest| rest.split_once("```")).collect();
+    assert!(blocks.len() >= 3, "each library has its limits");
+    for (block, _) in blocks {
+        if let Err(error) = Limits::parse("README.md", block.as_bytes()) {
+            panic!("{error}\n{block}");
+        }
+    }
 }
