@@ -6,6 +6,7 @@
 
 mod buffers;
 mod clients;
+mod examples;
 mod garbage;
 mod lifecycle;
 mod limits;
