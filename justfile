@@ -24,6 +24,16 @@ fuzz SECONDS="600":
 prop CASES="100000":
     PROPTEST_CASES={{CASES}} cargo test --release --workspace --lib --tests -- proptest garbage twin decode
 
+# Eight clients at a log of 100 a second for SECONDS: no second admits more
+hammer SECONDS="30":
+    cargo build -p tollgate
+    HAMMER_SECONDS={{SECONDS}} cargo test -p tests no_second_admits -- --nocapture
+
+# KEYS keys meet a memory cap that is far too small: offenders stay refused
+flood KEYS="10000000":
+    cargo build -p tollgate
+    FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
+
 # Micro-benchmarks, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches

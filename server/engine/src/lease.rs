@@ -260,7 +260,12 @@ fn grant(loaded: &mut Loaded, at: At<'_>, call: &mut Call<'_>, others: &Leases) 
 
 /// Nanoseconds until a client without a lease can be granted a unit if nobody calls.
 fn wait_for_a_unit(loaded: &mut Loaded, at: At<'_>, kind: Kind) -> u64 {
-    let seen = limit_peek(loaded, at, 1);
+    // Nothing is lent from an overdraft: a unit must be there beyond it.
+    let debt = match loaded.policy.algorithm {
+        Algorithm::Bucket { debt, .. } => debt,
+        _ => 0,
+    };
+    let seen = limit_peek(loaded, at, debt.saturating_add(1).min(COUNT_MAX));
     let retry = seen.retry.unwrap_or(LEASE_TTL_MAX);
     let Some(leases) = &loaded.leases else { return retry };
     let first_end = leases.first_end().saturating_sub(at.now.mono.0);
