@@ -20,9 +20,7 @@
 //! to be: whatever holders spent of what they had, and all takes together, come to no more than the
 //! capacity and what refills in any span, or than the limit in a window. That costs units that nobody
 //! spent: a dead holder's count returns when it leaves the window, its rate from the end of the lease
-//! on, by refill. Clients should therefore report when they stop (`want` 0). One exception: what is
-//! given back to a bucket that warms up brings its surcharge back, so it may then give more than its
-//! capacity within a short span, as after any refund.
+//! on, by refill. Clients should therefore report when they stop (`want` 0).
 
 mod records;
 mod size;

@@ -230,14 +230,12 @@ impl Bucket {
         at.saturating_sub(now.mono.0.into()).try_into().unwrap_or(u64::MAX)
     }
 
+    /// Gives units back at their usual price: what a warm-up added for heat stays paid, and what it has
+    /// stored stays as it is. Heat may have changed since they were taken, and giving back at another
+    /// price would let more through than was ever paid for.
     pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let Some(mut seen) = self.see(state, now, true) else { return };
-        let stored = self.line().map_or(0, |line| line.after_giving(seen.stored, units));
-        let surcharge =
-            self.line().map_or(0, |line| line.surcharge(stored) - line.surcharge(seen.stored));
-        let paid = self.cost(units).saturating_add(surcharge);
-        seen.full_at = seen.full_at.saturating_sub(paid).max(seen.clock);
-        seen.stored = stored;
+        seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
         self.keep(seen, state);
     }
 

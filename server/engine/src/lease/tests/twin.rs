@@ -315,8 +315,7 @@ proptest! {
 
     /// The promise to the operator. Clients spend what they have and tell anything or nothing: more
     /// or less than they spent, or they die, having spent nothing or all of it in the last nanosecond.
-    /// Only what was spent is never given back: nobody could tell. Nor is anything to a bucket that
-    /// warms up: it returns the surcharge too, which may have been paid before the span.
+    /// Only what was spent is never given back: nobody could tell.
     #[test]
     fn no_span_spends_more_than_the_policy_lets_through(
         count in 1..=200_u64,
@@ -343,9 +342,7 @@ proptest! {
                     ledger.spend(now, spent);
                     spender.left -= spent;
                     let used = if dies { eighths(spender.left + spent, used) } else { spent };
-                    let warms = matches!(policy.algorithm, Algorithm::Bucket { warm: Some(_), .. });
                     let unused = eighths(spender.left, unused).min(spender.left);
-                    let unused = if warms { 0 } else { unused };
                     let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
                     let ask = LeaseAsk { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
                     let line = bench.lease(&policy, &ask);
