@@ -6,6 +6,7 @@
 use engine::limit::{Decision, Verdict};
 use engine::{
     Engine, Facts, LeaseAsk, Leased, Limited, Now, RepeatedAnswer, Rule, Take as TakeUnits,
+    undecided,
 };
 use protocol::{
     Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
@@ -127,7 +128,7 @@ impl Round<'_> {
                 let change = Change::Renew { lease: *lease, for_ns: *for_ns };
                 self.change(own, hash, bound, change).map(|limited| match limited {
                     Limited::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
-                    other => unusual(other),
+                    other => undecided(other),
                 })
             }
             Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
@@ -380,7 +381,7 @@ impl Round<'_> {
             .limited(hash, |engine| engine.take(now, hash, key, Some(Rule::from(&policy)), &units))
         {
             Limited::Decided(facts) => Outcome::Slid(facts.decision.used),
-            other => unusual(other),
+            other => undecided(other),
         }
     }
 }
@@ -437,7 +438,7 @@ fn settled(limited: Limited) -> Outcome<'static> {
             remaining: decision.remaining,
             reset_ms: milliseconds(decision.reset),
         },
-        other => unusual(other),
+        other => undecided(other),
     }
 }
 
@@ -452,15 +453,7 @@ fn verdict(limited: Limited, show_cas: bool) -> Outcome<'static> {
             shadow: false,
             ..verdict_line(&facts, true)
         }),
-        other => unusual(other),
-    }
-}
-
-fn unusual(limited: Limited) -> Outcome<'static> {
-    match limited {
-        Limited::NotFound => Outcome::NotFound,
-        Limited::Exists(_) => Outcome::Exists,
-        Limited::Full | Limited::TooManyHolds | Limited::Decided(_) => Outcome::OutOfMemory,
+        other => undecided(other),
     }
 }
 
