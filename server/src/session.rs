@@ -466,6 +466,7 @@ impl Round<'_> {
         if let Form::Meta { policy: Some(token), .. } = form
             && matches!(command.operation, Operation::Arithmetic(_) | Operation::Get(_))
             && is_policy(token)
+            && found.is_none_or(|found| found.companion().is_none())
         {
             let counted = found.map_or(command.key.as_bytes(), Found::key);
             return self.written_command(token, counted, command, form, hash, out);
