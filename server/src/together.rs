@@ -324,7 +324,8 @@ impl Charges {
                     worst = Some((number, retry));
                 }
             }
-            if row.policy.over && !take.peek {
+            // Of holders only those count that came in.
+            if row.policy.over && !take.peek && !row.holds_by_itself() {
                 let ask =
                     Take { cost: row.cost(take.cost), compare_cas: None, hold: None, ..*take };
                 let engine = engines.engine(row.hash);
