@@ -10,7 +10,9 @@
 use std::ops::Range;
 
 use engine::limit::{Decision, Verdict};
-use engine::{Engine, Facts, Judgement, LeaseAsk, Leased, Limited, Now, Rule, Saved, Take};
+use engine::{
+    Engine, Facts, Judgement, LeaseAsk, Leased, Limited, Now, Rule, Saved, Take, is_leasable,
+};
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
 use crate::limits::{BoundKeyError, Found, InForce, Limits, Parents};
@@ -360,6 +362,9 @@ impl Charges {
     ) -> Result<Leased, u64> {
         let now = place.now;
         let Some((first, others)) = self.rows.split_first() else { return Ok(Leased::Full) };
+        if others.iter().any(|row| !is_leasable(&row.policy)) {
+            return Ok(Leased::NotLeasable);
+        }
         let mut want = ask.want;
         for row in others {
             let engine = engines.engine(row.hash);
