@@ -107,14 +107,19 @@ fn an_offender_stays_refused_in_a_flood_of_keys() {
     let keys = number_from("FLOOD_KEYS", 600_000);
     // 10 million keys meet 64 MB.
     let megabytes = (keys * 64 / 10_000_000).max(8);
-    let server = Server::start(&["-m", &megabytes.to_string(), "-t", "4"]);
+    let megabytes_text = megabytes.to_string();
+    let flags = ["-m", &megabytes_text, "-t", "4", "--limits", "limits/bound.toml"];
+    let server = Server::start(&flags);
     let mut client = server.connect();
+    client.ask("incr visit:t:a 3\r\n", "3\r\n");
     let offenders =
         [("a", "bucket:5/1h"), ("b", "sliding:5/1h"), ("c", "fixed:5/1h"), ("d", "log:5/1h")];
     for (key, policy) in offenders {
         client.ask_until(format!("take {key} 5 {policy}\r\n"), "\r\n");
     }
     for batch in 0..keys / BATCH {
+        // Charged with its parent, and idle long before any key of the flood.
+        client.ask("incr visit:t:a 1\r\n", "4\r\n");
         for (key, policy) in offenders {
             let answer = client.ask_until(format!("take {key} 1 {policy}\r\n"), "\r\n");
             assert!(answer.starts_with("DENY 5 0 "), "{key} after {batch} batches: {answer}");

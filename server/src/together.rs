@@ -321,6 +321,9 @@ impl Charges {
             if facts.refuses() {
                 let ask = Take { cost: row.cost(take.cost), ..*take };
                 place.note(row, Limited::Decided(*facts).judgement(&ask));
+                if !take.peek {
+                    engines.engine(row.hash).note_refused(place.now, row.hash, self.key(row));
+                }
                 let retry = facts.decision.retry.unwrap_or(u64::MAX);
                 if worst.is_none_or(|(_, longest)| retry > longest) {
                     worst = Some((number, retry));

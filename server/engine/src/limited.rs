@@ -242,6 +242,14 @@ impl Engine {
         self.keep(at, loaded, decision, shadow)
     }
 
+    /// Notes that a key was refused where that was decided by looking at it: a refused key is the last
+    /// to go for want of room.
+    pub fn note_refused(&mut self, now: Now, hash: u64, key: &[u8]) {
+        if let Some(slot) = self.at(now, hash, key).slot.filter(|slot| slot.is_second()) {
+            self.store.item_mut(slot).set_mark(Mark::REFUSED);
+        }
+    }
+
     /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
     /// so that one given before a restart names nothing later. A hold in a store of 4096 shards is
     /// below 2^53 until the year 2039, and every client language reads that.
