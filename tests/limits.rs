@@ -168,6 +168,18 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     fs::rename(&next, &path).expect("both are in the folder");
     until_policy(&mut server, &mut client, "fixed:40/h");
 
+    // Cut off, as by who writes it in two steps: it is left alone until it stays as it is.
+    for lines in 0..20 {
+        let cut = if lines % 2 == 0 { "" } else { "#" };
+        fs::write(&path, cut).expect("the folder is ours");
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(figure(&mut client, "limits"), "1");
+    }
+    fs::write(&path, LOGIN.replace("2/1h", "50/1h")).expect("the folder is ours");
+    until_policy(&mut server, &mut client, "fixed:50/h");
+    fs::write(&path, LOGIN.replace("2/1h", "40/1h")).expect("the folder is ours");
+    until_policy(&mut server, &mut client, "fixed:40/h");
+
     // A bad file is refused whole, with its line, and the last good one stays.
     fs::write(&path, LOGIN.replace("2/1h", "0/1h")).expect("the folder is ours");
     server.signal(Signal::SIGHUP);
