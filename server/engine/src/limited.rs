@@ -80,7 +80,7 @@ pub struct Facts {
     pub client_flags: u32,
     /// There is a state after it.
     pub has_state: bool,
-    /// Refused, but the policy only watches: the caller goes on.
+    /// Refused, put off or granted in part, but the policy only watches: the caller goes on.
     pub shadow: bool,
 }
 
@@ -228,8 +228,12 @@ impl Engine {
             decision.lease = Some(lease);
             decision.changed = true;
         }
-        let shadow = !allowed && policy.shadow;
         let refused = !allowed && !take.peek;
+        let shadow = policy.shadow && decision.verdict != Verdict::Allow;
+        if shadow {
+            // Nor does it make anybody wait, or go on with a part.
+            decision.verdict = Verdict::Deny;
+        }
         if !decision.changed {
             if refused && let Some(slot) = loaded.slot {
                 self.store.item_mut(slot).set_mark(Mark::REFUSED);
