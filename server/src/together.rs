@@ -50,6 +50,9 @@ pub(crate) struct Notes {
     bytes: Vec<u8>,
 }
 
+/// Memory for saved states that a worker keeps from request to request.
+const SAVED_BYTES_KEPT: usize = 64 << 10;
+
 /// Where keys are charged.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -275,8 +278,7 @@ impl Charges {
         engines: &mut Together<'_>,
         take: &Take,
     ) -> Result<Option<Limited>, u64> {
-        notes.saved.clear();
-        notes.bytes.clear();
+        notes.forget_saved();
         for (number, row) in self.rows.iter().enumerate() {
             let engine = engines.engine(row.hash);
             let key = self.key(row);
@@ -376,8 +378,7 @@ impl Charges {
             let spare = if row.policy.shadow { COUNT_MAX } else { spare };
             want = want.min(spare);
         }
-        notes.saved.clear();
-        notes.bytes.clear();
+        notes.forget_saved();
         let engine = engines.engine(first.hash);
         notes.saved.push(engine.save(now, first.hash, self.key(first), &mut notes.bytes));
         let ask = LeaseAsk { want, ..*ask };
@@ -457,6 +458,13 @@ impl Place<'_> {
 }
 
 impl Notes {
+    /// Begins anew. The states of logs and of many holders are large: their memory is given back.
+    fn forget_saved(&mut self) {
+        self.saved.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(SAVED_BYTES_KEPT);
+    }
+
     /// All agreed: the figures of the key that has least left.
     fn allowed(&self, granted: u64, cost: u64) -> Charged {
         let first = self.facts[0];
