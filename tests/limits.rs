@@ -107,14 +107,19 @@ fn an_offender_stays_refused_in_a_flood_of_keys() {
     let keys = number_from("FLOOD_KEYS", 600_000);
     // 10 million keys meet 64 MB.
     let megabytes = (keys * 64 / 10_000_000).max(8);
-    let server = Server::start(&["-m", &megabytes.to_string(), "-t", "4"]);
+    let megabytes_text = megabytes.to_string();
+    let flags = ["-m", &megabytes_text, "-t", "4", "--limits", "limits/bound.toml"];
+    let server = Server::start(&flags);
     let mut client = server.connect();
+    client.ask("incr visit:t:a 3\r\n", "3\r\n");
     let offenders =
         [("a", "bucket:5/1h"), ("b", "sliding:5/1h"), ("c", "fixed:5/1h"), ("d", "log:5/1h")];
     for (key, policy) in offenders {
         client.ask_until(format!("take {key} 5 {policy}\r\n"), "\r\n");
     }
     for batch in 0..keys / BATCH {
+        // Charged with its parent, and idle long before any key of the flood.
+        client.ask("incr visit:t:a 1\r\n", "4\r\n");
         for (key, policy) in offenders {
             let answer = client.ask_until(format!("take {key} 1 {policy}\r\n"), "\r\n");
             assert!(answer.starts_with("DENY 5 0 "), "{key} after {batch} batches: {answer}");
@@ -163,6 +168,18 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     fs::rename(&next, &path).expect("both are in the folder");
     until_policy(&mut server, &mut client, "fixed:40/h");
 
+    // Cut off, as by who writes it in two steps: it is left alone until it stays as it is.
+    for lines in 0..20 {
+        let cut = if lines % 2 == 0 { "" } else { "#" };
+        fs::write(&path, cut).expect("the folder is ours");
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(figure(&mut client, "limits"), "1");
+    }
+    fs::write(&path, LOGIN.replace("2/1h", "50/1h")).expect("the folder is ours");
+    until_policy(&mut server, &mut client, "fixed:50/h");
+    fs::write(&path, LOGIN.replace("2/1h", "40/1h")).expect("the folder is ours");
+    until_policy(&mut server, &mut client, "fixed:40/h");
+
     // A bad file is refused whole, with its line, and the last good one stays.
     fs::write(&path, LOGIN.replace("2/1h", "0/1h")).expect("the folder is ours");
     server.signal(Signal::SIGHUP);
@@ -201,7 +218,7 @@ fn each_limit_tells_what_it_judged() {
     client.ask_until("take api:n 1 =api\r\n", "\r\n");
     client.ask_until("take elsewhere 4 =api\r\n", "\r\n");
     for (name, value) in [
-        ("limits", "13"),
+        ("limits", "17"),
         ("api:allowed", "3"),
         ("api:denied", "2"),
         ("api:shadow_denied", "0"),

@@ -9,7 +9,7 @@ use engine::{Facts, Judgement, Limited, Rule, Take, added, adding, counted, taki
 use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
 use crate::limits::{BoundKeyError, Companion, Deny, Found};
-use crate::session::{Round, line};
+use crate::session::{Round, encode_outcome, line};
 use crate::together::{Change, Charged, Place};
 
 /// What a key is bound to; `None` for a plain one.
@@ -67,7 +67,7 @@ impl Round<'_> {
             outcome => outcome,
         };
         self.note(command, &outcome, meta);
-        encode(out, command, form, &outcome);
+        encode_outcome(out, command, form, &outcome);
     }
 
     /// A plain client compares with the limit and knows of no override: what a smaller one refuses is

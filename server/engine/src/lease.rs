@@ -130,6 +130,12 @@ impl Kind {
     }
 }
 
+/// Whether units of this policy can be spent elsewhere: else it answers [`Leased::NotLeasable`].
+#[must_use]
+pub fn is_leasable(policy: &Policy) -> bool {
+    Kind::of(policy) != Kind::NotLeasable
+}
+
 /// A client's call in progress: what is left of its lease after its report.
 struct Call<'a> {
     ask: LeaseAsk<'a>,

@@ -38,8 +38,10 @@ mod time;
 mod undo;
 
 pub use apply::{Engine, Options};
-pub use bound::{added, adding, counted, taking};
-pub use lease::{LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased};
+pub use bound::{added, adding, counted, taking, undecided};
+pub use lease::{
+    LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
+};
 pub use limit_record::LimitRecord;
 pub use limited::{Facts, HOLDS_MAX, Judgement, Limited, SetUsed, Take};
 pub use policies::Rule;

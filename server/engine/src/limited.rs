@@ -80,7 +80,7 @@ pub struct Facts {
     pub client_flags: u32,
     /// There is a state after it.
     pub has_state: bool,
-    /// Refused, but the policy only watches: the caller goes on.
+    /// Refused, put off or granted in part, but the policy only watches: the caller goes on.
     pub shadow: bool,
 }
 
@@ -228,8 +228,12 @@ impl Engine {
             decision.lease = Some(lease);
             decision.changed = true;
         }
-        let shadow = !allowed && policy.shadow;
         let refused = !allowed && !take.peek;
+        let shadow = policy.shadow && decision.verdict != Verdict::Allow;
+        if shadow {
+            // Nor does it make anybody wait, or go on with a part.
+            decision.verdict = Verdict::Deny;
+        }
         if !decision.changed {
             if refused && let Some(slot) = loaded.slot {
                 self.store.item_mut(slot).set_mark(Mark::REFUSED);
@@ -240,6 +244,14 @@ impl Engine {
             loaded.figures = loaded.figures.mark(Mark::REFUSED, true);
         }
         self.keep(at, loaded, decision, shadow)
+    }
+
+    /// Notes that a key was refused where that was decided by looking at it: a refused key is the last
+    /// to go for want of room.
+    pub fn note_refused(&mut self, now: Now, hash: u64, key: &[u8]) {
+        if let Some(slot) = self.at(now, hash, key).slot.filter(|slot| slot.is_second()) {
+            self.store.item_mut(slot).set_mark(Mark::REFUSED);
+        }
     }
 
     /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
