@@ -1,13 +1,17 @@
 //! Commands on keys that a limit holds: load the state, ask the algorithm, keep what it says.
 //!
 //! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
-//! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`).
+//! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`), what is
+//! saved of a state (`saved`), the short way of most takes (`quick`).
 //!
 //! ```text
 //! rule u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
 //!
 //! The top bit of `holds` says whether there are leases.
+
+mod quick;
+mod saved;
 
 use protocol::Policy;
 
@@ -19,6 +23,8 @@ use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::time::{Deadline, Now};
+
+pub use self::saved::LimitRecord;
 
 /// Most holds of one key that are not settled: beyond it a take that wants one is refused.
 pub const HOLDS_MAX: usize = 1024;
@@ -67,23 +73,6 @@ pub enum Limited {
     TooManyHolds,
     /// There is no room for the state.
     Full,
-}
-
-/// A state of a limit as it is saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LimitRecord<'a> {
-    /// 1 to 250 bytes.
-    pub key: &'a [u8],
-    /// The client's 32 bits.
-    pub client_flags: u32,
-    /// The cas unique.
-    pub cas: u64,
-    /// Milliseconds until it is idle.
-    pub left_ms: u64,
-    /// The policy it was written under.
-    pub policy: Policy,
-    /// Holds, leases and the algorithm's own state; instants in it are of the process that wrote it.
-    pub body: &'a [u8],
 }
 
 /// A decision and what belongs to the key beside it.
@@ -202,6 +191,15 @@ impl Engine {
         take: &Take,
     ) -> Limited {
         let at = self.at(now, hash, key);
+        match self.take_in_place(at, rule, take) {
+            Some(limited) => limited,
+            None => self.take_apart(at, rule, take),
+        }
+    }
+
+    /// Takes from any state: it is taken apart, decided on and written anew.
+    fn take_apart(&mut self, at: At<'_>, rule: Option<Rule<'_>>, take: &Take) -> Limited {
+        let At { now, hash, .. } = at;
         let mut loaded = self.load(at, rule);
         let holds_by_itself = holds_by_itself(&loaded.policy);
         let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
@@ -390,73 +388,6 @@ impl Engine {
             return Limited::NotFound;
         }
         self.keep_and_look(at, loaded)
-    }
-
-    /// Each live state of a limit with all that has to outlive the process.
-    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
-        self.store.items().filter(move |item| !item.deadline().is_past(now)).filter_map(
-            move |item| {
-                let state = item.state()?;
-                Some(LimitRecord {
-                    key: item.key(),
-                    client_flags: item.client_flags(),
-                    cas: item.cas(),
-                    left_ms: item.deadline().left_ms(now).unwrap_or(0),
-                    policy: self.limits.policies.get(rule_number_of(state)?)?.policy,
-                    body: state.get(4..)?,
-                })
-            },
-        )
-    }
-
-    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
-    /// process's clock. False when there is no room, or when the body is no state.
-    pub fn restore_limit(
-        &mut self,
-        now: Now,
-        hash: u64,
-        record: &LimitRecord<'_>,
-        shift: i128,
-    ) -> bool {
-        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
-            return false;
-        };
-        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
-        let (Some(holds), Some(mut state)) =
-            (record.body.get(2..holds_end), record.body.get(holds_end..))
-        else {
-            return false;
-        };
-        let mut leases = None;
-        if marked & HAS_LEASES != 0 {
-            let Some((read, rest)) = Leases::decode(state) else { return false };
-            leases = read.shifted(shift);
-            if leases.is_none() {
-                return false;
-            }
-            state = rest;
-        }
-        self.raise_cas(record.cas);
-        let at = self.at(now, hash, record.key);
-        let number = self.rule_number(&Kept { policy: record.policy, limit: 0 });
-        let mut bytes = number.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&marked.to_le_bytes());
-        for hold in holds.chunks_exact(HOLD_BYTES) {
-            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
-            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
-            bytes.extend_from_slice(&hold[..16]);
-            bytes.extend_from_slice(&end.to_le_bytes());
-        }
-        if let Some(leases) = leases {
-            leases.encode(&mut bytes);
-        }
-        let mut state = state.to_vec();
-        limit::shift(&record.policy, &mut state, shift);
-        bytes.extend_from_slice(&state);
-        let deadline = Deadline::after_ms(now, record.left_ms);
-        let figures = Figures::new(record.cas, record.client_flags, deadline);
-        let content = Content::State(&bytes);
-        self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
     }
 
     fn rule_number(&mut self, kept: &Kept) -> u32 {
