@@ -156,7 +156,7 @@ pub fn measure(
     let latency_ns = [0.5, 0.99, 0.999].map(|q| tally.latency.value_at_quantile(q));
     tally.add(warm);
     if let Some(space) = op.writes() {
-        let mixed_up = books.settle();
+        let mixed_up = books.settle(space);
         if mixed_up > 0 {
             tally.wrong += mixed_up;
             tally.samples.push(format!("{mixed_up} keys answered with other numbers than 1 to n"));
@@ -217,8 +217,8 @@ pub fn for_all_keys(
         }
     }
     progress.part(&format!("{}: {what}", server.name), keys, keys);
-    if op.writes().is_some() {
-        tally.wrong += books.settle();
+    if let Some(space) = op.writes() {
+        tally.wrong += books.settle(space);
     }
     Ok(tally)
 }

@@ -8,6 +8,7 @@
 use crate::cell::{Cell, Load, Measurement, for_all_keys, measure, read_all_back};
 use crate::cpu::Cores;
 use crate::error::LoadError;
+use crate::exchange::Tally;
 use crate::keys::Space;
 use crate::ledger::Books;
 use crate::op::{Kind, Op};
@@ -35,29 +36,31 @@ pub fn run(
     report: &mut Report,
 ) -> Result<(), LoadError> {
     let kinds = options.kinds()?;
+    let spaces = spaces_of(&kinds);
     let mut entrants = Vec::new();
     for recipe in &options.servers {
         let server = Server::start(recipe, 1024, cores)?;
         progress.say(&format!("{} {}: {}", server.name, server.version, server.command));
         report.server(&server);
-        let books = Books::new(options.keys(), options.threads as usize);
+        let books = Books::new(options.keys(), options.threads as usize, &spaces);
         entrants.push(Entrant { server, books });
     }
-    let needs_values = kinds.iter().any(|kind| kind.op.needs_values());
-    for entrant in &mut entrants {
-        let mut fill = |space, what| -> Result<(), LoadError> {
-            let op = Op::Fill { space, exptime: 0 };
-            let Entrant { server, books } = &mut *entrant;
-            let tally = for_all_keys(server, books, op, what, progress)?;
+    for Entrant { server, books } in &mut entrants {
+        for &space in &spaces {
+            let what = format!("filling {space:?}");
+            let tally = for_all_keys(server, books, Op::filling(space), &what, progress)?;
             report.add_wrong(&server.name, tally.wrong, tally.samples);
-            Ok(())
-        };
-        fill(Space::Counter, "filling counters")?;
-        if needs_values {
-            fill(Space::Value, "filling values")?;
         }
     }
     let mut schedule = Schedule { options, progress, entrants, report, done: 0 };
+    if options.beside.is_some() {
+        for &connections in &options.connections {
+            for &pipeline in &options.pipelines {
+                schedule.side_by_side(&kinds, connections, pipeline)?;
+            }
+        }
+        return schedule.read_back(&spaces);
+    }
     for &kind in &kinds {
         for &connections in &options.connections {
             for &pipeline in &options.pipelines {
@@ -65,7 +68,18 @@ pub fn run(
             }
         }
     }
-    schedule.read_back(needs_values)
+    schedule.read_back(&spaces)
+}
+
+/// The families of keys that cells of these kinds need, counters always.
+fn spaces_of(kinds: &[Kind]) -> Vec<Space> {
+    let mut spaces = vec![Space::Counter];
+    for space in kinds.iter().filter_map(|kind| kind.op.space()) {
+        if !spaces.contains(&space) {
+            spaces.push(space);
+        }
+    }
+    spaces
 }
 
 struct Schedule<'a> {
@@ -84,7 +98,7 @@ impl Schedule<'_> {
         pipeline: u32,
     ) -> Result<(), LoadError> {
         let closed = Cell { kind, connections, load: Load::Closed { pipeline } };
-        let row = self.rounds(closed.to_string(), |_| closed)?;
+        let row = self.rounds(&closed.to_string(), &[|_| closed])?.remove(0);
         if self.options.rate.is_empty() {
             self.report.rows.push(row);
             return Ok(());
@@ -113,31 +127,59 @@ impl Schedule<'_> {
                 }
                 (Rate::PerSecond(_), _) => cell(0).to_string(),
             };
-            let row = self.rounds(shape, cell)?;
-            self.report.rows.push(row);
+            let rows = self.rounds(&shape, &[cell])?;
+            self.report.rows.extend(rows);
         }
         Ok(())
     }
 
-    /// Measures `cell` of each server in all rounds.
-    fn rounds(&mut self, shape: String, cell: impl Fn(usize) -> Cell) -> Result<Row, LoadError> {
-        let kind = cell(0).kind;
+    /// Measures all kinds in every round, so that they can be compared with each other too.
+    fn side_by_side(
+        &mut self,
+        kinds: &[Kind],
+        connections: u32,
+        pipeline: u32,
+    ) -> Result<(), LoadError> {
+        let load = Load::Closed { pipeline };
+        let cells: Vec<_> =
+            kinds.iter().map(|&kind| move |_| Cell { kind, connections, load }).collect();
+        let shape = cells.first().map_or(String::new(), |cell| cell(0).to_string());
+        let rows = self.rounds(&shape, &cells)?;
+        self.report.rows.extend(rows);
+        Ok(())
+    }
+
+    /// Measures each of `cells` with each server in all rounds.
+    fn rounds(
+        &mut self,
+        shape: &str,
+        cells: &[impl Fn(usize) -> Cell],
+    ) -> Result<Vec<Row>, LoadError> {
         let planned = self.planned();
-        let mut row = Row { kind: kind.name, shape, rounds: vec![Vec::new(); self.entrants.len()] };
+        let entrants = self.entrants.len();
+        let row = |cell: &dyn Fn(usize) -> Cell| {
+            let rounds = vec![Vec::new(); entrants];
+            Row { kind: cell(0).kind.name, shape: shape.to_owned(), rounds }
+        };
+        let mut rows: Vec<Row> = cells.iter().map(|cell| row(cell)).collect();
         for round in 0..self.options.rounds() as usize {
-            for turn in 0..self.entrants.len() {
-                let n = (round + turn) % self.entrants.len();
+            for turn in 0..cells.len() * entrants {
+                // Each round begins with another cell and another server.
+                let number = (round + turn / entrants) % cells.len();
+                let (cell, row) = (&cells[number], &mut rows[number]);
+                let n = (round + turn) % entrants;
                 let Entrant { server, books } = &mut self.entrants[n];
                 self.done += 1;
                 let mut pace = self.options.pace();
                 // Every server gets the same keys in a round, every round others.
                 pace.seed = pace.seed.wrapping_add((round as u64) << 16);
-                let measured = measure(server, books, &cell(n), &pace)?;
+                let cell = cell(n);
+                let measured = measure(server, books, &cell, &pace)?;
                 self.progress.say(&format!(
                     "{}/{} {} {} round {} {}: {} ops/s, {} ns CPU, p99 {} µs{}",
                     self.done,
                     planned,
-                    kind.name,
+                    cell.kind.name,
                     row.shape,
                     round + 1,
                     server.name,
@@ -150,7 +192,7 @@ impl Schedule<'_> {
                 row.rounds[n].push(measured);
             }
         }
-        Ok(row)
+        Ok(rows)
     }
 
     fn planned(&self) -> usize {
@@ -162,19 +204,21 @@ impl Schedule<'_> {
     }
 
     /// Reads every key of every server back: the grand total.
-    fn read_back(&mut self, with_values: bool) -> Result<(), LoadError> {
+    fn read_back(&mut self, spaces: &[Space]) -> Result<(), LoadError> {
+        let told = |space: &&Space| space.is_counted() || **space == Space::Value;
+        let spaces: Vec<Space> = spaces.iter().filter(told).copied().collect();
         for Entrant { server, books } in &mut self.entrants {
-            let mut tally = read_all_back(server, books, Space::Counter, self.progress)?;
-            if with_values {
-                tally.add(read_all_back(server, books, Space::Value, self.progress)?);
+            let mut tally = Tally::default();
+            for &space in &spaces {
+                tally.add(read_all_back(server, books, space, self.progress)?);
             }
             let verdict =
                 if tally.wrong == 0 { "each as it must be" } else { "NOT as they must be" };
             self.report.notes.push(format!(
-                "{}: {} counters{} read back at the end, {verdict}; {} increments were sent",
+                "{}: {} keys of each kind ({spaces:?}) read back at the end, {verdict}; {} units were \
+                 counted",
                 server.name,
                 thousands(u64::from(books.keys())),
-                if with_values { " and as many values" } else { "" },
                 thousands(books.total()),
             ));
             self.report.add_wrong(&server.name, tally.wrong, tally.samples);

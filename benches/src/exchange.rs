@@ -145,10 +145,12 @@ mod tests {
     use crate::ledger::Books;
     use crate::op::Op;
 
+    const INCR: Op = Op::Incr { space: Space::Counter };
+
     /// Sends requests for keys 0, 1, 2... and feeds `wire`, whole and cut at every byte.
     fn check(op: Op, requests: u32, wire: &[u8], replies: u64, wrong: u64) {
         for cut in 0..=wire.len() {
-            let mut books = Books::new(100, 1);
+            let mut books = Books::new(100, 1, &[Space::Counter, Space::Bucket]);
             let ledger = &mut books.ledgers[0];
             let mut exchange = Exchange::new(op);
             let (mut out, mut tally, mut next) = (Vec::new(), Tally::default(), 0..);
@@ -182,12 +184,23 @@ mod tests {
 
     #[test]
     fn numbers_answer_increments() {
-        check(Op::Incr, 2, b"1\r\n1\r\n", 2, 0);
-        check(Op::Incr, 2, b"1\r\n2\r\n", 2, 1);
-        check(Op::Incr, 2, b"NOT_FOUND\r\n1\r\n", 2, 1);
-        check(Op::Incr, 2, b"SERVER_ERROR out of memory\r\n0\r\n", 2, 2);
-        check(Op::Incr, 2, b"1\r\n", 1, 0);
-        check(Op::Incr, 1, b"1\r\n1\r\n", 1, 1);
+        check(INCR, 2, b"1\r\n1\r\n", 2, 0);
+        check(INCR, 2, b"1\r\n2\r\n", 2, 1);
+        check(INCR, 2, b"NOT_FOUND\r\n1\r\n", 2, 1);
+        check(INCR, 2, b"SERVER_ERROR out of memory\r\n0\r\n", 2, 2);
+        check(INCR, 2, b"1\r\n", 1, 0);
+        check(INCR, 1, b"1\r\n1\r\n", 1, 1);
+    }
+
+    #[test]
+    fn verdicts_answer_takes() {
+        let take = Op::Take { space: Space::Bucket };
+        let allow = "ALLOW 100000 99999 0 86400000\r\n";
+        check(take, 2, [allow, allow].concat().as_bytes(), 2, 0);
+        check(take, 2, [allow, "DENY 100000 0 5 5\r\n"].concat().as_bytes(), 2, 1);
+        check(take, 2, [allow, "ALLOW 100000 99998 0 5\r\n"].concat().as_bytes(), 2, 1);
+        check(take, 2, [allow, "1\r\n"].concat().as_bytes(), 2, 1);
+        check(Op::Denied, 2, b"DENY 1 0 5 5\r\nALLOW 1 0 0 5\r\n", 2, 1);
     }
 
     #[test]
@@ -225,14 +238,15 @@ mod tests {
     #[test]
     fn requests_are_written_as_the_protocol_wants_them() {
         let wire = |op: Op| {
-            let (mut out, mut books) = (Vec::new(), Books::new(5, 1));
+            let (mut out, mut books) =
+                (Vec::new(), Books::new(5, 1, &[Space::Counter, Space::Bucket]));
             Exchange::new(op).issue(0, &mut out, &mut books.ledgers[0], || 4);
             String::from_utf8(out).unwrap_or_default()
         };
         let name = |space| String::from_utf8_lossy(&key(space, 4)).into_owned();
         let (counter, stored) = (name(Space::Counter), name(Space::Value));
         let bytes = String::from_utf8_lossy(&value(4, 0)).into_owned();
-        assert_eq!(wire(Op::Incr), format!("incr {counter} 1\r\n"));
+        assert_eq!(wire(INCR), format!("incr {counter} 1\r\n"));
         let get = Op::Get { space: Space::Counter, keys: 2 };
         assert_eq!(wire(get), format!("get {counter} {counter}\r\n"));
         assert_eq!(wire(Op::Set), format!("set {stored} 0 0 32\r\n{bytes}\r\n"));

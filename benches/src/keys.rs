@@ -11,13 +11,36 @@ pub const KEY_BYTES: usize = 20;
 /// Bytes of every value in [`Space::Value`].
 pub const VALUE_BYTES: usize = 32;
 
-/// Two families of keys, so that `set` does not overwrite counters.
+/// Families of keys, so that `set` does not overwrite counters, nor a limit another's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
     /// Decimal counters, changed only by `incr`.
     Counter,
     /// Values of [`VALUE_BYTES`], changed only by `set`.
     Value,
+    /// Of a bucket that nothing refills in the time of a run.
+    Bucket,
+    /// Of a two-window count.
+    Window,
+    /// Of a log of calls.
+    Log,
+    /// Of a bucket that is full again before the next call.
+    Idle,
+    /// Of a bucket that has nothing left.
+    Empty,
+    /// Bound to a limit by the generated limits file.
+    Bound,
+}
+
+impl Space {
+    /// How many families there are.
+    pub const COUNT: usize = 8;
+
+    /// Whether a key's usage is the number of calls so far, so that it can be read back.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        !matches!(self, Self::Value | Self::Idle)
+    }
 }
 
 /// The key at `index`: four letters for the family, then 16 hexadecimal digits in no visible order.
@@ -26,6 +49,12 @@ pub fn key(space: Space, index: u32) -> [u8; KEY_BYTES] {
     let mut key = match space {
         Space::Counter => *b"ctr:0123456789abcdef",
         Space::Value => *b"val:0123456789abcdef",
+        Space::Bucket => *b"bkt:0123456789abcdef",
+        Space::Window => *b"win:0123456789abcdef",
+        Space::Log => *b"log:0123456789abcdef",
+        Space::Idle => *b"idl:0123456789abcdef",
+        Space::Empty => *b"mty:0123456789abcdef",
+        Space::Bound => *b"bnd:0123456789abcdef",
     };
     // `mix` maps zero to itself; the offset spares the first key an all-zero name.
     key[4..].copy_from_slice(&hex(mix(u64::from(index) + 1)));

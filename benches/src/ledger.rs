@@ -7,6 +7,8 @@
 //! once, in whatever order connections are served. Their sum modulo 2^32 is kept beside the count,
 //! so one pass over the keys shows a lost, doubled or misdirected increment without asking the server.
 
+use crate::keys::Space;
+
 /// One key's increments. Eight bytes, for the cache is shared with the server.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counter {
@@ -19,7 +21,8 @@ struct Counter {
 /// One thread's record of what it sent to one server.
 #[derive(Debug)]
 pub struct Ledger {
-    counters: Vec<Counter>,
+    /// A table for each space.
+    counters: [Vec<Counter>; Space::COUNT],
     versions: Vec<u32>,
     /// The version that `set` writes now; the same for the whole cell, so that sets may overtake
     /// each other and the outcome is still known.
@@ -30,22 +33,22 @@ pub struct Ledger {
 
 impl Ledger {
     /// Notes an increment about to be sent.
-    pub fn incr_sent(&mut self, index: u32) {
-        let counter = &mut self.counters[index as usize];
+    pub fn incr_sent(&mut self, space: Space, index: u32) {
+        let counter = &mut self.counters[space as usize][index as usize];
         counter.value = counter.value.saturating_add(1);
     }
 
     /// Notes the number answered to an increment. False if it cannot be right.
-    pub fn incr_answered(&mut self, index: u32, number: u64) -> bool {
-        let counter = &mut self.counters[index as usize];
+    pub fn incr_answered(&mut self, space: Space, index: u32, number: u64) -> bool {
+        let counter = &mut self.counters[space as usize][index as usize];
         counter.sum = counter.sum.wrapping_add(number as u32);
         number > 0 && (!self.alone || number <= u64::from(counter.value))
     }
 
     /// What the counter reads when no increment is in flight.
     #[must_use]
-    pub fn counter(&self, index: u32) -> u32 {
-        self.counters[index as usize].value
+    pub fn counter(&self, space: Space, index: u32) -> u32 {
+        self.counters[space as usize][index as usize].value
     }
 
     /// Notes a `set` about to be sent, and returns the version it writes.
@@ -66,28 +69,36 @@ impl Ledger {
 pub struct Books {
     /// One for each thread.
     pub ledgers: Vec<Ledger>,
-    /// Increments of each key sent before this cell.
-    settled: Vec<u32>,
+    keys: u32,
+    /// Increments of each key sent before this cell, a table for each space.
+    settled: [Vec<u32>; Space::COUNT],
 }
 
 impl Books {
-    /// Books of `keys` counters at zero and `keys` values in version zero.
+    /// Books of `keys` counters at zero in each of `spaces` and `keys` values in version zero.
     #[must_use]
-    pub fn new(keys: u32, threads: usize) -> Self {
-        let keys = keys as usize;
+    pub fn new(keys: u32, threads: usize, spaces: &[Space]) -> Self {
+        let rows = |space: usize| {
+            let is_used = spaces.iter().any(|used| *used as usize == space);
+            if is_used { keys as usize } else { 0 }
+        };
         let ledger = || Ledger {
-            counters: vec![Counter::default(); keys],
-            versions: vec![0; keys],
+            counters: std::array::from_fn(|space| vec![Counter::default(); rows(space)]),
+            versions: vec![0; keys as usize],
             version: 0,
             alone: threads == 1,
         };
-        Self { ledgers: (0..threads).map(|_| ledger()).collect(), settled: vec![0; keys] }
+        Self {
+            ledgers: (0..threads).map(|_| ledger()).collect(),
+            keys,
+            settled: std::array::from_fn(|space| vec![0; rows(space)]),
+        }
     }
 
-    /// How many counters there are, and as many values.
+    /// How many keys each space has.
     #[must_use]
     pub fn keys(&self) -> u32 {
-        self.settled.len() as u32
+        self.keys
     }
 
     /// Gives the `set`s of the next cell a version of their own.
@@ -97,26 +108,34 @@ impl Books {
         }
     }
 
-    /// Brings the threads' ledgers together when nothing is in flight.
+    /// Brings the threads' ledgers of a space together when nothing is in flight.
     ///
     /// Returns how many keys were answered with other numbers than 1 to their count. A key is
     /// reported once and believed from then on.
-    pub fn settle(&mut self) -> u64 {
+    pub fn settle(&mut self, space: Space) -> u64 {
+        if space == Space::Value {
+            for index in 0..self.keys as usize {
+                let version = self.ledgers.iter().map(|l| l.versions[index]).max().unwrap_or(0);
+                for ledger in &mut self.ledgers {
+                    ledger.versions[index] = version;
+                }
+            }
+            return 0;
+        }
+        let table = space as usize;
         let mut wrong = 0;
-        for (index, settled) in self.settled.iter_mut().enumerate() {
-            let sent = self.ledgers.iter().map(|l| l.counters[index].value - *settled).sum::<u32>();
+        for (index, settled) in self.settled[table].iter_mut().enumerate() {
+            let counters = || self.ledgers.iter().map(|ledger| ledger.counters[table][index]);
+            let sent = counters().map(|counter| counter.value - *settled).sum::<u32>();
             *settled += sent;
-            let sum =
-                self.ledgers.iter().fold(0u32, |sum, l| sum.wrapping_add(l.counters[index].sum));
+            let sum = counters().fold(0u32, |sum, counter| sum.wrapping_add(counter.sum));
             let count = u64::from(*settled);
             let excess = sum.wrapping_sub((count * (count + 1) / 2) as u32);
             wrong += u64::from(excess != 0);
-            let version = self.ledgers.iter().map(|l| l.versions[index]).max().unwrap_or(0);
             for ledger in &mut self.ledgers {
-                ledger.counters[index].value = *settled;
-                ledger.versions[index] = version;
+                ledger.counters[table][index].value = *settled;
             }
-            let first = &mut self.ledgers[0].counters[index];
+            let first = &mut self.ledgers[0].counters[table][index];
             first.sum = first.sum.wrapping_sub(excess);
         }
         wrong
@@ -125,28 +144,30 @@ impl Books {
     /// All increments sent up to the last [`settle`](Self::settle).
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.settled.iter().map(|&n| u64::from(n)).sum()
+        self.settled.iter().flatten().map(|&n| u64::from(n)).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Books;
+    use crate::keys::Space;
 
     /// Sends three increments of key 1, gets these answers, and settles.
     fn check(threads: usize, answers: [u64; 3], right: [bool; 3], wrong_keys: u64) {
-        let mut books = Books::new(3, threads);
+        let mut books = Books::new(3, threads, &[Space::Bucket]);
         for n in 0..3 {
-            books.ledgers[n % threads].incr_sent(1);
+            books.ledgers[n % threads].incr_sent(Space::Bucket, 1);
         }
         for (n, answer) in answers.into_iter().enumerate() {
-            let seen = books.ledgers[n % threads].incr_answered(1, answer);
+            let seen = books.ledgers[n % threads].incr_answered(Space::Bucket, 1, answer);
             assert_eq!(seen, right[n], "{answers:?}");
         }
-        assert_eq!(books.settle(), wrong_keys, "{answers:?}");
-        assert_eq!(books.settle(), 0, "reported once");
+        assert_eq!(books.settle(Space::Bucket), wrong_keys, "{answers:?}");
+        assert_eq!(books.settle(Space::Bucket), 0, "reported once");
         assert_eq!(books.total(), 3);
-        assert!(books.ledgers.iter().all(|l| l.counter(1) == 3 && l.counter(0) == 0));
+        let counter = |index| books.ledgers.iter().map(move |l| l.counter(Space::Bucket, index));
+        assert!(counter(1).all(|count| count == 3) && counter(0).all(|count| count == 0));
     }
 
     #[test]
@@ -167,10 +188,10 @@ mod tests {
 
     #[test]
     fn versions_become_known_to_all_threads() {
-        let mut books = Books::new(2, 2);
+        let mut books = Books::new(2, 2, &[]);
         books.next_version();
         assert_eq!(books.ledgers[1].set_sent(0), 1);
-        books.settle();
+        books.settle(Space::Value);
         assert_eq!((books.ledgers[0].version(0), books.ledgers[0].version(1)), (1, 0));
     }
 }

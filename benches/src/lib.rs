@@ -4,10 +4,10 @@
 //! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs; criterion benches
 //! of single packages stand beside this folder, not in it. Of the load generator, read in this order:
 //!
-//! - what is asked and what must come back: [`keys`], [`op`], [`reply`], [`ledger`], [`exchange`]
+//! - what is asked and what must come back: [`keys`], [`op`], [`take`], [`reply`], [`ledger`], [`exchange`]
 //! - which key is next: [`rng`], [`zipf`], [`spread`]
 //! - how it is driven: [`connection`], [`worker`], [`cell`]
-//! - against what: [`server`], [`cpu`], [`machine`]
+//! - against what: [`server`], [`limits_file`], [`cpu`], [`machine`]
 //! - the two kinds of run: [`compare`], [`memory`], as asked for in [`options`]
 //! - what is printed: [`progress`], [`table`], [`report`]
 //!
@@ -28,6 +28,7 @@ pub mod error;
 pub mod exchange;
 pub mod keys;
 pub mod ledger;
+pub mod limits_file;
 pub mod machine;
 pub mod memory;
 pub mod op;
@@ -39,6 +40,7 @@ pub mod rng;
 pub mod server;
 pub mod spread;
 pub mod table;
+pub mod take;
 pub mod worker;
 pub mod zipf;
 

@@ -37,13 +37,14 @@ pub fn run(
     for recipe in &options.servers {
         let server = Server::start(recipe, MEMORY_MB, cores)?;
         report.server(&server);
-        let mut books = Books::new(options.keys(), 1);
+        let mut books = Books::new(options.keys(), 1, &[Space::Counter]);
         let mut tally = Tally::default();
         let (empty, _) = server.resident_bytes()?;
         let fill = Op::Fill { space: Space::Counter, exptime: EXPTIME };
         tally.add(for_all_keys(&server, &mut books, fill, "set", progress)?);
         let (set, _) = server.resident_bytes()?;
-        tally.add(for_all_keys(&server, &mut books, Op::Incr, "incr", progress)?);
+        let incr = Op::Incr { space: Space::Counter };
+        tally.add(for_all_keys(&server, &mut books, incr, "incr", progress)?);
         let (counted, highest) = server.resident_bytes()?;
         tally.add(read_all_back(&server, &mut books, Space::Counter, progress)?);
         report.add_wrong(&server.name, tally.wrong, tally.samples);

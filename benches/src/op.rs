@@ -1,7 +1,8 @@
 //! The operations a cell can send: the request's bytes, and what makes its reply right.
 //!
 //! Here: one variant, one arm in `write` and one in `judge` for each verb, and the table of cells.
-//! A new verb touches this file only. Not here: pairing replies with requests (`exchange`).
+//! A new verb touches this file only. Not here: pairing replies with requests (`exchange`), the
+//! policies of `take` and its answers' sense (`take`).
 
 use std::collections::VecDeque;
 
@@ -9,12 +10,23 @@ use crate::keys::{KEY_BYTES, Space, key, value};
 use crate::ledger::Ledger;
 use crate::reply::Reply;
 use crate::spread::Spread;
+use crate::take::{Told, policy};
 
 /// What every request of a cell asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// `incr <key> 1` of an existing counter.
-    Incr,
+    /// `incr <key> 1` of an existing counter, or of a key bound to a limit.
+    Incr {
+        /// Counters or bound keys.
+        space: Space,
+    },
+    /// `take <key> 1 <policy>`, which must pass.
+    Take {
+        /// Which keys, and so which policy.
+        space: Space,
+    },
+    /// `take <key> 1 <policy>` of [`Space::Empty`], which must be refused.
+    Denied,
     /// `get` of this many existing keys at once.
     Get {
         /// Counters or 32-byte values.
@@ -54,11 +66,17 @@ const fn get(space: Space, keys: u32) -> Op {
     Op::Get { space, keys }
 }
 
+const fn take(space: Space) -> Op {
+    Op::Take { space }
+}
+
+const INCR: Op = Op::Incr { space: Space::Counter };
+
 /// Every kind there is. The first [`DEFAULT_KINDS`] are run when none is named.
 pub const KINDS: &[Kind] = &[
-    kind("incr", Op::Incr, Spread::Uniform),
-    kind("incr-zipf", Op::Incr, Spread::Zipf),
-    kind("incr-hot", Op::Incr, Spread::Hot),
+    kind("incr", INCR, Spread::Uniform),
+    kind("incr-zipf", INCR, Spread::Zipf),
+    kind("incr-hot", INCR, Spread::Hot),
     kind("get", get(Space::Counter, 1), Spread::Uniform),
     kind("set", Op::Set, Spread::Uniform),
     kind("get10", get(Space::Counter, 10), Spread::Uniform),
@@ -67,6 +85,14 @@ pub const KINDS: &[Kind] = &[
     kind("get-zipf", get(Space::Counter, 1), Spread::Zipf),
     kind("get-hot", get(Space::Counter, 1), Spread::Hot),
     kind("noop", Op::Noop, Spread::Hot),
+    kind("take-bucket", take(Space::Bucket), Spread::Uniform),
+    kind("take-window", take(Space::Window), Spread::Uniform),
+    kind("take-log", take(Space::Log), Spread::Uniform),
+    kind("take-idle", take(Space::Idle), Spread::Uniform),
+    kind("take-refused", Op::Denied, Spread::Uniform),
+    kind("take-hot", take(Space::Bucket), Spread::Hot),
+    kind("incr-bound", Op::Incr { space: Space::Bound }, Spread::Uniform),
+    kind("take-bound", take(Space::Bound), Spread::Uniform),
 ];
 
 /// How many of [`KINDS`] are run unasked.
@@ -78,24 +104,55 @@ impl Op {
     pub const fn keys(self) -> u32 {
         match self {
             Self::Get { keys, .. } => keys,
-            Self::Incr | Self::Set | Self::Fill { .. } => 1,
+            Self::Incr { .. } | Self::Take { .. } | Self::Denied => 1,
+            Self::Set | Self::Fill { .. } => 1,
             Self::Noop => 0,
         }
     }
 
-    /// Whether the 32-byte values must be there before.
+    /// The family of its keys; `None` for a request without keys.
     #[must_use]
-    pub const fn needs_values(self) -> bool {
-        matches!(self, Self::Set | Self::Get { space: Space::Value, .. })
+    pub const fn space(self) -> Option<Space> {
+        match self {
+            Self::Incr { space } | Self::Take { space } => Some(space),
+            Self::Get { space, .. } | Self::Fill { space, .. } => Some(space),
+            Self::Denied => Some(Space::Empty),
+            Self::Set => Some(Space::Value),
+            Self::Noop => None,
+        }
+    }
+
+    /// Whether memcached has no such verb.
+    #[must_use]
+    pub const fn is_ours(self) -> bool {
+        let is_bound = matches!(self, Self::Incr { space: Space::Bound });
+        is_bound || matches!(self, Self::Take { .. } | Self::Denied)
+    }
+
+    /// Whether it asks of keys that a limits file must hold.
+    #[must_use]
+    pub const fn needs_limits(self) -> bool {
+        matches!(self.space(), Some(Space::Bound))
+    }
+
+    /// What makes the keys of a space, so that cells find them there.
+    #[must_use]
+    pub const fn filling(space: Space) -> Self {
+        match space {
+            Space::Counter | Space::Value => Self::Fill { space, exptime: 0 },
+            Space::Bound => Self::Incr { space },
+            _ => Self::Take { space },
+        }
     }
 
     /// Whether a cell of it must be settled and read back.
     #[must_use]
     pub const fn writes(self) -> Option<Space> {
         match self {
-            Self::Incr => Some(Space::Counter),
+            Self::Take { space: Space::Idle } => None,
+            Self::Incr { space } | Self::Take { space } => Some(space),
             Self::Set => Some(Space::Value),
-            Self::Get { .. } | Self::Noop | Self::Fill { .. } => None,
+            Self::Get { .. } | Self::Noop | Self::Fill { .. } | Self::Denied => None,
         }
     }
 
@@ -111,12 +168,17 @@ impl Op {
         named.extend((0..self.keys()).map(|_| pick()));
         let index = named.get(first).copied().unwrap_or(0);
         match self {
-            Self::Incr => {
-                ledger.incr_sent(index);
+            Self::Incr { space } => {
+                ledger.incr_sent(space, index);
                 let mut line = *b"incr 0123456789abcdef0123 1\r\n";
-                line[5..5 + KEY_BYTES].copy_from_slice(&key(Space::Counter, index));
+                line[5..5 + KEY_BYTES].copy_from_slice(&key(space, index));
                 out.extend_from_slice(&line);
             }
+            Self::Take { space } => {
+                ledger.incr_sent(space, index);
+                write_take(out, space, index);
+            }
+            Self::Denied => write_take(out, Space::Empty, index),
             Self::Get { space, .. } => {
                 out.extend_from_slice(b"get");
                 for &index in named.range(first..) {
@@ -135,13 +197,13 @@ impl Op {
                 let mut digits = itoa::Buffer::new();
                 let exptime = digits.format(exptime).as_bytes();
                 match space {
-                    Space::Counter => {
-                        let header = [b" 0 ", exptime, b" 1\r\n"].concat();
-                        write_set(out, space, index, &header, b"0");
-                    }
                     Space::Value => {
                         let header = [b" 0 ", exptime, b" 32\r\n"].concat();
                         write_set(out, space, index, &header, &value(index, 0));
+                    }
+                    _ => {
+                        let header = [b" 0 ", exptime, b" 1\r\n"].concat();
+                        write_set(out, space, index, &header, b"0");
                     }
                 }
             }
@@ -158,8 +220,16 @@ impl Op {
         let outstanding = named.len();
         let index = named.next();
         let (right, is_last) = match (self, reply) {
-            (Self::Incr, Reply::Number(number)) => {
-                (index.is_some_and(|index| ledger.incr_answered(index, *number)), true)
+            (Self::Incr { space }, Reply::Number(number)) => {
+                (index.is_some_and(|index| ledger.incr_answered(space, index, *number)), true)
+            }
+            (Self::Take { space }, Reply::Line(line)) => {
+                let used = Told::read(line).and_then(|told| told.used(space));
+                let right = index.zip(used);
+                (right.is_some_and(|(index, used)| ledger.incr_answered(space, index, used)), true)
+            }
+            (Self::Denied, Reply::Line(line)) => {
+                (Told::read(line).is_some_and(|told| told.is_empty()), true)
             }
             (Self::Get { space, .. }, Reply::Value { key: name, flags, data }) => {
                 let right = index.is_some_and(|index| {
@@ -173,7 +243,8 @@ impl Op {
             (Self::Set | Self::Fill { .. }, Reply::Line(line)) => (*line == b"STORED", true),
             (Self::Noop, Reply::Line(line)) => (*line == b"MN", true),
             (Self::Get { .. }, Reply::Malformed(_) | Reply::Number(_))
-            | (Self::Incr | Self::Set | Self::Fill { .. } | Self::Noop, _) => (false, true),
+            | (Self::Incr { .. } | Self::Take { .. } | Self::Denied, _)
+            | (Self::Set | Self::Fill { .. } | Self::Noop, _) => (false, true),
         };
         Verdict { right, is_last }
     }
@@ -196,9 +267,17 @@ fn write_set(out: &mut Vec<u8>, space: Space, index: u32, header: &[u8], data: &
     out.extend_from_slice(b"\r\n");
 }
 
+fn write_take(out: &mut Vec<u8>, space: Space, index: u32) {
+    out.extend_from_slice(b"take ");
+    out.extend_from_slice(&key(space, index));
+    out.extend_from_slice(b" 1 ");
+    out.extend_from_slice(policy(space).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
 fn data_is_right(space: Space, index: u32, data: &[u8], ledger: &Ledger) -> bool {
     match space {
-        Space::Counter => itoa::Buffer::new().format(ledger.counter(index)).as_bytes() == data,
         Space::Value => value(index, ledger.version(index)).as_slice() == data,
+        _ => itoa::Buffer::new().format(ledger.counter(space, index)).as_bytes() == data,
     }
 }

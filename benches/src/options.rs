@@ -10,6 +10,7 @@ use clap::Parser;
 
 use crate::cell::Pace;
 use crate::error::LoadError;
+use crate::limits_file::LIMITS_MAX;
 use crate::op::{DEFAULT_KINDS, KINDS, Kind};
 use crate::server::Recipe;
 
@@ -20,14 +21,21 @@ const MEMCACHED: &str = "memcached=/usr/bin/memcached -u root -t 1 -m {memory} -
 const TOLLGATE: &str =
     "tollgate=target/release/tollgate -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port}";
 
+/// Ours with a limits file of so many limits.
+fn with_limits(name: &str, count: u32) -> String {
+    let (_, command) = TOLLGATE.split_once('=').unwrap_or_default();
+    format!("{name}={command} --limits {{limits:{count}}}")
+}
+
 /// Drives memcached-text servers side by side in one run and compares them.
 ///
 /// Every reply is checked. Exit codes: 0 all replies right; 1 some wrong; 2 the run could not finish.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "load", version, max_term_width = 100)]
 pub struct Options {
-    /// A server as NAME=COMMAND, once for each; {port} in it is replaced by a free port and {memory}
-    /// by 1024 (4096 with --memory). Default: memcached and tollgate
+    /// A server as NAME=COMMAND, once for each; {port} in it is replaced by a free port, {memory} by
+    /// 1024 (4096 with --memory) and {limits:N} by the path of a generated limits file of N limits.
+    /// Default: memcached and tollgate; tollgate alone for cells of verbs that memcached has not
     #[arg(long = "server", value_name = "NAME=COMMAND")]
     pub servers: Vec<Recipe>,
     /// The server that ratios are taken to. Default: the one called memcached, else the first
@@ -36,9 +44,17 @@ pub struct Options {
     /// Pin the servers to this core, and the generator to all others
     #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0")]
     pub pin: Option<usize>,
-    /// Kinds of cells, or `all`. Default: incr,incr-zipf,incr-hot,get,set,get10,get100
+    /// Kinds of cells, or `all` that memcached knows. Default: incr,incr-zipf,incr-hot,get,set,get10,get100
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub cells: Vec<String>,
+    /// Instead of the default servers: tollgate, once for each number, with a limits file of so many
+    /// limits; the keys of incr-bound and take-bound are bound to the last of them
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "servers")]
+    pub limits_count: Vec<u32>,
+    /// Let all kinds take turns within a round, and tell what each costs beside this kind on the same
+    /// server
+    #[arg(long, value_name = "KIND", conflicts_with = "rate")]
+    pub beside: Option<String>,
     /// Numbers of connections. Default: 1,50
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub connections: Vec<u32>,
@@ -124,8 +140,8 @@ impl Options {
     /// [`LoadError::Options`].
     pub fn resolve(mut self) -> Result<Self, LoadError> {
         let refuse = |what: &str| Err(LoadError::Options(what.to_owned()));
-        if self.servers.is_empty() {
-            self.servers = [MEMCACHED, TOLLGATE].iter().filter_map(|r| r.parse().ok()).collect();
+        if self.limits_count.iter().any(|count| !(1..=LIMITS_MAX).contains(count)) {
+            return refuse("--limits-count is out of range");
         }
         if self.connections.is_empty() {
             self.connections = if self.quick { vec![50] } else { vec![1, 50] };
@@ -147,6 +163,14 @@ impl Options {
             (false, true) => 100_000,
             (false, false) => 1_000_000,
         });
+        let kinds = self.kinds()?;
+        if self.servers.is_empty() {
+            self.servers = self.default_servers(&kinds);
+        }
+        let has_beside = |name: &str| kinds.iter().any(|kind| kind.name == name);
+        if self.beside.as_ref().is_some_and(|name| !has_beside(name)) {
+            return refuse("--beside names no kind of this run");
+        }
         let names: Vec<&str> = self.servers.iter().map(|s| s.name.as_str()).collect();
         if names.iter().enumerate().any(|(n, name)| names[..n].contains(name)) {
             return refuse("two servers have one name");
@@ -164,8 +188,21 @@ impl Options {
         if !in_range(&self.connections, 10_000) || !in_range(&self.pipelines, 10_000) {
             return refuse("--connections and --pipelines go from 1 to 10000");
         }
-        self.kinds()?;
         Ok(self)
+    }
+
+    fn default_servers(&self, kinds: &[Kind]) -> Vec<Recipe> {
+        let needs_limits = kinds.iter().any(|kind| kind.op.needs_limits());
+        let recipes = match self.limits_count.as_slice() {
+            [] if needs_limits => vec![with_limits("tollgate", 1)],
+            [] if kinds.iter().any(|kind| kind.op.is_ours()) => vec![TOLLGATE.to_owned()],
+            [] => vec![MEMCACHED.to_owned(), TOLLGATE.to_owned()],
+            counts => {
+                let recipe = |count: &u32| with_limits(&format!("limits-{count}"), *count);
+                counts.iter().map(recipe).collect()
+            }
+        };
+        recipes.iter().filter_map(|recipe| recipe.parse().ok()).collect()
     }
 
     /// The kinds of cells asked for.
@@ -176,7 +213,9 @@ impl Options {
     pub fn kinds(&self) -> Result<Vec<Kind>, LoadError> {
         match self.cells.as_slice() {
             [] => Ok(KINDS[..DEFAULT_KINDS].to_vec()),
-            [all] if all == "all" => Ok(KINDS.to_vec()),
+            [all] if all == "all" => {
+                Ok(KINDS.iter().filter(|kind| !kind.op.is_ours()).copied().collect())
+            }
             names => names.iter().map(|name| kind_of(name)).collect(),
         }
     }
@@ -260,6 +299,19 @@ mod tests {
     }
 
     #[test]
+    fn verbs_that_memcached_has_not_run_on_tollgate_alone() {
+        let servers = |words: &str| -> Vec<String> {
+            parse(words).unwrap().servers.into_iter().map(|server| server.name).collect()
+        };
+        assert_eq!(servers("--cells incr"), ["memcached", "tollgate"]);
+        assert_eq!(servers("--cells all"), ["memcached", "tollgate"]);
+        assert_eq!(servers("--cells incr,take-bucket"), ["tollgate"]);
+        assert_eq!(servers("--limits-count 1,500"), ["limits-1", "limits-500"]);
+        let bound = parse("--cells incr-bound").unwrap();
+        assert!(bound.servers[0].command.ends_with("{limits:1}"), "{:?}", bound.servers);
+    }
+
+    #[test]
     fn impossible_runs_are_refused() {
         for poor in [
             "--cells nonsense",
@@ -270,6 +322,8 @@ mod tests {
             "--threads 0",
             "--keys 0",
             "--server a=x",
+            "--beside incr --cells get",
+            "--limits-count 0",
         ] {
             assert!(parse(poor).is_err(), "{poor}");
         }

@@ -70,7 +70,7 @@ fn value_header(header: &[u8]) -> Option<(&[u8], &[u8], usize)> {
 }
 
 /// A decimal number as servers write it: digits only, no leading zero, at most 64 bits.
-fn number(digits: &[u8]) -> Option<u64> {
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 20 || (digits[0] == b'0' && digits.len() > 1) {
         return None;
     }

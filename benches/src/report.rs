@@ -19,6 +19,8 @@ pub struct Report {
     pub machine: Machine,
     /// The place among the servers of the one that ratios are taken to.
     pub reference: usize,
+    /// The kind whose cost that of all others is told beside, if any.
+    pub beside: Option<String>,
     /// One for each cell.
     pub rows: Vec<Row>,
     /// One for each server, in a run that weighs.
@@ -70,6 +72,7 @@ impl Report {
         Self {
             machine,
             reference,
+            beside: None,
             rows: Vec::new(),
             weights: Vec::new(),
             notes: Vec::new(),
@@ -96,6 +99,9 @@ impl Report {
     pub fn render(&self) -> String {
         let mut text = self.head();
         if !self.rows.is_empty() {
+            if let Some(base) = &self.beside {
+                let _ = write!(text, "\n{}", self.beside(base));
+            }
             let _ = write!(text, "\n{}\n{}", self.summary(), self.details());
         }
         if !self.weights.is_empty() {
@@ -126,8 +132,12 @@ impl Report {
         text
     }
 
-    /// The form of the design's tables: a row for each kind and server, a column for each shape.
-    fn summary(&self) -> String {
+    fn row(&self, kind: &str, shape: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.kind == kind && row.shape == shape)
+    }
+
+    /// A row for each kind and server, a column for each shape.
+    fn by_shape(&self, show: impl Fn(&Row, usize) -> String) -> String {
         let mut shapes: Vec<&str> = Vec::new();
         let mut kinds: Vec<&str> = Vec::new();
         for row in &self.rows {
@@ -141,24 +151,42 @@ impl Report {
         let mut table = Table::new(["op", "server"].iter().chain(&shapes).copied(), 2);
         for &kind in &kinds {
             for (n, (server, ..)) in self.servers.iter().enumerate() {
-                let of_shape = |shape: &&str| {
-                    let row = self.rows.iter().find(|row| row.kind == kind && row.shape == *shape);
-                    row.map_or(String::new(), |row| {
-                        let of = |f: fn(&Measurement) -> f64| median(row.rounds[n].iter().map(f));
-                        format!(
-                            "**{}** · {}k · {}",
-                            cell(of(Measurement::server_ns_per_op), whole),
-                            cell(of(|m| m.ops_per_second() / 1e3), whole),
-                            cell(of(|m| m.latency_ns[1] as f64 / 1e3), whole),
-                        )
-                    })
-                };
+                let of_shape =
+                    |shape: &&str| self.row(kind, shape).map_or(String::new(), |row| show(row, n));
                 let mut cells = vec![kind.to_owned(), server.clone()];
                 cells.extend(shapes.iter().map(of_shape));
                 table.row(cells);
             }
         }
-        format!("**CPU ns/op** · thousand ops/s · p99 µs\n\n{}", table.render())
+        table.render()
+    }
+
+    /// What each kind costs beside `base` on the same server: ratios within a round, their median
+    /// and half of how far they lie apart.
+    fn beside(&self, base: &str) -> String {
+        let table = self.by_shape(|row, server| {
+            let Some(other) = self.row(base, &row.shape) else { return String::new() };
+            let cost = Measurement::server_ns_per_op;
+            let pairs = row.rounds[server].iter().zip(&other.rounds[server]);
+            let ratios: Vec<f64> = pairs.map(|(own, other)| cost(own) / cost(other)).collect();
+            let apart = cell(span(&ratios), |span| percent(span / 2.0));
+            format!("{} ± {apart}", cell(median(ratios), times))
+        });
+        format!("**CPU ns/op to {base}'s** on the same server, in the same round\n\n{table}")
+    }
+
+    /// The form of the design's tables.
+    fn summary(&self) -> String {
+        let table = self.by_shape(|row, n| {
+            let of = |f: fn(&Measurement) -> f64| median(row.rounds[n].iter().map(f));
+            format!(
+                "**{}** · {}k · {}",
+                cell(of(Measurement::server_ns_per_op), whole),
+                cell(of(|m| m.ops_per_second() / 1e3), whole),
+                cell(of(|m| m.latency_ns[1] as f64 / 1e3), whole),
+            )
+        });
+        format!("**CPU ns/op** · thousand ops/s · p99 µs\n\n{table}")
     }
 
     fn details(&self) -> String {
@@ -296,6 +324,21 @@ mod tests {
         assert_eq!(cells, expected, "{text}");
         assert!(text.contains("**750** · 300k · 20"), "{text}");
         assert!(text.contains("no reply was wrong"), "{text}");
+    }
+
+    #[test]
+    fn kinds_are_set_beside_one_on_the_same_server() {
+        let mut report = report();
+        report.beside = Some("incr".to_owned());
+        let row = |kind, costs: [u64; 2]| {
+            let rounds = costs.map(|cost| measurement(100_000, cost)).to_vec();
+            let rounds = vec![rounds.clone(), rounds];
+            Row { kind, shape: "50×16".to_owned(), rounds }
+        };
+        report.rows = vec![row("incr", [1_000, 2_000]), row("take-bucket", [1_200, 2_600])];
+        let text = report.render();
+        assert!(text.contains("| incr        | old    | 1.00× ± 0 % |"), "{text}");
+        assert!(text.contains("| take-bucket | new    | 1.25× ± 4 % |"), "{text}");
     }
 
     #[test]

@@ -15,9 +15,13 @@ use nix::unistd::Pid;
 
 use crate::cpu::Cores;
 use crate::error::LoadError;
+use crate::limits_file::{LIMITS_MAX, LimitsFile};
 
 /// How long a server may take to answer after its start, and to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The front of what stands for the path of a limits file.
+const LIMITS: &str = "{limits:";
 
 /// How to start a server, as given with `--server NAME=COMMAND`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +29,18 @@ pub struct Recipe {
     /// What it is called in the tables.
     pub name: String,
     /// Words separated by blanks, without quoting. `{port}` stands for the port to listen on,
-    /// `{memory}` for the megabytes it may use.
+    /// `{memory}` for the megabytes it may use, `{limits:N}` for a limits file of `N` limits.
     pub command: String,
+}
+
+impl Recipe {
+    /// How many limits its file shall have, and the placeholder of that file.
+    fn limits(&self) -> Option<(u32, &str)> {
+        let start = self.command.find(LIMITS)?;
+        let (number, _) = self.command[start + LIMITS.len()..].split_once('}')?;
+        let count = number.parse().ok().filter(|count| (1..=LIMITS_MAX).contains(count))?;
+        Some((count, &self.command[start..=start + LIMITS.len() + number.len()]))
+    }
 }
 
 impl FromStr for Recipe {
@@ -35,7 +49,11 @@ impl FromStr for Recipe {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             Some((name, command)) if !name.is_empty() && command.contains("{port}") => {
-                Ok(Self { name: name.to_owned(), command: command.to_owned() })
+                let recipe = Self { name: name.to_owned(), command: command.to_owned() };
+                if recipe.command.contains(LIMITS) && recipe.limits().is_none() {
+                    return Err(format!("expected {LIMITS}N}} with N from 1 to {LIMITS_MAX}"));
+                }
+                Ok(recipe)
             }
             _ => Err("expected NAME=COMMAND with {port} in the command".to_owned()),
         }
@@ -54,6 +72,8 @@ pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
     child: Child,
+    /// Kept as long as the server may read it again.
+    _limits: Option<LimitsFile>,
 }
 
 impl Server {
@@ -68,8 +88,12 @@ impl Server {
         cores: Option<&Cores>,
     ) -> Result<Self, LoadError> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let limits = recipe.limits();
+        let file = limits.map(|(count, _)| LimitsFile::write(count)).transpose()?;
+        let path = file.as_ref().map(|file| file.path().display().to_string());
         let command = recipe
             .command
+            .replace(limits.map_or(LIMITS, |(_, word)| word), path.as_deref().unwrap_or(LIMITS))
             .replace("{port}", &port.to_string())
             .replace("{memory}", &memory_mb.to_string());
         let failed = |what: String| LoadError::Server { server: recipe.name.clone(), what };
@@ -87,6 +111,7 @@ impl Server {
             version: String::new(),
             child: spawned.map_err(|e| failed(format!("{command}: {e}")))?,
             command,
+            _limits: file,
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -171,7 +196,9 @@ mod tests {
     fn a_recipe_needs_a_name_and_a_port() {
         let recipe: Recipe = "a=prog -x=1 -p {port}".parse().unwrap();
         assert_eq!((recipe.name.as_str(), recipe.command.as_str()), ("a", "prog -x=1 -p {port}"));
-        for poor in ["", "a", "=prog {port}", "a=prog -p 11211"] {
+        let recipe: Recipe = "a=prog {port} -x {limits:12} -y".parse().unwrap();
+        assert_eq!(recipe.limits(), Some((12, "{limits:12}")));
+        for poor in ["", "a", "=prog {port}", "a=prog -p 11211", "a={port} {limits:0}"] {
             assert!(poor.parse::<Recipe>().is_err(), "{poor}");
         }
     }

@@ -39,6 +39,7 @@ fn run(options: Options) -> anyhow::Result<u64> {
     let cores = options.pin.map(Cores::split).transpose().context("--pin")?;
     let progress = Progress::default();
     let mut report = Report::new(machine, options.reference_index());
+    report.beside.clone_from(&options.beside);
     let outcome = if options.memory {
         memory::run(&options, cores.as_ref(), &progress, &mut report)
     } else {

@@ -269,6 +269,12 @@ impl ItemMut<'_> {
         fits
     }
 
+    /// Writes over the end of a state, as far as `end` goes.
+    pub(crate) fn set_state_end(&mut self, end: &[u8]) {
+        let behind_state = Item(self.0).bytes();
+        self.0[behind_state - end.len()..behind_state].copy_from_slice(end);
+    }
+
     pub(crate) fn set_figures(&mut self, figures: Figures) {
         self.set_cas(figures.cas);
         self.0[FLAGS..FLAGS + 4].copy_from_slice(&figures.client_flags.to_le_bytes());

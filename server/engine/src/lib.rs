@@ -26,7 +26,6 @@ mod index;
 mod item;
 mod lease;
 pub mod limit;
-mod limit_record;
 mod limited;
 mod policies;
 mod prefetch;
@@ -42,8 +41,7 @@ pub use bound::{added, adding, counted, taking, undecided};
 pub use lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
 };
-pub use limit_record::LimitRecord;
-pub use limited::{Facts, HOLDS_MAX, Judgement, Limited, SetUsed, Take};
+pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
 pub use policies::Rule;
 pub use record::Record;
 pub use repeats::RepeatedAnswer;

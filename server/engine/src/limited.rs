@@ -1,13 +1,17 @@
 //! Commands on keys that a limit holds: load the state, ask the algorithm, keep what it says.
 //!
 //! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
-//! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`).
+//! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`), what is
+//! saved of a state (`saved`), the short way of most takes (`quick`).
 //!
 //! ```text
 //! rule u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
 //!
 //! The top bit of `holds` says whether there are leases.
+
+mod quick;
+mod saved;
 
 use protocol::Policy;
 
@@ -19,6 +23,8 @@ use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::time::{Deadline, Now};
+
+pub use self::saved::LimitRecord;
 
 /// Most holds of one key that are not settled: beyond it a take that wants one is refused.
 pub const HOLDS_MAX: usize = 1024;
@@ -185,6 +191,15 @@ impl Engine {
         take: &Take,
     ) -> Limited {
         let at = self.at(now, hash, key);
+        match self.take_in_place(at, rule, take) {
+            Some(limited) => limited,
+            None => self.take_apart(at, rule, take),
+        }
+    }
+
+    /// Takes from any state: it is taken apart, decided on and written anew.
+    fn take_apart(&mut self, at: At<'_>, rule: Option<Rule<'_>>, take: &Take) -> Limited {
+        let At { now, hash, .. } = at;
         let mut loaded = self.load(at, rule);
         let holds_by_itself = holds_by_itself(&loaded.policy);
         let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
@@ -229,11 +244,7 @@ impl Engine {
             decision.changed = true;
         }
         let refused = !allowed && !take.peek;
-        let shadow = policy.shadow && decision.verdict != Verdict::Allow;
-        if shadow {
-            // Nor does it make anybody wait, or go on with a part.
-            decision.verdict = Verdict::Deny;
-        }
+        let shadow = only_watches(&policy, &mut decision);
         if !decision.changed {
             if refused && let Some(slot) = loaded.slot {
                 self.store.item_mut(slot).set_mark(Mark::REFUSED);
@@ -565,6 +576,16 @@ pub struct SetUsed {
 
 fn is_state(at: At<'_>) -> bool {
     at.slot.is_some_and(Slot::is_second)
+}
+
+/// Whether a decision is only told, because the policy watches: then nobody is refused, made to wait, or
+/// goes on with a part.
+fn only_watches(policy: &Policy, decision: &mut Decision) -> bool {
+    let watched = policy.shadow && decision.verdict != Verdict::Allow;
+    if watched {
+        decision.verdict = Verdict::Deny;
+    }
+    watched
 }
 
 /// The state as it stands, unchanged.

@@ -252,8 +252,12 @@ impl Store {
             let slot = Slot::from_raw(slot);
             let bytes = self.arena(slot).get(slot);
             prefetch(&bytes[0]);
-            // A slot of a counter lies across two cache lines as often as not.
+            // A slot of a counter lies across two cache lines as often as not, and the end of a state
+            // is what is changed.
             prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
+            if bytes.len() > CACHE_LINE_BYTES {
+                prefetch(&bytes[bytes.len().min(2 * CACHE_LINE_BYTES) - 1]);
+            }
             false
         });
     }

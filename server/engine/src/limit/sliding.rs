@@ -38,7 +38,7 @@ pub(crate) struct Sliding {
 
 /// A state brought up to some instant.
 #[derive(Debug, Clone, Copy)]
-struct Counts {
+struct Counts<const N: usize> {
     /// Nanoseconds at which the newest slice began, rounded down.
     start: i64,
     /// Ticks that it began later than that.
@@ -48,13 +48,21 @@ struct Counts {
     /// Ticks by which the clock is behind its beginning.
     behind: u128,
     /// Newest first.
-    counts: [u64; COUNTERS_MAX],
+    counts: [u64; N],
 }
 
 impl Sliding {
     /// Decides an ask, and counts it unless it is a peek.
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-        let mut counts = self.read(state, now);
+        // Most windows are two counters, for which making room for more costs more than all else.
+        match self.slices {
+            1 => self.take_of::<2>(state, now, ask),
+            _ => self.take_of::<COUNTERS_MAX>(state, now, ask),
+        }
+    }
+
+    fn take_of<const N: usize>(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+        let mut counts: Counts<N> = self.read(state, now);
         let used = self.used_of(&counts);
         let judged = Judged::new(self.rate.count, used, ask);
         let before = ask.peek.then(|| (used, self.reset(&counts)));
@@ -72,7 +80,7 @@ impl Sliding {
         if state.is_empty() {
             return;
         }
-        let mut counts = self.read(state, now);
+        let mut counts: Counts<COUNTERS_MAX> = self.read(state, now);
         let mut left = units;
         for count in &mut counts.counts {
             let given = left.min(*count);
@@ -84,7 +92,7 @@ impl Sliding {
 
     /// Counts so many units that count whole, the oldest first, as if they had been taken now.
     pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        let mut counts = self.read(state, now);
+        let mut counts: Counts<COUNTERS_MAX> = self.read(state, now);
         let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
         let mut left = units;
         for count in counts.counts[..whole].iter_mut().rev() {
@@ -98,7 +106,7 @@ impl Sliding {
 
     /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
-        let mut counts = self.read(state, now);
+        let mut counts: Counts<COUNTERS_MAX> = self.read(state, now);
         counts.counts = [0; COUNTERS_MAX];
         counts.add(used.min(self.rate.count));
         self.write(state, &counts);
@@ -106,14 +114,14 @@ impl Sliding {
 
     /// The weighted count, rounded up.
     pub(crate) fn used(&self, state: &[u8], now: Now) -> u64 {
-        self.used_of(&self.read(state, now)).min(COUNT_MAX)
+        self.used_of(&self.read::<COUNTERS_MAX>(state, now)).min(COUNT_MAX)
     }
 
     /// Nanoseconds for which a unit taken now counts whole: until its slice is the oldest, or with
     /// `strict` until it is none any more.
     pub(crate) fn counted_for(&self, state: &[u8], now: Now) -> u64 {
         let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
-        self.until(&self.read(state, now), whole, 0)
+        self.until(&self.read::<COUNTERS_MAX>(state, now), whole, 0)
     }
 
     /// Goes on with a state written under `old`.
@@ -121,7 +129,7 @@ impl Sliding {
     /// Where the slicing differs, the newest slice keeps its beginning and each older count goes to
     /// the slice in which its last call may have been: no count leaves the window too early.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
-        let from = old.read(state, now);
+        let from: Counts<COUNTERS_MAX> = old.read(state, now);
         if old.is_idle(&from) {
             state.clear();
             return;
@@ -138,7 +146,7 @@ impl Sliding {
         // A beginning between two of the new ticks is put at the later: counts only get younger.
         let ticks = start.div_ceil(old_slices);
         let moved = ticks * old_slices - start + skipped;
-        let mut to = Counts::new(
+        let mut to = Counts::<COUNTERS_MAX>::new(
             shifted(from.start, (ticks / new_slices).cast_signed()),
             (ticks % new_slices) as u8,
         );
@@ -168,7 +176,7 @@ impl Sliding {
     }
 
     /// The state as it is at `now`.
-    fn read(&self, state: &[u8], now: Now) -> Counts {
+    fn read<const N: usize>(&self, state: &[u8], now: Now) -> Counts<N> {
         let now = instant(now);
         // In place: moving so many counters about costs more than all the rest.
         let mut counts = Counts::new(0, 0);
@@ -183,7 +191,7 @@ impl Sliding {
     }
 
     /// Makes it an empty state.
-    fn begin(&self, counts: &mut Counts, now: i64) {
+    fn begin<const N: usize>(&self, counts: &mut Counts<N>, now: i64) {
         let slices = i128::from(self.slices);
         let now_ticks = i128::from(now) * slices;
         let elapsed = now_ticks.rem_euclid(i128::from(self.slice_ticks()));
@@ -192,7 +200,7 @@ impl Sliding {
         counts.elapsed = elapsed.unsigned_abs() as u64;
     }
 
-    fn decode(&self, state: &[u8], counts: &mut Counts) -> Option<()> {
+    fn decode<const N: usize>(&self, state: &[u8], counts: &mut Counts<N>) -> Option<()> {
         let mut reader = Reader(state);
         counts.start = reader.instant()?;
         counts.start_ticks = reader.byte()?;
@@ -203,7 +211,7 @@ impl Sliding {
         Some(())
     }
 
-    fn write(&self, state: &mut Vec<u8>, counts: &Counts) {
+    fn write<const N: usize>(&self, state: &mut Vec<u8>, counts: &Counts<N>) {
         state.clear();
         if self.is_idle(counts) {
             return;
@@ -216,7 +224,7 @@ impl Sliding {
         }
     }
 
-    fn advance(&self, counts: &mut Counts, now: i64) {
+    fn advance<const N: usize>(&self, counts: &mut Counts<N>, now: i64) {
         let slices = i128::from(self.slices);
         let slice = i128::from(self.slice_ticks());
         let start = i128::from(counts.start) * slices + i128::from(counts.start_ticks);
@@ -236,20 +244,20 @@ impl Sliding {
     }
 
     /// The counts of the slices that count whole, and the count of the oldest.
-    fn split<'a>(&self, counts: &'a Counts) -> (&'a [u64], u64) {
+    fn split<'a, const N: usize>(&self, counts: &'a Counts<N>) -> (&'a [u64], u64) {
         let slices = usize::from(self.slices);
         (&counts.counts[..slices], counts.counts[slices])
     }
 
     /// Whether nothing is left that will ever count.
-    fn is_idle(&self, counts: &Counts) -> bool {
+    fn is_idle<const N: usize>(&self, counts: &Counts<N>) -> bool {
         let (whole, oldest) = self.split(counts);
         whole.iter().all(|count| *count == 0) && (oldest == 0 || self.oldest == Oldest::Dropped)
     }
 
     /// `ceil(est)`: being whole numbers, `used + n ≤ limit` exactly when `est + n ≤ limit`, which
     /// for one slice is `prev·(W − e) + (cur + n)·W ≤ limit·W`.
-    fn used_of(&self, counts: &Counts) -> u64 {
+    fn used_of<const N: usize>(&self, counts: &Counts<N>) -> u64 {
         let (whole, oldest) = self.split(counts);
         let slice = self.slice_ticks();
         let weighted = match self.oldest {
@@ -267,7 +275,7 @@ impl Sliding {
     }
 
     /// Nanoseconds until `cost` passes; `None` for never.
-    fn wait(&self, counts: &Counts, cost: u64) -> Option<u64> {
+    fn wait<const N: usize>(&self, counts: &Counts<N>, cost: u64) -> Option<u64> {
         let room = self.rate.count.checked_sub(cost)?;
         let slice = u128::from(self.slice_ticks());
         let slices = usize::from(self.slices);
@@ -294,7 +302,7 @@ impl Sliding {
     }
 
     /// Nanoseconds until nothing counts.
-    fn reset(&self, counts: &Counts) -> u64 {
+    fn reset<const N: usize>(&self, counts: &Counts<N>) -> u64 {
         if self.is_idle(counts) {
             return 0;
         }
@@ -308,16 +316,19 @@ impl Sliding {
     }
 
     /// Nanoseconds until `begun` more slices have begun and the newest is `into` ticks old.
-    fn until(&self, counts: &Counts, begun: usize, into: u128) -> u64 {
+    fn until<const N: usize>(&self, counts: &Counts<N>, begun: usize, into: u128) -> u64 {
         let at = begun as u128 * u128::from(self.slice_ticks()) + into;
         let ticks = at.saturating_sub(u128::from(counts.elapsed)) + counts.behind;
-        u64::try_from(ticks.div_ceil(u128::from(self.slices))).unwrap_or(u64::MAX)
+        match u64::try_from(ticks) {
+            Ok(ticks) => ticks.div_ceil(u64::from(self.slices)),
+            Err(_) => ticks.div_ceil(u128::from(self.slices)).try_into().unwrap_or(u64::MAX),
+        }
     }
 }
 
-impl Counts {
+impl<const N: usize> Counts<N> {
     fn new(start: i64, start_ticks: u8) -> Self {
-        Self { start, start_ticks, elapsed: 0, behind: 0, counts: [0; COUNTERS_MAX] }
+        Self { start, start_ticks, elapsed: 0, behind: 0, counts: [0; N] }
     }
 
     /// Sets the beginning of the newest slice, in ticks since the origin.

@@ -36,17 +36,28 @@ pub(super) fn cost(rate: Rate, units: u64) -> u128 {
 
 /// A span of ticks in nanoseconds, rounded up: waiting it suffices, a nanosecond less does not.
 pub(super) fn nanos(rate: Rate, ticks: u128) -> u64 {
-    ticks.div_ceil(rate.count.into()).try_into().unwrap_or(u64::MAX)
+    div_ceil(ticks, rate.count)
 }
 
 /// Whole units that so many ticks pay for.
 pub(super) fn units_within(rate: Rate, ticks: u128) -> u64 {
-    (ticks / u128::from(rate.period)).try_into().unwrap_or(u64::MAX)
+    match u64::try_from(ticks) {
+        Ok(ticks) => ticks / rate.period,
+        Err(_) => (ticks / u128::from(rate.period)).try_into().unwrap_or(u64::MAX),
+    }
 }
 
 /// Units that so many ticks are the cost of, rounded up.
 pub(super) fn units_of(rate: Rate, ticks: u128) -> u64 {
-    ticks.div_ceil(rate.period.into()).try_into().unwrap_or(u64::MAX)
+    div_ceil(ticks, rate.period)
+}
+
+/// Most spans fit 64 bits, and are then divided several times as fast.
+fn div_ceil(ticks: u128, divisor: u64) -> u64 {
+    match u64::try_from(ticks) {
+        Ok(ticks) => ticks.div_ceil(divisor),
+        Err(_) => ticks.div_ceil(divisor.into()).try_into().unwrap_or(u64::MAX),
+    }
 }
 
 /// The tick it is for a key that owes at most `most` ticks when it is used up.

@@ -3,6 +3,7 @@
 mod warm;
 
 use proptest::prelude::*;
+use protocol::COUNT_MAX;
 
 use super::*;
 use crate::limit::tally::tests::{SECOND, at, peek, take};
@@ -429,6 +430,37 @@ proptest! {
                 let moved = clock - by.min(clock);
                 prop_assert_eq!(decision, bucket.take(&mut shifted, at(moved), &ask));
             }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_plain_bucket_is_one_with_options_and_none_chosen(
+        rate in any_rate(),
+        capacity in any_capacity(),
+        debt in prop_oneof![Just(0), any_capacity()],
+        steps in prop::collection::vec(
+            (0_u64..1 << 62, 0_u64..20, any::<[bool; 4]>(), any::<u128>()), 1..40,
+        ),
+    ) {
+        let bucket = Bucket { rate, capacity, init: capacity, debt, warm: None, interval: false };
+        prop_assert!(bucket.is_plain());
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        let mut nanos = 1;
+        for (jump, cost, [part, peek, over, odd], garbage) in steps {
+            nanos = if jump % 5 == 0 { jump } else { nanos + jump % 3_000_000_000 };
+            let cost = if jump % 7 == 0 { jump % (COUNT_MAX + 1) } else { cost };
+            if odd && jump % 11 == 0 {
+                one = garbage.to_le_bytes().to_vec();
+                other.clone_from(&one);
+            }
+            let ask = Ask { part, peek, over, ..take(cost) };
+            prop_assert_eq!(
+                bucket.take_plain(&mut one, at(nanos), &ask),
+                bucket.take_by_options(&mut other, at(nanos), &ask)
+            );
+            prop_assert_eq!(&one, &other);
         }
     }
 }

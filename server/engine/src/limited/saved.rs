@@ -1,14 +1,14 @@
-//! The states of limits as they are saved, and put back by a process whose clock has another origin.
+//! The states of limits as they outlive the process: read out, and put back.
 //!
-//! Not here: plain items (`record`), the file they are saved in (`server/src/snapshot.rs`).
+//! Not here: the file they are written to (`server/src/snapshot.rs`).
 
 use protocol::Policy;
 
+use super::{HAS_LEASES, HOLD_BYTES, read_u64, rule_number_of};
 use crate::apply::Engine;
 use crate::item::{Content, Figures};
 use crate::lease::Leases;
 use crate::limit;
-use crate::limited::{HAS_LEASES, HOLD_BYTES, read_u64, rule_number_of};
 use crate::policies::Kept;
 use crate::time::{Deadline, Now};
 
