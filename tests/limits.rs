@@ -296,6 +296,12 @@ fn a_limits_file_is_checked_offline() {
     let output = command.args(["-p", "-1", "--limits"]).arg(&path).output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("limits.toml:5: unknown field"));
+    let mut command = Command::new(Program::under_test().path());
+    let output = command.args(["-p", "-1", "--limits"]).arg(folder.path()).output();
+    let stderr = output.expect("it runs").stderr;
+    let expected =
+        format!("tollgate: cannot read {}: Is a directory (os error 21)", folder.path().display());
+    assert_eq!(String::from_utf8_lossy(&stderr).lines().last(), Some(expected.as_str()));
 }
 
 #[test]
