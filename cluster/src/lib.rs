@@ -1,0 +1,1 @@
+//! Who owns a key, and how its copies stay equal.

@@ -1,0 +1,2 @@
+//! The model runner.
+fn main() {}
