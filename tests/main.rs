@@ -7,6 +7,7 @@
 mod buffers;
 mod clients;
 mod garbage;
+mod ketama;
 mod lifecycle;
 mod live;
 mod memory;

@@ -3,7 +3,10 @@
 //! Pure: no clock, no socket, no task, no randomness. Time and events come in, actions go out.
 //!
 //! * [`id`]: nodes, incarnations, partitions, copies, terms.
+//! * [`placement`]: key → partition → the nodes that should hold it.
 
 pub mod id;
+pub mod placement;
 
 pub use id::{CopyId, Incarnation, NodeId, Partition, Term};
+pub use placement::{Holders, Member, Placement, Scheme};
