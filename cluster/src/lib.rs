@@ -6,7 +6,9 @@
 //! * [`placement`]: key → partition → the nodes that should hold it.
 
 pub mod id;
+pub mod map;
 pub mod placement;
 
 pub use id::{CopyId, Incarnation, NodeId, Partition, Term};
+pub use map::{Command, Map};
 pub use placement::{Holders, Member, Placement, Scheme};
