@@ -4,10 +4,12 @@
 //!
 //! * [`id`]: nodes, incarnations, partitions, copies, terms.
 //! * [`placement`]: key → partition → the nodes that should hold it.
+//! * [`replica`]: one copy of a partition, and the sessions that send to it.
 
 pub mod id;
 pub mod map;
 pub mod placement;
+pub mod replica;
 
 pub use id::{CopyId, Incarnation, NodeId, Partition, Term};
 pub use map::{Command, Map};

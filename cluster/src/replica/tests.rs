@@ -1,0 +1,1 @@
+//! A copy among others, step by step.
