@@ -86,6 +86,29 @@ fn what_was_decided_on_another_version_is_refused() {
 }
 
 #[test]
+fn changes_of_one_command_see_each_other() {
+    let (mut map, _, backup) = paired();
+    let change = |ver, step| Change { partition: Partition(0), ver, step };
+    let wanted = Step::SetTransfer(Some(backup));
+    let changes = vec![
+        change(3, wanted),
+        change(3, Step::SetTransfer(None)),
+        change(4, Step::Transfer(backup)),
+        change(5, Step::SetLearner(N[2], LIFE)),
+        Change { partition: Partition(1), ver: 0, step: wanted },
+    ];
+    let (answer, delta) = map.apply(&Command::Partitions(changes)).expect("as a whole");
+    let refused = [Refused::OtherVersion(3), Refused::UnknownPartition].map(Err);
+    let expected = vec![Ok(()), refused[0], Ok(()), Ok(()), refused[1]];
+    assert_eq!(answer, Answer::Changes(expected));
+    let entry = &map.partitions()[0];
+    assert_eq!((entry.ver, entry.term, entry.primary), (6, Term(2), Some(backup)));
+    assert_eq!(delta.map(|delta| delta.items.len()), Some(3));
+    let too_many = vec![change(6, wanted); command::CHANGES_MAX + 1];
+    assert_eq!(map.apply(&Command::Partitions(too_many)), Err(Refused::OutOfBounds));
+}
+
+#[test]
 fn only_the_present_learner_becomes_in_sync() {
     let (mut map, primary, _) = paired();
     step(&mut map, Step::SetLearner(N[2], LIFE)).expect("a third");
@@ -117,6 +140,13 @@ fn only_a_living_in_sync_copy_becomes_primary() {
     let other = CopyId { assignment: 9, ..backup };
     assert_eq!(step(&mut map, Step::Promote(other)), Err(Refused::NotInSync));
     assert_eq!(step(&mut map, Step::SetTransfer(Some(other))), Err(Refused::NotInSync));
+    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("a third");
+    let third = map.partitions()[0].learner.expect("it was just set");
+    step(&mut map, Step::AddInSync(third)).expect("it is the learner");
+    step(&mut map, Step::SetTransfer(Some(third))).expect("it is in sync");
+    assert_eq!(step(&mut map, Step::Transfer(backup)), Err(Refused::NotWanted));
+    step(&mut map, Step::RemoveInSync(third)).expect("it is a backup");
+    assert_eq!(map.partitions()[0].transfer_to, None);
     step(&mut map, Step::SetTransfer(Some(backup))).expect("it is in sync");
     step(&mut map, Step::Transfer(backup)).expect("it is wanted");
     let entry = &map.partitions()[0];
