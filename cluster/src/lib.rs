@@ -4,10 +4,13 @@
 //!
 //! * [`id`]: nodes, incarnations, partitions, copies, terms.
 //! * [`placement`]: key → partition → the nodes that should hold it.
+//! * [`map`]: who holds what, and the commands that change it; what Raft replicates.
+//! * [`message`]: what nodes say to each other on a lane.
 //! * [`replica`]: one copy of a partition, and the sessions that send to it.
 
 pub mod id;
 pub mod map;
+pub mod message;
 pub mod placement;
 pub mod replica;
 

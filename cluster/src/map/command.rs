@@ -115,7 +115,7 @@ pub enum Step {
 }
 
 /// What became of a command that was not refused as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Done, or it already was so.
     Done,
