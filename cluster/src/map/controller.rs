@@ -199,10 +199,7 @@ impl Plan<'_> {
             copy != primary && !target.contains(&copy.node) && entry.transfer_to != Some(copy)
         });
         match (missing, surplus) {
-            (None, surplus) => surplus
-                // As long as the primary itself is one too many, this may be the better half.
-                .filter(|_| target.contains(&primary.node))
-                .map(Step::RemoveInSync),
+            (None, surplus) => surplus.map(Step::RemoveInSync),
             (Some(_), Some(surplus)) if entry.in_sync.len() == COPIES_MAX => {
                 Some(Step::RemoveInSync(surplus))
             }
