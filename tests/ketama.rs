@@ -74,7 +74,7 @@ fn program() -> &'static Path {
             .arg("-lmemcached")
             .status()
             .expect("gcc starts: run tests/setup.sh");
-        assert!(status.success(), "{source:?} compiles: run tests/setup.sh");
+        assert!(status.success(), "{} compiles: run tests/setup.sh", source.display());
         program
     })
 }
@@ -164,7 +164,7 @@ fn the_golden_file_is_what_libmemcached_says() {
             .into_iter()
             .map(|owner| char::from_digit(owner.into(), 36).expect("at most 36 servers"))
             .collect();
-        text += &format!("servers {}\nowners {owners}\n", words.join(" "));
+        text.extend(["servers ", &words.join(" "), "\nowners ", &owners, "\n"]);
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN);
     if env::var_os("WRITE").is_some() {

@@ -371,6 +371,24 @@ fn a_join_a_drain_and_a_death() {
 }
 
 #[test]
+fn what_is_of_no_use_any_more_is_given_up() {
+    let mut map = created(Scheme::Ketama, 0);
+    (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &Facts::default());
+    let entry = map.partitions()[0].clone();
+    let backup = entry.in_sync.iter().find(|&&copy| entry.primary != Some(copy)).expect("R is 2");
+    let target = map.targets()[0];
+    let third = N[..3].iter().find(|node| !target.contains(node)).expect("R is 2");
+    step(&mut map, Step::SetTransfer(Some(*backup))).expect("it is in sync");
+    step(&mut map, Step::SetLearner(*third, LIFE)).expect("there is room");
+    for expected in [(None, Some(*backup)), (None, None)] {
+        round(&mut map, &Facts::default());
+        let entry = &map.partitions()[0];
+        assert_eq!((entry.learner, entry.transfer_to), expected);
+    }
+}
+
+#[test]
 fn three_copies_make_room_by_handing_over() {
     let mut map = created(Scheme::Ketama, 10);
     done(&mut map, &Command::Set(Setting::Replicas(3)));
