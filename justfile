@@ -35,6 +35,11 @@ bench-memory:
     cargo build --release -p tollgate -p benches
     target/release/load --memory
 
+# Clusters of real replica cores under faults from SEEDS seeds, then without each rule in turn
+model SEEDS="2000":
+    cargo run --release -p model -- --seeds {{SEEDS}}
+    cargo run --release -p model -- --bugs
+
 # Licences and advisories of the dependencies
 deny:
     cargo deny check

@@ -132,13 +132,18 @@ impl Core {
         }
     }
 
+    /// A record, if it is still kept.
+    fn record_at(&self, lsn: u64) -> Option<&Record> {
+        let place = lsn.checked_sub(self.base.lsn)?.checked_sub(1)?;
+        self.tail.get(usize::try_from(place).ok()?)
+    }
+
     /// The place `lsn` in this history, if it is still known.
     fn position_of(&self, lsn: u64) -> Option<Position> {
         if lsn == self.base.lsn {
             return Some(self.base);
         }
-        let place = usize::try_from(lsn.checked_sub(self.base.lsn)?).ok()?;
-        self.tail.get(place.checked_sub(1)?).map(|record| record.position)
+        self.record_at(lsn).map(|record| record.position)
     }
 
     /// Whether the partition may have been given up.
@@ -374,9 +379,19 @@ impl Replica {
                 learner.beat(core, turn, from, lsn, pt_ns, round);
             }
             (Role::Learner(learner), Message::Restart { base }) => {
-                learner.restart(core, turn, base)
+                learner.restart(core, turn, base);
             }
             _ => {}
+        }
+    }
+
+    /// Whether somebody waits for something here. If not, a tick in every [`Options::beat_ns`] will do.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        match &self.role {
+            Role::Primary(primary) => primary.is_busy(&self.core),
+            Role::Learner(_) => true,
+            Role::None | Role::Backup(_) => false,
         }
     }
 

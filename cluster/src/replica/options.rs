@@ -70,6 +70,7 @@ impl Default for Options {
 
 /// Rules that the model leaves out, one at a time, to prove that it would find them missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "bugs"), expect(unreachable_pub, reason = "only the model may name one"))]
 pub enum Bug {
     /// A primary answers before its backups hold the record.
     AnswerEarly,

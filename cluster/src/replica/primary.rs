@@ -81,7 +81,7 @@ impl Primary {
         self.advance(core, turn);
         if self.heir.is_none() {
             for (op, _) in std::mem::take(&mut self.held) {
-                self.perform(core, turn, op);
+                self.perform(core, turn, &op);
             }
         }
     }
@@ -93,6 +93,15 @@ impl Primary {
             reads: self.reads.len(),
             ..Load::default()
         }
+    }
+
+    /// Whether somebody waits, or some copy owes an answer.
+    pub(super) fn is_busy(&self, core: &Core) -> bool {
+        !self.held.is_empty()
+            || !self.waiting.is_empty()
+            || !self.reads.is_empty()
+            || self.heir.is_some()
+            || self.peers.iter().any(|peer| peer.owes(core, self.round))
     }
 
     /// Whoever waits is to ask the new primary.
@@ -116,7 +125,7 @@ impl Primary {
         if core.is_stopped(turn.now) {
             refuse(turn, &op, Refusal::Stopped);
         } else if self.heir.is_none() || core.options.has(Bug::ServeInTransfer) {
-            self.perform(core, turn, op);
+            self.perform(core, turn, &op);
         } else if self.held.len() >= core.options.held_max {
             refuse(turn, &op, Refusal::Busy);
         } else {
@@ -125,7 +134,7 @@ impl Primary {
         }
     }
 
-    fn perform<M: Machine>(&mut self, core: &mut Core, turn: &mut Turn<'_, M>, op: Op) {
+    fn perform<M: Machine>(&mut self, core: &mut Core, turn: &mut Turn<'_, M>, op: &Op) {
         let options = core.options;
         if op.kind == Kind::Write && !options.has(Bug::NoDedupe) {
             let (session, results_max) = (op.session, options.results_max);
@@ -140,19 +149,19 @@ impl Primary {
                     }
                     return;
                 }
-                Known::Stale => return refuse(turn, &op, Refusal::Stale),
-                Known::TooMany => return refuse(turn, &op, Refusal::Busy),
+                Known::Stale => return refuse(turn, op, Refusal::Stale),
+                Known::TooMany => return refuse(turn, op, Refusal::Busy),
             }
         }
         if op.deadline_ns < turn.now.mono_ns {
-            return refuse(turn, &op, Refusal::Expired);
+            return refuse(turn, op, Refusal::Expired);
         }
         let is_full = core.tail.len().max(self.waiting.len()) >= options.unacked_max
             || self.reads.len() >= options.reads_max;
         if is_full {
-            return refuse(turn, &op, Refusal::Busy);
+            return refuse(turn, op, Refusal::Busy);
         }
-        self.apply(core, turn, &op);
+        self.apply(core, turn, op);
     }
 
     fn apply<M: Machine>(&mut self, core: &mut Core, turn: &mut Turn<'_, M>, op: &Op) {
@@ -297,9 +306,10 @@ impl Primary {
     /// Whether it is certain without a round that nobody else is primary.
     fn is_alone_primary<M>(&self, core: &Core, turn: &Turn<'_, M>) -> bool {
         let silence = turn.now.mono_ns.saturating_sub(core.contact_ns);
-        // Nobody can be promoted where nobody else is in-sync.
+        // Nobody can be promoted where nobody else is in-sync. The lease says that nobody is promoted
+        // over this copy, but not that it has not handed over.
         self.mandatory().next().is_none()
-            || silence < core.options.read_lease_ns
+            || (silence < core.options.read_lease_ns && self.heir.is_none())
             || core.options.has(Bug::ReadsUnconfirmed)
     }
 

@@ -4,7 +4,7 @@
 //! the newest counts: a reply to one of an older term may tell what a primary saw that was none any
 //! more.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -96,6 +96,8 @@ pub struct Session {
     id: SessionId,
     options: SessionOptions,
     lines: BTreeMap<Partition, Line>,
+    /// Those with something to wait for.
+    active: BTreeSet<Partition>,
 }
 
 impl Line {
@@ -137,6 +139,46 @@ impl Line {
         }
     }
 
+    fn tick(
+        &mut self,
+        id: SessionId,
+        options: SessionOptions,
+        now: Now,
+        partition: Partition,
+        sends: &mut Vec<Send>,
+        endings: &mut Vec<(u64, Ending)>,
+    ) {
+        for seq in self.first..self.first + self.pending.len() as u64 {
+            let Some(place) = seq.checked_sub(self.first) else { continue };
+            let place = place as usize;
+            let Some(Some(pending)) = self.pending.get(place) else { continue };
+            if pending.deadline_ns < now.mono_ns {
+                let is_certain = pending.refused >= pending.attempts;
+                let ending =
+                    if is_certain { Ending::NotApplied(Refusal::Expired) } else { Ending::Unknown };
+                if let Some(pending) = self.end(place, now) {
+                    endings.push((pending.token, ending));
+                }
+            } else if now.mono_ns.saturating_sub(pending.sent_ns) >= options.resend_ns {
+                sends.extend(self.attempt(id, now, partition, seq));
+            }
+        }
+        let is_quiet = now.mono_ns.saturating_sub(self.ended_ns) >= options.quiet_ns;
+        if self.pending.is_empty()
+            && is_quiet
+            && self.told < self.first
+            && let Some(route) = self.route
+        {
+            self.told = self.first;
+            sends.push(Send::Settle {
+                partition,
+                to: route.primary,
+                term: route.term,
+                first_unacked: self.first,
+            });
+        }
+    }
+
     /// Takes note of a route; whether it is newer.
     fn learn(&mut self, route: Option<Route>) -> bool {
         let is_newer = match (self.route, route) {
@@ -155,7 +197,7 @@ impl Session {
     /// A session without operations. No two may have the same `id`.
     #[must_use]
     pub fn new(id: SessionId, options: SessionOptions) -> Self {
-        Self { id, options, lines: BTreeMap::new() }
+        Self { id, options, lines: BTreeMap::new(), active: BTreeSet::new() }
     }
 
     /// Who sends.
@@ -167,7 +209,8 @@ impl Session {
     /// How many operations are not answered.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.lines.values().map(|line| line.pending.iter().flatten().count()).sum()
+        let active = self.active.iter().filter_map(|partition| self.lines.get(partition));
+        active.map(|line| line.pending.iter().flatten().count()).sum()
     }
 
     /// Sends an operation; `token` comes back with its ending. False: too many are unanswered, it was
@@ -189,6 +232,7 @@ impl Session {
         if line.pending.len() >= self.options.pending_max {
             return false;
         }
+        self.active.insert(partition);
         let seq = line.first + line.pending.len() as u64;
         line.pending.push_back(Some(Pending {
             token,
@@ -273,40 +317,11 @@ impl Session {
 
     /// Time passes: deadlines and resends. Every few tens of milliseconds.
     pub fn tick(&mut self, now: Now, sends: &mut Vec<Send>, endings: &mut Vec<(u64, Ending)>) {
-        for (partition, line) in &mut self.lines {
-            let count = line.pending.len() as u64;
-            for seq in line.first..line.first + count {
-                let Some(place) = seq.checked_sub(line.first) else { continue };
-                let place = place as usize;
-                let Some(Some(pending)) = line.pending.get(place) else { continue };
-                if pending.deadline_ns < now.mono_ns {
-                    let is_certain = pending.refused >= pending.attempts;
-                    let ending = if is_certain {
-                        Ending::NotApplied(Refusal::Expired)
-                    } else {
-                        Ending::Unknown
-                    };
-                    if let Some(pending) = line.end(place, now) {
-                        endings.push((pending.token, ending));
-                    }
-                } else if now.mono_ns.saturating_sub(pending.sent_ns) >= self.options.resend_ns {
-                    sends.extend(line.attempt(self.id, now, *partition, seq));
-                }
-            }
-            let is_quiet = now.mono_ns.saturating_sub(line.ended_ns) >= self.options.quiet_ns;
-            if line.pending.is_empty()
-                && is_quiet
-                && line.told < line.first
-                && let Some(route) = line.route
-            {
-                line.told = line.first;
-                sends.push(Send::Settle {
-                    partition: *partition,
-                    to: route.primary,
-                    term: route.term,
-                    first_unacked: line.first,
-                });
-            }
-        }
+        let (id, options, lines) = (self.id, self.options, &mut self.lines);
+        self.active.retain(|partition| {
+            let Some(line) = lines.get_mut(partition) else { return false };
+            line.tick(id, options, now, *partition, sends, endings);
+            !line.pending.is_empty() || line.told < line.first
+        });
     }
 }

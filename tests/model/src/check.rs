@@ -77,10 +77,7 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
             found.push(format!("{partition}: {} and {} differ", left.0, right.0));
         }
         if left.3 != right.3 {
-            found.push(format!(
-                "{partition}: results of {} and {} differ: {:?} {:?}",
-                left.0, right.0, left.3, right.3
-            ));
+            found.push(format!("{partition}: results of {} and {} differ", left.0, right.0));
         }
     }
 }
@@ -261,15 +258,15 @@ impl<'a> Keyed<'a> {
         let Some((_, call)) = self.calls.first() else { return };
         for (term, steps) in lost {
             self.figures.early_lost += steps.len() as u64;
-            let first = steps.iter().map(|step| step.pt_ns).min().unwrap_or(0);
-            let last = steps.iter().map(|step| step.pt_ns).max().unwrap_or(0);
+            let begin = steps.iter().map(|step| step.pt_ns).min().unwrap_or(0);
+            let end = steps.iter().map(|step| step.pt_ns).max().unwrap_or(0);
             let lag_ns = self.world.profile.options.owner_lag_ns;
-            if last - first > lag_ns {
-                let span = (last - first) / 1_000_000;
+            if end - begin > lag_ns {
+                let span = (end - begin) / 1_000_000;
                 self.found.push(format!("{}: {span} ms of early answers are lost", self.name));
             }
-            let end = self.world.control.ends.get(&(call.partition, *term));
-            if matches!(end, Some((End::Transfer, _))) {
+            let ended = self.world.control.ends.get(&(call.partition, *term));
+            if matches!(ended, Some((End::Transfer, _))) {
                 self.found.push(format!("{}: a handover lost early answers", self.name));
             }
         }

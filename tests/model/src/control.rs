@@ -114,7 +114,7 @@ impl Control {
     /// Wants a partition elsewhere.
     pub(crate) fn move_elsewhere(&mut self, rng: &mut Rng) {
         let place = rng.below(self.salts.len() as u64) as usize;
-        self.salts[place] = rng.next();
+        self.salts[place] = rng.draw();
     }
 
     /// A node says that it is there: its id.

@@ -229,6 +229,19 @@ impl Payload {
         self.heads.get(&key).copied().unwrap_or(0)
     }
 
+    /// The name of a key of which nothing is checked but that copies agree.
+    pub(crate) fn plain_name() -> [u8; 4] {
+        name(SORTS.iter().position(|sort| *sort == Sort::Plain).unwrap_or(0) as u8)
+    }
+
+    /// The last steps of all keys in one number.
+    pub(crate) fn digest(&self) -> u64 {
+        self.heads.iter().fold(0, |digest, (key, head)| {
+            let mixed = digest ^ (u64::from(*key) << 32) ^ u64::from(*head);
+            (mixed ^ (mixed >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        })
+    }
+
     /// What the deed does, without the journal: value, lease, and whether something changed.
     pub(crate) fn perform(&mut self, pt_ns: u64, deed: Deed) -> (u64, u64, bool) {
         let (now, sort, key) = (now(pt_ns), Sort::of(deed.key), name(deed.key));

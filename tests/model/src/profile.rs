@@ -71,7 +71,7 @@ impl Profile {
         let replicas = rng.pick(&[2, 2, 2, 2, 3, 3, 1]).unwrap_or(2);
         let partition_bits = rng.pick(&[0, 0, 1, 1, 2, 4]).unwrap_or(0);
         let has_lease = rng.chance(1, 2);
-        let may_lose = rng.chance(1, 6);
+        let may_lose = rng.chance(1, 5);
         let patience_ns = if has_lease { 1500 * MS } else { 700 * MS };
         let mut often = |low: u64, high: u64| rng.between(low * MS, high * MS);
         let (crash_ns, cut_ns) = (often(1500, 6000), often(800, 4000));
@@ -79,12 +79,12 @@ impl Profile {
         let stall_ns = often(700, 5000);
         let calm = rng.below(10);
         let options = Options {
-            unacked_max: 64,
+            unacked_max: rng.pick(&[12_usize, 64, 64]).unwrap_or(64),
             held_max: 32,
             hold_ns: 250 * MS,
             reads_max: 64,
             results_max: 64,
-            chunk_bytes: rng.pick(&[40, 120, 32 << 10]).unwrap_or(120) as usize,
+            chunk_bytes: rng.pick(&[40_usize, 120, 32 << 10]).unwrap_or(120),
             resend_records: 16,
             read_lease_ns: if has_lease { 1400 * MS } else { 0 },
             lost_after_ns: may_lose.then_some(4000 * MS),

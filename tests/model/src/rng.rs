@@ -13,7 +13,7 @@ impl Rng {
 
     /// The next number. Source: Steele, Lea and Flood, "Fast splittable pseudorandom number
     /// generators", 2014.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,7 +23,12 @@ impl Rng {
 
     /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.draw() % bound
+    }
+
+    /// A number from minus `most` to `most`.
+    pub fn either_way(&mut self, most: u64) -> i64 {
+        self.below(2 * most + 1).cast_signed() - most.cast_signed()
     }
 
     /// A number from `low` to `high`, both included.

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
-use cluster::replica::{AckMode, Action, Ending, Kind, Outcome, Part, Send};
+use cluster::replica::{AckMode, Action, Ending, Kind, Outcome, Part, Position, Send};
 use cluster::{CopyId, Incarnation, NodeId, Partition};
 
 use self::faults::Trouble;
@@ -83,6 +83,9 @@ pub struct Figures {
     pub double: u64,
     /// Simulated time.
     pub simulated_ns: u64,
+    /// Longest that it took from the end of all faults until every partition had all its copies where
+    /// they belong.
+    pub rest_ns: u64,
 }
 
 impl Figures {
@@ -105,6 +108,7 @@ impl Figures {
         self.lost += other.lost;
         self.double += other.double;
         self.simulated_ns += other.simulated_ns;
+        self.rest_ns = self.rest_ns.max(other.rest_ns);
     }
 }
 
@@ -171,6 +175,8 @@ pub(crate) struct World {
     now_ns: u64,
     is_healed: bool,
     births: u128,
+    /// What copies at a place of a partition's history hold: the last step of each key.
+    held: BTreeMap<(Partition, Position), u64>,
     /// Who served a term.
     primaries: BTreeMap<(Partition, u32), CopyId>,
     /// Partitions of which at some moment no in-sync copy was up: what they held may be gone. A
@@ -190,10 +196,11 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
     figures.calls = calls.len() as u64;
     figures.handoffs = control.handoffs;
     figures.copies = control.copies;
-    let ended = |wanted| control.ends.values().filter(|(end, _)| *end == wanted).count() as u64;
-    figures.failovers = ended(End::Promote);
-    figures.resets =
-        control.ends.iter().filter(|(at, (end, _))| *end == End::Reset && at.1 > 0).count() as u64;
+    for ((_, term), (end, _)) in &control.ends {
+        figures.failovers += u64::from(*end == End::Promote);
+        // Before the first term nothing could be lost.
+        figures.resets += u64::from(*end == End::Reset && *term > 0);
+    }
     figures.simulated_ns = now_ns;
     report
 }
@@ -215,6 +222,7 @@ impl World {
             now_ns: 1000 * MS,
             is_healed: false,
             births: 0,
+            held: BTreeMap::new(),
             primaries: BTreeMap::new(),
             lost: BTreeSet::new(),
             traces,
@@ -246,6 +254,12 @@ impl World {
                     self.control.tick(at_ns);
                     self.publish();
                     self.retire();
+                    if self.is_healed
+                        && self.report.figures.rest_ns == 0
+                        && self.control.is_settled()
+                    {
+                        self.report.figures.rest_ns = at_ns - heal_ns;
+                    }
                     if self.is_healed && at_ns >= heal_ns + CALM_NS + DEADLINE_NS && self.is_quiet()
                     {
                         return;
@@ -281,13 +295,14 @@ impl World {
 
     pub(crate) fn violation(&mut self, what: String) {
         if self.traces {
-            println!("{:>12.6} VIOLATION {what}", self.seconds());
+            println!("{} VIOLATION {what}", self.time());
         }
         self.report.violations.push(what);
     }
 
-    fn seconds(&self) -> f64 {
-        self.now_ns as f64 / 1e9
+    /// The time for a trace: seconds, to the microsecond.
+    fn time(&self) -> String {
+        format!("{:>5}.{:06}", self.now_ns / 1_000_000_000, self.now_ns / 1000 % 1_000_000)
     }
 
     /// Makes the event part of the hash, and prints it if asked to.
@@ -298,7 +313,7 @@ impl World {
             self.report.hash ^= self.report.hash >> 29;
         }
         if self.traces {
-            println!("{:>12.6} {}", self.seconds(), text());
+            println!("{} {}", self.time(), text());
         }
     }
 
@@ -317,7 +332,7 @@ impl World {
             Sort::Counter | Sort::Early => Verb::Add,
             Sort::Bucket | Sort::Windows | Sort::EarlyBucket => Verb::Take(rng.between(1, 3)),
             Sort::Holds => {
-                let node = &mut self.nodes.get_mut(&at).expect("it is up");
+                let node = self.nodes.get_mut(&at).expect("it is up");
                 let lease = (!rng.chance(1, 2)).then(|| node.lease(partition, key)).flatten();
                 match lease {
                     Some((lease, units)) => Verb::Settle(lease, rng.below(units + 1)),
@@ -441,7 +456,7 @@ impl World {
         let queued = self.queued;
         self.note([2, u64::from(to.0), parcel.kind(), queued], || format!("-> {to} {parcel:?}"));
         if to == CONTROL {
-            self.deliver_to_control(parcel);
+            self.deliver_to_control(&parcel);
             return;
         }
         let now_ns = self.now_ns;
@@ -476,8 +491,8 @@ impl World {
         }
     }
 
-    fn deliver_to_control(&mut self, parcel: Parcel) {
-        match parcel {
+    fn deliver_to_control(&mut self, parcel: &Parcel) {
+        match *parcel {
             Parcel::Heartbeat { node, incarnation, sent_ns } => {
                 let Some(birth) = self.nodes.get(&node).map(|node| node.birth) else { return };
                 let counts = self.control.heartbeat(self.now_ns, node, birth, incarnation);
@@ -544,7 +559,12 @@ impl World {
         node.session.tick(now, &mut sends, &mut endings);
         for place in 0..count {
             let partition = Partition(place as u16);
-            let actions = self.nodes.get_mut(&at).expect("it is up").tick(now_ns, partition);
+            let evicts = !self.is_healed && self.rng.chance(1, 500);
+            let node = self.nodes.get_mut(&at).expect("it is up");
+            let mut actions = node.tick(now_ns, partition);
+            if evicts {
+                actions.extend(node.evict(now_ns, partition));
+            }
             self.carry_out(at, partition, actions);
             self.watch(at, partition);
         }
@@ -611,6 +631,9 @@ impl World {
         ];
         let over = bounds.iter().find(|(_, count, bound)| count > bound).copied();
         let is_primary = replica.part() == Part::Primary;
+        let is_whole = is_primary || replica.part() == Part::Backup;
+        let held =
+            is_whole.then(|| (replica.position(), node.payloads[partition.index()].digest()));
         let term = replica.term();
         let route = replica.entry().route();
         let is_older = node.terms.get(partition.index()).is_some_and(|seen| *seen > term);
@@ -626,6 +649,12 @@ impl World {
             self.nodes.get_mut(&at).and_then(|node| node.terms.get_mut(partition.index()))
         {
             *seen = term;
+        }
+        if let Some((position, digest)) = held {
+            let known = *self.held.entry((partition, position)).or_insert(digest);
+            if known != digest {
+                self.violation(format!("{at} {partition}: another state at {position:?}"));
+            }
         }
         if let (true, Some(route)) = (is_primary, route)
             && route.term == term

@@ -62,6 +62,15 @@ impl Peer {
         }
     }
 
+    /// Whether something is expected of it.
+    pub(super) fn owes(&self, core: &Core, round: u64) -> bool {
+        if self.joined {
+            self.acked < core.last.lsn || self.round < round
+        } else {
+            self.in_sync || self.base > 0
+        }
+    }
+
     /// Sends what it was not sent yet, so much of it as may be under way.
     fn feed<M>(&mut self, core: &Core, turn: &mut Turn<'_, M>) {
         if !self.joined {
@@ -69,9 +78,7 @@ impl Peer {
         }
         let limit = self.acked.saturating_add(core.options.unacked_max as u64);
         while self.sent < core.last.lsn.min(limit) {
-            let place = (self.sent - core.base.lsn.min(self.sent)) as usize;
-            let Some(record) = core.tail.get(place) else { return };
-            debug_assert_eq!(record.position.lsn, self.sent + 1, "the tail has no holes");
+            let Some(record) = core.record_at(self.sent + 1) else { return };
             core.send(turn, self.copy, Message::Record(record.clone()));
             self.sent += 1;
         }
@@ -82,13 +89,11 @@ impl Peer {
         self.sent = lsn.max(core.base.lsn);
         self.resent_ns = turn.now.mono_ns;
         let end = self.sent + core.options.resend_records as u64;
-        let mut part = self.clone();
-        while part.sent < core.last.lsn.min(end) {
-            let Some(record) = core.tail.get((part.sent - core.base.lsn) as usize) else { break };
+        while self.sent < core.last.lsn.min(end) {
+            let Some(record) = core.record_at(self.sent + 1) else { return };
             core.send(turn, self.copy, Message::Record(record.clone()));
-            part.sent += 1;
+            self.sent += 1;
         }
-        self.sent = part.sent;
     }
 }
 
@@ -206,21 +211,22 @@ impl Primary {
         let pt_ns = core.clock.read(turn.now);
         let Some(peer) = self.peers.iter_mut().find(|peer| peer.copy == from) else { return };
         match nak {
-            // The fence has seen to it: a newer term came with it.
-            Nak::Stale => {}
             Nak::Diverged(position) if !peer.joined && peer.in_sync => {
                 // A copy that only lacks the newest records joins where it is, and gets them.
-                if core.position_of(position.lsn) == Some(position) {
+                let same_length = core.options.has(Bug::AdoptByLength);
+                let known = core.position_of(position.lsn);
+                if known == Some(position) || (same_length && known.is_some()) {
                     core.send(turn, from, Message::Adopt { position, pt_ns });
                 } else {
                     peer.diverged = true;
                 }
                 self.ask(core, turn);
             }
-            Nak::Diverged(_) => {}
             Nak::Gap(_) if !peer.joined && peer.in_sync => {
                 core.send(turn, from, Message::Adopt { position: core.last, pt_ns });
             }
+            // The fence has seen to the stale: a newer term came with it.
+            Nak::Stale | Nak::Diverged(_) => {}
             Nak::Gap(_) if !peer.joined => {}
             Nak::Gap(position) if position.lsn < core.base.lsn => {
                 if !peer.mandatory {
@@ -303,8 +309,7 @@ impl Primary {
         let round = self.round;
         for peer in &mut self.peers {
             let is_joining = !peer.joined && peer.in_sync;
-            let owes =
-                is_joining || (peer.joined && (peer.acked < core.last.lsn || peer.round < round));
+            let owes = peer.owes(core, round);
             if !owes {
                 peer.heard_ns = now_ns;
             }
@@ -352,7 +357,7 @@ impl Primary {
     fn wish(&self, core: &Core, now_ns: u64) -> Option<Step> {
         let options = &core.options;
         let is_gone = |peer: &&Peer| {
-            let owes = !peer.joined || peer.acked < core.last.lsn || peer.round < self.round;
+            let owes = peer.owes(core, self.round);
             let silence = now_ns.saturating_sub(peer.heard_ns);
             peer.diverged || (owes && silence >= options.silent_ns)
         };

@@ -105,10 +105,8 @@ impl World {
         self.births += 1;
         let (birth, incarnation) = (self.births, Incarnation(1));
         let id = self.control.register(self.now_ns, birth, incarnation);
-        let rate = i64::try_from(self.profile.rate_ppm).unwrap_or(0);
-        let skew = i64::try_from(self.profile.skew_ns).unwrap_or(0);
-        let rate_ppm = self.rng.below(2 * rate as u64 + 1) as i64 - rate;
-        let skew_ns = self.rng.below(2 * skew as u64 + 1) as i64 - skew;
+        let rate_ppm = self.rng.either_way(self.profile.rate_ppm);
+        let skew_ns = self.rng.either_way(self.profile.skew_ns);
         self.begin(id, birth, incarnation, (rate_ppm, skew_ns));
     }
 
@@ -176,7 +174,13 @@ impl World {
             self.rng.between(50 * MS, 3000 * MS)
         };
         let mut links = Vec::new();
-        if self.rng.chance(1, 4) {
+        if self.rng.chance(1, 8) {
+            // All copies of a partition are where the controller is not.
+            let place = self.rng.below(self.control.entries().len() as u64);
+            for copy in &self.control.entries()[place as usize].in_sync {
+                links.extend([(copy.node, CONTROL), (CONTROL, copy.node)]);
+            }
+        } else if self.rng.chance(1, 4) {
             // A node alone, or two together on the other side.
             let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
             let Some(first) = self.rng.pick(&ids) else { return };
@@ -231,9 +235,8 @@ impl World {
     fn jump(&mut self) {
         let up = self.up();
         let Some(id) = self.rng.pick(&up) else { return };
-        let skew = self.profile.skew_ns;
-        let skew_ns = self.rng.below(2 * skew + 1) as i64 - skew as i64;
-        self.note([10, u64::from(id.0), skew_ns as u64, 0], || {
+        let skew_ns = self.rng.either_way(self.profile.skew_ns);
+        self.note([10, u64::from(id.0), skew_ns.cast_unsigned(), 0], || {
             format!("the wall clock of {id} jumps to {} ms ahead", skew_ns / 1_000_000)
         });
         self.nodes.get_mut(&id).expect("it is up").skew_ns = skew_ns;

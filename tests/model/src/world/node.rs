@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use cluster::map::Entry;
 use cluster::replica::{
-    Action, Now, Op, Options, Replica, Send, Session, SessionId, SessionOptions, Turn,
+    Action, Machine as _, Now, Op, Options, Replica, Send, Session, SessionId, SessionOptions, Turn,
 };
 use cluster::{Incarnation, NodeId, Partition, Term};
 
@@ -73,7 +74,8 @@ impl Node {
     pub(crate) fn now(&self, true_ns: u64) -> Now {
         let run = i128::from(true_ns) * (1_000_000 + i128::from(self.rate_ppm)) / 1_000_000;
         let wall = ORIGIN_NS + run + i128::from(self.skew_ns);
-        Now { mono_ns: run as u64, wall_ns: wall as u64 }
+        let ns = |time: i128| u64::try_from(time).expect("a run is short");
+        Now { mono_ns: ns(run), wall_ns: ns(wall) }
     }
 
     /// A hold of this node's clients that is not settled.
@@ -129,7 +131,20 @@ impl Node {
     }
 
     pub(super) fn tick(&mut self, true_ns: u64, partition: Partition) -> Vec<Action> {
-        self.turn(true_ns, partition, |replica, turn| replica.tick(turn))
+        self.turn(true_ns, partition, Replica::tick)
+    }
+
+    /// Room is needed: the plain item goes.
+    pub(super) fn evict(&mut self, true_ns: u64, partition: Partition) -> Vec<Action> {
+        let name = Payload::plain_name();
+        let mut may = false;
+        let actions = self.turn(true_ns, partition, |replica, turn| {
+            may = replica.change(turn, Bytes::copy_from_slice(&name), None);
+        });
+        if may {
+            self.payloads[partition.index()].install(0, &name, None);
+        }
+        actions
     }
 
     /// News of the map.
