@@ -41,6 +41,8 @@ pub(super) struct Peer {
     heard_ns: u64,
     /// When it was last sent something again.
     resent_ns: u64,
+    /// To where it was last gone back, and when.
+    rewound: Option<(u64, u64)>,
 }
 
 impl Peer {
@@ -59,6 +61,7 @@ impl Peer {
             diverged: false,
             heard_ns: now_ns,
             resent_ns: now_ns,
+            rewound: None,
         }
     }
 
@@ -88,6 +91,7 @@ impl Peer {
     fn rewind<M>(&mut self, core: &Core, turn: &mut Turn<'_, M>, lsn: u64) {
         self.sent = lsn.max(core.base.lsn);
         self.resent_ns = turn.now.mono_ns;
+        self.rewound = Some((lsn, turn.now.mono_ns));
         let end = self.sent + core.options.resend_records as u64;
         while self.sent < core.last.lsn.min(end) {
             let Some(record) = core.record_at(self.sent + 1) else { return };
@@ -235,9 +239,10 @@ impl Primary {
                 }
             }
             Nak::Gap(position) => {
-                let is_repeated = peer.acked == position.lsn
-                    && now_ns.saturating_sub(peer.resent_ns) < core.options.resend_ns / 4
-                    && peer.sent > position.lsn;
+                // Everything after a gap is refused: one answer is enough for all of it.
+                let is_repeated = peer.rewound.is_some_and(|(lsn, at_ns)| {
+                    lsn == position.lsn && now_ns - at_ns < core.options.resend_ns / 4
+                });
                 if !is_repeated {
                     peer.rewind(core, turn, position.lsn);
                 }
