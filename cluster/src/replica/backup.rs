@@ -270,6 +270,9 @@ impl Learner {
         }
         core.clock.used(chunk.pt_ns);
         core.clock.observe(turn.now, chunk.pt_ns);
+        if !core.options.has(Bug::CopyWithoutResults) {
+            core.results.import(&chunk.results);
+        }
         self.copied_to = self.copied_to.max(chunk.position.lsn);
         self.cursor.clone_from(&chunk.cursor);
         if self.cursor.is_some() {
@@ -277,9 +280,6 @@ impl Learner {
             return;
         }
         self.is_whole = true;
-        if !core.options.has(Bug::CopyWithoutResults) {
-            core.results.import(&chunk.results);
-        }
         if let Some(primary) = core.entry.primary {
             self.ack(core, turn, primary);
         }

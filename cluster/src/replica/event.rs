@@ -189,7 +189,7 @@ pub struct Chunk {
     pub states: Vec<(Bytes, Bytes)>,
     /// Where the next piece begins; none after the last.
     pub cursor: Option<Bytes>,
-    /// With the last piece: the results that are kept.
+    /// After the last key: the results that are kept.
     pub results: Vec<SessionResults>,
 }
 

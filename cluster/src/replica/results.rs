@@ -181,15 +181,33 @@ impl Results {
         self.sessions.retain(|(node, _), _| is_known(*node));
     }
 
-    /// What a copy gets.
-    pub(crate) fn export(&self) -> Vec<SessionResults> {
-        let recorded = self.sessions.iter().filter(|(_, session)| session.floor > 0);
-        let export = |(&(node, core), session): (&(NodeId, u16), &Session)| {
-            let kept = session.kept.iter().map(|kept| (kept.seq, kept.lsn, kept.result.clone()));
-            let id = SessionId { node, incarnation: session.incarnation, core };
-            SessionResults { session: id, floor: session.floor, kept: kept.collect() }
-        };
-        recorded.map(export).collect()
+    /// Appends what a copy gets: sessions from this one on, until `bytes_max` is passed; answers where
+    /// to go on.
+    pub(crate) fn export(
+        &self,
+        from: (NodeId, u16),
+        bytes_max: usize,
+        out: &mut Vec<SessionResults>,
+    ) -> Option<(NodeId, u16)> {
+        let mut bytes = 0;
+        for (&(node, core), session) in self.sessions.range(from..) {
+            if bytes > bytes_max {
+                return Some((node, core));
+            }
+            // Else no record says anything of it.
+            if session.floor > 0 {
+                let kept: Vec<_> = session
+                    .kept
+                    .iter()
+                    .map(|kept| (kept.seq, kept.lsn, kept.result.clone()))
+                    .collect();
+                bytes += size_of::<SessionResults>();
+                bytes += kept.iter().map(|(_, _, result)| 16 + result.len()).sum::<usize>();
+                let id = SessionId { node, incarnation: session.incarnation, core };
+                out.push(SessionResults { session: id, floor: session.floor, kept });
+            }
+        }
+        None
     }
 
     /// Adds what [`Results::export`] gave; records absorbed already, or later, do no harm.

@@ -1,7 +1,9 @@
 //! The other copies as their primary sees them: who holds what, who must, who is sent what again.
 
+use bytes::Bytes;
+
 use super::Primary;
-use crate::id::CopyId;
+use crate::id::{CopyId, NodeId};
 use crate::map::command::{Change, Step};
 use crate::replica::event::{Action, Chunk, Message, Nak};
 use crate::replica::machine::Machine;
@@ -97,6 +99,40 @@ impl Peer {
             let Some(record) = core.record_at(self.sent + 1) else { return };
             core.send(turn, self.copy, Message::Record(record.clone()));
             self.sent += 1;
+        }
+    }
+}
+
+/// Where a piece of a copy begins: first come the keys, then the results.
+enum Cursor {
+    /// Where the machine says; none: at the start.
+    Keys(Option<Bytes>),
+    Results((NodeId, u16)),
+}
+
+/// The first session there can be.
+const FIRST: (NodeId, u16) = (NodeId(0), 0);
+
+impl Cursor {
+    fn encode(&self) -> Bytes {
+        match self {
+            Self::Keys(cursor) => [&[0], cursor.as_deref().unwrap_or_default()].concat().into(),
+            Self::Results((node, core)) => {
+                [&[1][..], &node.0.to_be_bytes(), &core.to_be_bytes()].concat().into()
+            }
+        }
+    }
+
+    /// None: not one of ours.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0, cursor @ ..] => Some(Self::Keys(Some(Bytes::copy_from_slice(cursor)))),
+            [1, rest @ ..] => {
+                let (node, core) = rest.split_first_chunk()?;
+                let core = u16::from_be_bytes(core.try_into().ok()?);
+                Some(Self::Results((NodeId(u32::from_be_bytes(*node)), core)))
+            }
+            _ => None,
         }
     }
 }
@@ -276,10 +312,23 @@ impl Primary {
         }
         peer.heard_ns = turn.now.mono_ns;
         let pt_ns = core.clock.read(turn.now);
-        let mut states = Vec::new();
         let bytes_max = core.options.chunk_bytes;
-        let cursor = turn.machine.export(pt_ns, cursor, bytes_max, &mut states);
-        let results = if cursor.is_none() { core.results.export() } else { Vec::new() };
+        let (mut states, mut results) = (Vec::new(), Vec::new());
+        let begin = cursor.map_or(Some(Cursor::Keys(None)), Cursor::decode);
+        let Some(mut begin) = begin else { return };
+        if let Cursor::Keys(from) = begin {
+            let next = turn.machine.export(pt_ns, from.as_deref(), bytes_max, &mut states);
+            begin = next.map_or(Cursor::Results(FIRST), |next| Cursor::Keys(Some(next)));
+        }
+        let next = match begin {
+            Cursor::Results(from) => {
+                let sent: usize = states.iter().map(|(key, state)| key.len() + state.len()).sum();
+                let left = bytes_max.saturating_sub(sent);
+                core.results.export(from, left, &mut results).map(Cursor::Results)
+            }
+            keys @ Cursor::Keys(_) => Some(keys),
+        };
+        let cursor = next.map(|next| next.encode());
         let chunk = Chunk { pull, position: core.last, pt_ns, states, cursor, results };
         core.send(turn, from, Message::Chunk(chunk));
     }
