@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
-use cluster::replica::{AckMode, Action, Ending, Kind, Outcome, Part, Position, Send};
+use cluster::replica::{
+    AckMode, Action, Ending, Kind, Message, Nak, Outcome, Part, Position, Send,
+};
 use cluster::{CopyId, Incarnation, NodeId, Partition};
 
 use self::faults::Trouble;
@@ -75,6 +77,16 @@ pub struct Figures {
     pub crashes: u64,
     /// Messages delivered.
     pub messages: u64,
+    /// Messages that filled or found a gap: something was lost or overtaken.
+    pub gaps: u64,
+    /// Copies whose history was not the new primary's.
+    pub diverged: u64,
+    /// Learners that had to begin anew.
+    pub restarts: u64,
+    /// Pieces of copies.
+    pub pieces: u64,
+    /// Attempts that a primary refused: it was handing over, or busy, or out of contact.
+    pub refused: u64,
     /// Settled holds that were taken from a primary before the one that settled them.
     pub holds_moved: u64,
     /// Operations found lost, and done twice.
@@ -104,6 +116,11 @@ impl Figures {
         self.resets += other.resets;
         self.crashes += other.crashes;
         self.messages += other.messages;
+        self.gaps += other.gaps;
+        self.diverged += other.diverged;
+        self.restarts += other.restarts;
+        self.pieces += other.pieces;
+        self.refused += other.refused;
         self.holds_moved += other.holds_moved;
         self.lost += other.lost;
         self.double += other.double;
@@ -452,7 +469,7 @@ impl World {
     }
 
     fn deliver(&mut self, to: NodeId, parcel: Parcel) {
-        self.report.figures.messages += 1;
+        self.count(&parcel);
         let queued = self.queued;
         self.note([2, u64::from(to.0), parcel.kind(), queued], || format!("-> {to} {parcel:?}"));
         if to == CONTROL {
@@ -488,6 +505,21 @@ impl World {
                     self.watch(to, partition);
                 }
             }
+        }
+    }
+
+    fn count(&mut self, parcel: &Parcel) {
+        let figures = &mut self.report.figures;
+        figures.messages += 1;
+        match parcel {
+            Parcel::Copy { message: Message::Nak(Nak::Gap(_)), .. } => figures.gaps += 1,
+            Parcel::Copy { message: Message::Nak(Nak::Diverged(_)), .. } => figures.diverged += 1,
+            Parcel::Copy { message: Message::Restart { .. }, .. } => figures.restarts += 1,
+            Parcel::Copy { message: Message::Chunk(_), .. } => figures.pieces += 1,
+            Parcel::Reply { reply, .. } if matches!(reply.outcome, Outcome::Refused(_)) => {
+                figures.refused += 1;
+            }
+            _ => {}
         }
     }
 

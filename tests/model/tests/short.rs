@@ -13,7 +13,7 @@ fn on_two_threads(check: impl Fn(u64) + Sync) {
 
 #[test]
 fn seeds_keep_every_invariant_and_give_the_same_trace_twice() {
-    const SEEDS: u64 = 30;
+    const SEEDS: u64 = 40;
     on_two_threads(|first| {
         for seed in (first..SEEDS).step_by(2) {
             let profile = Profile::draw(seed);
@@ -30,7 +30,7 @@ fn seeds_keep_every_invariant_and_give_the_same_trace_twice() {
 #[test]
 fn rules_that_are_left_out_are_missed() {
     // Those that many seeds find; `cargo run --release -p model -- --bugs` tries all.
-    const SEEDS: u64 = 60;
+    const SEEDS: u64 = 150;
     let quick = [
         "answer-early",
         "drop-silent-backup",
