@@ -250,6 +250,9 @@ impl Replica {
     /// given to a copy any more: a late attempt would be done again. Copies and records that are
     /// under way may bring a session back, so this is to be called now and then.
     pub fn retain_sessions(&mut self, is_known: impl Fn(NodeId) -> bool) {
+        if let Role::Primary(primary) = &mut self.role {
+            primary.retain_held(&is_known);
+        }
         self.core.results.retain(is_known);
     }
 

@@ -14,7 +14,7 @@ use super::machine::{At, Machine};
 use super::options::Bug;
 use super::results::Known;
 use super::{Core, Load, Turn};
-use crate::id::CopyId;
+use crate::id::{CopyId, NodeId};
 use crate::map::command::Change;
 
 use self::peers::Peer;
@@ -93,6 +93,11 @@ impl Primary {
             reads: self.reads.len(),
             ..Load::default()
         }
+    }
+
+    /// Drops operations of nodes that are no more: it is not known any longer whether they were done.
+    pub(super) fn retain_held(&mut self, is_known: impl Fn(NodeId) -> bool) {
+        self.held.retain(|(op, _)| is_known(op.session.node));
     }
 
     /// Whether somebody waits, or some copy owes an answer.

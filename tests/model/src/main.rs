@@ -164,6 +164,9 @@ fn one(seed: u64, fault: Option<Fault>, sum: &Mutex<Sum>) {
     if again.hash != report.hash {
         what = Some(format!("another trace the second time: {:016x}", again.hash));
     }
+    if let Some(what) = &what {
+        eprintln!("seed {seed}: {what}");
+    }
     let mut sum = sum.lock().expect("no run panics");
     sum.figures.add(&report.figures);
     sum.failed.extend(what.map(|what| (seed, what)));
