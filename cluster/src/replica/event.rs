@@ -228,7 +228,8 @@ pub enum Message {
         /// Counts the rounds of a term.
         round: u64,
     },
-    /// To a primary: everything up to here is held.
+    /// To a primary: everything up to here is held. Of several that wait to be sent to the same primary
+    /// only the last is needed.
     Ack {
         /// The last record held.
         lsn: u64,

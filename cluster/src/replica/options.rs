@@ -37,7 +37,8 @@ pub struct Options {
     /// After four fifths of it without contact to the controller a primary serves no more, since it
     /// may give up the partition after the whole. None: it never does.
     pub lost_after_ns: Option<u64>,
-    /// A rule that is left out.
+    /// A rule that is left out. Where the whole workspace is built this field is there: end a literal with
+    /// `..Options::default()`.
     #[cfg(feature = "bugs")]
     pub bug: Option<Bug>,
 }

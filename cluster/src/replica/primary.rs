@@ -50,8 +50,10 @@ pub(super) struct Primary {
     /// Operations, and until when they are held.
     held: VecDeque<(Op, u64)>,
     asked: Option<(Change, u64)>,
-    /// When something was last sent to all.
-    beat_ns: u64,
+    /// When the time was last sent to all, be it with a record.
+    told_ns: u64,
+    /// When a round was last sent to all.
+    round_ns: u64,
 }
 
 impl Primary {
@@ -65,7 +67,8 @@ impl Primary {
             heir: None,
             held: VecDeque::new(),
             asked: None,
-            beat_ns: turn.now.mono_ns,
+            told_ns: turn.now.mono_ns,
+            round_ns: turn.now.mono_ns,
         };
         if core.options.has(Bug::ClockOfNode) {
             core.clock = PartitionClock::new(turn.now);

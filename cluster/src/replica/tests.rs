@@ -393,6 +393,33 @@ fn a_read_long_after_contact_needs_a_round() {
 }
 
 #[test]
+fn a_read_does_not_wait_for_a_round_that_a_new_copy_missed() {
+    let options = Options { read_lease_ns: 0, ..Options::default() };
+    let mut cluster = Cluster::new(3, 2, options);
+    cluster.op(b"a");
+    cluster.op(b"?a");
+    cluster.deliver();
+    assert_eq!(cluster.done().len(), 2);
+    cluster.map(|entry| entry.learner = Some(copy(3, 3)));
+    cluster.deliver();
+    assert_eq!(cluster.asks, [Step::AddInSync(copy(3, 3))], "it is mandatory now");
+    cluster.op(b"?a");
+    cluster.deliver();
+    assert_eq!(cluster.done().len(), 3);
+}
+
+#[test]
+fn what_is_held_of_a_forgotten_node_is_not_done() {
+    let mut cluster = Cluster::new(2, 2, Options::default());
+    cluster.map(|entry| entry.transfer_to = Some(copy(2, 2)));
+    cluster.op(b"a");
+    cluster.at(1, |replica, _| replica.retain_sessions(|_| false));
+    cluster.map(|entry| entry.transfer_to = None);
+    cluster.deliver();
+    assert_eq!(cluster.copies[0].1, Counters::default());
+}
+
+#[test]
 fn a_read_sees_nothing_that_could_still_be_lost() {
     let mut cluster = Cluster::new(2, 2, Options::default());
     cluster.op(b"a");

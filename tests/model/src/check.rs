@@ -44,7 +44,14 @@ pub(crate) fn check(world: &mut World) {
         match call.ended {
             Ended::Done(_) => figures.done += 1,
             Ended::NotApplied => figures.not_applied += 1,
-            Ended::Unknown => figures.unknown += 1,
+            Ended::Unknown | Ended::Pending => figures.unknown += 1,
+        }
+    }
+    if world.profile.is_gentle {
+        let is_error = |call: &&Call| matches!(call.ended, Ended::NotApplied | Ended::Unknown);
+        let errors = world.calls.iter().filter(is_error).count();
+        if errors > 0 {
+            found.push(format!("{errors} clients noticed joins, drains and handoffs"));
         }
     }
     for what in found {
@@ -217,7 +224,7 @@ impl<'a> Keyed<'a> {
         for (place, step) in history.iter().enumerate() {
             let call = self.world.calls[self.step(*step).call as usize];
             begun[place + 1] = call.invoked_ns;
-            ended[place + 1] = if call.ended == Ended::Unknown { u64::MAX } else { call.ended_ns };
+            ended[place + 1] = call.ended_ns;
         }
         for place in 1..=count {
             begun[place] = begun[place].max(begun[place - 1]);
@@ -285,7 +292,7 @@ impl<'a> Keyed<'a> {
                 Ended::NotApplied => {
                     self.found.push(format!("{}: call {call} was applied after all", self.name));
                 }
-                Ended::Unknown => self.figures.unknown_applied += 1,
+                Ended::Unknown | Ended::Pending => self.figures.unknown_applied += 1,
                 Ended::Done(answer) => {
                     let is_early = Sort::of(self.key).is_early();
                     if answer.head != number && !is_early {

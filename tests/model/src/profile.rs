@@ -54,6 +54,8 @@ pub struct Profile {
     pub skew_ns: u64,
     /// The controller's patience with a silent node.
     pub patience_ns: u64,
+    /// Nothing fails: nodes join, leave and hand over, and no client may notice.
+    pub is_gentle: bool,
     /// All copies of a partition may die, and it begins anew.
     pub may_lose: bool,
     /// Settings of every copy.
@@ -78,6 +80,7 @@ impl Profile {
         let (move_ns, member_ns) = (often(400, 3000), often(3000, 12_000));
         let stall_ns = often(700, 5000);
         let calm = rng.below(10);
+        let is_gentle = rng.chance(1, 10);
         let options = Options {
             unacked_max: rng.pick(&[12_usize, 64, 64]).unwrap_or(64),
             held_max: 32,
@@ -91,7 +94,7 @@ impl Profile {
             silent_ns: rng.pick(&[400 * MS, 1500 * MS]).unwrap_or(1500 * MS),
             ..Options::default()
         };
-        Self {
+        let drawn = Self {
             nodes,
             partition_bits,
             replicas,
@@ -109,9 +112,33 @@ impl Profile {
             rate_ppm: rng.pick(&[0, 200, 20_000]).unwrap_or(0),
             skew_ns: rng.pick(&[0, 50 * MS, 5000 * MS]).unwrap_or(0),
             patience_ns,
+            is_gentle,
             may_lose,
             options,
             fault: None,
+        };
+        if is_gentle { drawn.gentle() } else { drawn }
+    }
+
+    /// The same without anything that fails, and with queues as they are by default.
+    fn gentle(self) -> Self {
+        let queues = Options::default();
+        let options = Options {
+            unacked_max: queues.unacked_max,
+            held_max: queues.held_max,
+            reads_max: queues.reads_max,
+            results_max: queues.results_max,
+            ..self.options
+        };
+        Self {
+            crash_ns: 0,
+            cut_ns: 0,
+            stall_ns: 0,
+            drop: 0,
+            spike: 0,
+            may_lose: false,
+            options,
+            ..self
         }
     }
 

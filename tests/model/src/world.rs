@@ -134,7 +134,10 @@ impl Figures {
 pub(crate) enum Ended {
     Done(Answer),
     NotApplied,
+    /// Its client gave up.
     Unknown,
+    /// Its client is no more.
+    Pending,
 }
 
 /// A client's operation.
@@ -366,7 +369,7 @@ impl World {
             verb,
             invoked_ns: self.now_ns,
             ended_ns: u64::MAX,
-            ended: Ended::Unknown,
+            ended: Ended::Pending,
         });
         let deed = Deed { call: number as u32, key, verb };
         let kind = if verb == Verb::Look { Kind::Read } else { Kind::Write };
@@ -639,7 +642,7 @@ impl World {
             let kind = match call.ended {
                 Ended::Done(answer) => u64::from(answer.head) << 2,
                 Ended::NotApplied => 1,
-                Ended::Unknown => 2,
+                Ended::Unknown | Ended::Pending => 2,
             };
             self.note([4, u64::from(at.0), token, kind], || {
                 format!("{at} call {number} ends: {:?}", call.ended)

@@ -176,7 +176,7 @@ impl Primary {
 
     /// Sends the newest record to all.
     pub(super) fn send_new<M>(&mut self, core: &Core, turn: &mut Turn<'_, M>) {
-        self.beat_ns = turn.now.mono_ns;
+        self.told_ns = turn.now.mono_ns;
         for peer in &mut self.peers {
             if peer.acked == peer.sent {
                 peer.heard_ns = turn.now.mono_ns;
@@ -188,7 +188,8 @@ impl Primary {
 
     /// Tells all the time, and which round it is.
     pub(super) fn beat<M>(&mut self, core: &Core, turn: &mut Turn<'_, M>, pt_ns: u64) {
-        self.beat_ns = turn.now.mono_ns;
+        self.told_ns = turn.now.mono_ns;
+        self.round_ns = turn.now.mono_ns;
         let (lsn, commit, round) = (core.last.lsn, core.commit, self.round);
         for peer in self.peers.iter().filter(|peer| peer.joined) {
             core.send(turn, peer.copy, Message::Beat { lsn, commit, pt_ns, round });
@@ -208,6 +209,7 @@ impl Primary {
         if (said.base != peer.base && !old_counts) || said.lsn > core.last.lsn {
             return;
         }
+        let was_heard = peer.joined && peer.mandatory;
         if !peer.joined {
             if !peer.in_sync {
                 return;
@@ -234,6 +236,12 @@ impl Primary {
             // answered without it; then the map may call it in-sync.
             peer.mandatory = true;
             peer.needed = core.commit;
+        }
+        if !was_heard && peer.mandatory && peer.round < self.round {
+            // Reads wait for it from now on, and it was not asked yet.
+            let (lsn, commit, round) = (core.last.lsn, core.commit, self.round);
+            let pt_ns = core.clock.read(turn.now);
+            core.send(turn, from, Message::Beat { lsn, commit, pt_ns, round });
         }
         peer.feed(core, turn);
         self.advance(core, turn);
@@ -387,9 +395,9 @@ impl Primary {
                 peer.rewind(core, turn, peer.acked);
             }
         }
-        let silence = now_ns.saturating_sub(self.beat_ns);
-        let is_round_open = self.confirmed() < self.round && silence >= options.resend_ns;
-        if silence >= options.beat_ns || is_round_open {
+        let is_silent = now_ns.saturating_sub(self.told_ns) >= options.beat_ns;
+        let is_late = now_ns.saturating_sub(self.round_ns) >= options.resend_ns;
+        if is_silent || (is_late && self.confirmed() < self.round) {
             self.beat(core, turn, pt_ns);
         }
     }
