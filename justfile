@@ -50,6 +50,11 @@ accuracy *FLAGS:
     cargo build --release -p benches --bin accuracy
     target/release/accuracy {{FLAGS}}
 
+# Clusters of real replica cores under faults from SEEDS seeds, then without each rule in turn
+model SEEDS="2000":
+    cargo run --release -p model -- --seeds {{SEEDS}}
+    cargo run --release -p model -- --bugs
+
 # Licences and advisories of the dependencies
 deny:
     cargo deny check

@@ -8,6 +8,7 @@ mod buffers;
 mod clients;
 mod examples;
 mod garbage;
+mod ketama;
 mod lifecycle;
 mod limits;
 mod live;
