@@ -276,6 +276,32 @@ fn parents_are_exact_under_many_clients() {
     }
 }
 
+/// Each takes memory beside the store, and any client can write them.
+#[test]
+fn policies_written_out_have_a_bound() {
+    let server = Server::start(&["-m", "8", "-t", "1"]);
+    let mut client = server.connect();
+    let before = server.resident_bytes();
+    let (mut allowed, mut refused) = (0, 0);
+    for batch in 0..60 {
+        let takes: Vec<String> = (batch * 1000..(batch + 1) * 1000)
+            .map(|number| format!("take f:{number} 1 fixed:{}/1h\r\n", 1000 + number))
+            .collect();
+        let answers = client.ask_until(takes.concat() + "mn\r\n", "MN\r\n");
+        allowed += answers.matches("ALLOW ").count();
+        refused += answers.matches("SERVER_ERROR too many policies in use\r\n").count();
+    }
+    assert_eq!(allowed + refused, 60_000);
+    assert!(allowed >= 1_000 && refused > 10_000, "{allowed} allowed");
+    let grown = server.resident_bytes().saturating_sub(before);
+    println!("{allowed} allowed, {} KiB more", grown >> 10);
+    assert!(grown < 16 << 20, "{grown} bytes");
+    // Whose key is at work is not concerned, nor who counts.
+    let answer = client.ask_until("take f:0 1 fixed:1000/1h\r\n", "\r\n");
+    assert!(answer.starts_with("ALLOW 1000 998 "), "{answer}");
+    client.ask("set n 0 0 1\r\n1\r\nincr n 1\r\n", "STORED\r\n2\r\n");
+}
+
 #[test]
 fn a_limits_file_is_checked_offline() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");

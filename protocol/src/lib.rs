@@ -42,8 +42,8 @@ pub use policy::{
     SLICES_MAX, Warm, Window,
 };
 pub use reply::{
-    CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode, encode_hit,
-    encode_inspection,
+    CountLine, ItemView, LeaseLine, Outcome, TooMany, Value, VerdictLine, VerdictWord, encode,
+    encode_hit, encode_inspection,
 };
 pub use request::{
     Admin, Arithmetic, CasAsk, Command, Delete, Exptime, Form, Get, IncrX, Keys, Lease, Native,

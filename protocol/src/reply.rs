@@ -41,6 +41,8 @@ pub enum Outcome<'a> {
     TooLarge,
     /// The memory cap is reached and nothing may be evicted.
     OutOfMemory,
+    /// A bound of its own is reached; more memory would not help.
+    TooMany(TooMany),
     /// A decision of a limit: `take`, `takem`, `refund`.
     Verdict(VerdictLine),
     /// A hold is ended: `settle`.
@@ -60,6 +62,29 @@ pub enum Outcome<'a> {
     Counted(CountLine),
     /// The count of a window: `slide`.
     Slid(u64),
+}
+
+/// What there can be no more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooMany {
+    /// Holds of the key that are not settled.
+    Holds,
+    /// Different policies that clients wrote out, on keys at work.
+    Policies,
+    /// Answers kept for an `id`.
+    Ids,
+}
+
+impl TooMany {
+    /// What the client hears.
+    #[must_use]
+    pub fn line(self) -> &'static str {
+        match self {
+            Self::Holds => "SERVER_ERROR too many holds of this key",
+            Self::Policies => "SERVER_ERROR too many policies in use",
+            Self::Ids => "SERVER_ERROR too many ids within a minute",
+        }
+    }
 }
 
 /// The first word of a verdict line.

@@ -10,7 +10,8 @@ use engine::{
 };
 use protocol::{
     Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
-    Policy, PolicyWord, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_verdict,
+    Policy, PolicyWord, Rate, Slide, Take, TooMany, VerdictLine, VerdictWord, encode,
+    encode_verdict,
 };
 
 use crate::bound::{milliseconds, tell};
@@ -143,6 +144,7 @@ impl Round<'_> {
                 Ok(meant) => match self.lease(key, hash, &meant, lease) {
                     Ok(Leased::Told(line)) => Ok(Outcome::Leased(line)),
                     Ok(Leased::Full) => Ok(Outcome::OutOfMemory),
+                    Ok(Leased::TooManyPolicies) => Ok(Outcome::TooMany(TooMany::Policies)),
                     Ok(Leased::NotLeasable) => return tell(NOT_LEASABLE, form, out),
                     Err(error) => Err(error),
                 },
@@ -233,7 +235,7 @@ impl Round<'_> {
         let done = self.service.shards().with_room(now, hash, |engine| {
             match recall(engine, now, key, take.id) {
                 Recalled::Answer(line) => return Some(Outcome::Verdict(line)),
-                Recalled::NoRoom => return Some(Outcome::OutOfMemory),
+                Recalled::NoRoom => return Some(Outcome::TooMany(TooMany::Ids)),
                 Recalled::Nothing => {}
             }
             let limited = engine.take(now, hash, key, Some(rule), &units);
@@ -287,6 +289,7 @@ impl Round<'_> {
         match outcome {
             Outcome::Verdict(verdict) => encode_verdict(out, &verdict),
             Outcome::NotFound => line(out, "NOT_FOUND"),
+            Outcome::TooMany(what) => line(out, what.line()),
             _ => line(out, "SERVER_ERROR out of memory storing object"),
         }
     }
@@ -320,7 +323,7 @@ impl Round<'_> {
         let done = charges.locked(place, |engines| {
             match recall(engines.engine(hash), place.now, key, id) {
                 Recalled::Answer(line) => return Ok(Outcome::Verdict(line)),
-                Recalled::NoRoom => return Ok(Outcome::OutOfMemory),
+                Recalled::NoRoom => return Ok(Outcome::TooMany(TooMany::Ids)),
                 Recalled::Nothing => {}
             }
             let outcome = answer(charges.take(place, notes, engines, units)?);
@@ -339,7 +342,7 @@ impl Round<'_> {
                     return Some(Outcome::Counted(line));
                 }
                 if !engine.may_keep_answer() {
-                    return Some(Outcome::OutOfMemory);
+                    return Some(Outcome::TooMany(TooMany::Ids));
                 }
             }
             match engine.incrx(now, hash, key, incrx) {

@@ -231,6 +231,12 @@ impl Engine {
         share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
     }
 
+    /// Most bytes that the rules of this shard's states take beside the store.
+    pub(crate) fn rule_bytes_max(&self) -> usize {
+        let share = self.store.limit_bytes() / 8;
+        share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
+    }
+
     /// Goes past a cas unique of another process: with another number of shards it may be of any.
     pub(crate) fn raise_cas(&mut self, cas: u64) {
         if self.last_cas < cas && cas <= OWN_CAS_MAX {

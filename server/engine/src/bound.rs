@@ -4,7 +4,8 @@
 //! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`limited`).
 
 use protocol::{
-    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,
+    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, TooMany, Value,
+    lenient_u64,
 };
 
 use crate::apply::Engine;
@@ -187,6 +188,8 @@ pub fn undecided(limited: Limited) -> Outcome<'static> {
     match limited {
         Limited::Exists(_) => Outcome::Exists,
         Limited::NotFound => Outcome::NotFound,
-        Limited::Full | Limited::TooManyHolds | Limited::Decided(_) => Outcome::OutOfMemory,
+        Limited::TooManyHolds => Outcome::TooMany(TooMany::Holds),
+        Limited::TooManyPolicies => Outcome::TooMany(TooMany::Policies),
+        Limited::Full | Limited::Decided(_) => Outcome::OutOfMemory,
     }
 }

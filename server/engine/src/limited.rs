@@ -20,7 +20,7 @@ use crate::arena::Slot;
 use crate::item::{Content, Figures, Mark};
 use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
-use crate::policies::{Kept, Policies, Rule};
+use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::time::{Deadline, Now};
 
@@ -28,6 +28,9 @@ pub use self::saved::LimitRecord;
 
 /// Most holds of one key that are not settled: beyond it a take that wants one is refused.
 pub const HOLDS_MAX: usize = 1024;
+
+/// Largest buffer that is kept for the next command.
+const SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// What a key is limited by when neither caller nor state say.
 const UNLIMITED: Policy =
@@ -71,6 +74,8 @@ pub enum Limited {
     NotFound,
     /// The key has as many holds as it can have.
     TooManyHolds,
+    /// The states of the shard are under as many written policies as it keeps.
+    TooManyPolicies,
     /// There is no room for the state.
     Full,
 }
@@ -405,8 +410,10 @@ impl Engine {
         self.keep_and_look(at, loaded)
     }
 
-    pub(crate) fn rule_number(&mut self, kept: &Kept) -> u32 {
-        self.limits.policies.number(kept, self.store.states_by_rule())
+    /// The number of a rule; `None` where it cannot be kept.
+    pub(crate) fn rule_number(&mut self, kept: &Kept) -> Option<u32> {
+        let rules_max = self.rule_bytes_max() / RULE_BYTES;
+        self.limits.policies.number(kept, self.store.states_by_rule(), rules_max)
     }
 
     /// Calls `each` with every limit that has keys at work, and how many; a limit may come twice.
@@ -480,7 +487,14 @@ impl Engine {
 
     /// Keeps the buffers for the next command.
     pub(crate) fn put_away(&mut self, loaded: Loaded) {
-        self.limits.spare = (loaded.holds, loaded.state);
+        // One large state must not cost the shard its size for ever.
+        let Loaded { holds, state, .. } = loaded;
+        if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() * HOLD_BYTES <= SPARE_BYTES_MAX {
+            self.limits.spare = (holds, state);
+        }
+        if self.limits.encoded.capacity() > SPARE_BYTES_MAX {
+            self.limits.encoded = Vec::new();
+        }
     }
 
     fn facts(&mut self, loaded: Loaded, decision: Decision, shadow: bool) -> Facts {
@@ -518,9 +532,10 @@ impl Engine {
             }
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
-        let number = match loaded.number {
-            Some(number) => number,
-            None => self.rule_number(&Kept { policy: loaded.policy, limit: loaded.limit }),
+        let kept = Kept { policy: loaded.policy, limit: loaded.limit };
+        let Some(number) = loaded.number.or_else(|| self.rule_number(&kept)) else {
+            self.put_away(loaded);
+            return Limited::TooManyPolicies;
         };
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();

@@ -8,8 +8,11 @@
 use hashbrown::HashMap;
 use protocol::Policy;
 
-/// Rules a shard keeps before it first drops unused ones.
+/// Rules a shard keeps before it first drops unused ones, and may keep whatever its share of memory.
 const UNUSED_CHECK_MIN: usize = 256;
+
+/// What a rule takes: itself, its places in list, table and free list, their slack.
+pub(crate) const RULE_BYTES: usize = 384;
 
 /// A policy as a caller brings it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,13 +67,20 @@ impl Policies {
     }
 
     /// The number of a rule, a new one if need be. `states` tells how many states have a number.
-    pub(crate) fn number(&mut self, kept: &Kept, states: &[u32]) -> u32 {
+    ///
+    /// `None` where `rules_max` are in use: any client can write policies out, and each takes memory
+    /// beside the store. Rules of limits always have a place; the limits file bounds them.
+    pub(crate) fn number(&mut self, kept: &Kept, states: &[u32], rules_max: usize) -> Option<u32> {
         if let Some(number) = self.numbers.get(kept) {
-            return *number;
+            return Some(*number);
         }
-        if self.numbers.len() >= self.check_at {
+        let rules_max = rules_max.max(UNUSED_CHECK_MIN);
+        if self.numbers.len() >= self.check_at.min(rules_max) {
             self.drop_unused(states);
             self.check_at = (2 * self.numbers.len()).max(UNUSED_CHECK_MIN);
+            if kept.limit == 0 && self.numbers.len() >= rules_max {
+                return None;
+            }
         }
         let number = self.free.pop().unwrap_or_else(|| {
             self.known.push(None);
@@ -78,7 +88,7 @@ impl Policies {
         });
         self.known[number as usize] = Some(*kept);
         self.numbers.insert(*kept, number);
-        number
+        Some(number)
     }
 
     fn drop_unused(&mut self, states: &[u32]) {
@@ -108,11 +118,11 @@ mod tests {
     #[test]
     fn a_rule_has_one_number() {
         let mut policies = Policies::new();
-        let first = policies.number(&kept(1), &[]);
-        let second = policies.number(&kept(2), &[]);
-        let other = policies.number(&Kept { limit: 7, ..kept(1) }, &[]);
+        let mut number = |kept| policies.number(&kept, &[], 0).expect("there is a place");
+        let (first, second) = (number(kept(1)), number(kept(2)));
+        let other = number(Kept { limit: 7, ..kept(1) });
         assert!(first != second && first != other && second != other);
-        assert_eq!(policies.number(&kept(1), &[]), first);
+        assert_eq!(number(kept(1)), first);
         assert_eq!(policies.get(second), Some(&kept(2)));
         assert_eq!(policies.get(99), None);
         assert!(policies.limits().any(|pair| pair == (7, other)));
@@ -121,12 +131,26 @@ mod tests {
     #[test]
     fn rules_nobody_uses_do_not_pile_up() {
         let mut policies = Policies::new();
-        assert_eq!(policies.number(&kept(1), &[]), 0);
+        assert_eq!(policies.number(&kept(1), &[], 1000), Some(0));
         for count in 2..100_000 {
-            policies.number(&kept(count), &[1]);
+            assert!(policies.number(&kept(count), &[1], 1000).is_some());
         }
         assert!(policies.known.len() <= UNUSED_CHECK_MIN, "{}", policies.known.len());
         assert_eq!(policies.get(0), Some(&kept(1)));
+    }
+
+    #[test]
+    fn policies_in_use_have_a_bound_and_those_of_limits_a_place() {
+        let mut policies = Policies::new();
+        let in_use = [1; 2000];
+        for count in 1..=1000 {
+            assert!(policies.number(&kept(count), &in_use, 1000).is_some());
+        }
+        assert_eq!(policies.number(&kept(1001), &in_use, 1000), None);
+        assert!(policies.number(&kept(1000), &in_use, 1000).is_some());
+        assert!(policies.number(&Kept { limit: 3, ..kept(1001) }, &in_use, 1000).is_some());
+        // When states go there is room again.
+        assert!(policies.number(&kept(1001), &in_use[..10], 1000).is_some());
     }
 
     #[test]

@@ -76,7 +76,8 @@ impl Engine {
         }
         self.raise_cas(record.cas);
         let at = self.at(now, hash, record.key);
-        let number = self.rule_number(&Kept { policy: record.policy, limit: 0 });
+        let kept = Kept { policy: record.policy, limit: 0 };
+        let Some(number) = self.rule_number(&kept) else { return false };
         let mut bytes = number.to_le_bytes().to_vec();
         bytes.extend_from_slice(&marked.to_le_bytes());
         for hold in holds.chunks_exact(HOLD_BYTES) {
