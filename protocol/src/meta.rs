@@ -235,7 +235,8 @@ impl<'a> Flags<'a> {
             vivify: self.vivify,
             initial: self.initial.unwrap_or(0),
             exptime: self.ttl,
-            compare_cas: self.compare_cas,
+            // Unlike `md` and `ms`, memcached's `ma` takes 0 for not given.
+            compare_cas: self.compare_cas.filter(|unique| *unique != 0),
             new_cas: self.new_cas,
             base64: self.base64,
         })

@@ -4,11 +4,12 @@
 //! here: which limit a key has (`limits`), what each verb does to a state (`engine`), the native
 //! verbs (`limiting`).
 
+use engine::limit::{Ask, take};
 use engine::{Facts, Judgement, Limited, Rule, Take, added, adding, counted, taking};
 use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
 use crate::limits::{BoundKeyError, Companion, Deny, Found};
-use crate::session::{Round, line};
+use crate::session::{Round, encode_outcome, line};
 use crate::together::{Change, Charged, Place};
 
 /// What a key is bound to; `None` for a plain one.
@@ -62,10 +63,24 @@ impl Round<'_> {
         };
         let outcome = match outcome {
             Outcome::Refused(_) if meta && found.limit().deny() == Deny::Ns => Outcome::NotStored,
+            Outcome::Refused(item) => Outcome::Refused(self.above_limit(found, item)),
             outcome => outcome,
         };
         self.note(command, &outcome, meta);
-        encode(out, command, form, &outcome);
+        encode_outcome(out, command, form, &outcome);
+    }
+
+    /// A plain client compares with the limit and knows of no override: what a smaller one refuses is
+    /// told above both.
+    fn above_limit<'t>(&self, found: &Found<'_>, item: ItemView<'t>) -> ItemView<'t> {
+        let Value::Number(told) = item.value else { return item };
+        if found.overridden().is_none() {
+            return item;
+        }
+        let ask = Ask { cost: 0, peek: true, ..Ask::default() };
+        let limit = take(found.limit().policy(), &mut Vec::new(), self.now, &ask).limit;
+        let told = told.max(limit.saturating_add(1)).min(protocol::COUNT_MAX);
+        ItemView { value: Value::Number(told), ..item }
     }
 
     /// Answers one key of a retrieval.

@@ -6,6 +6,7 @@
 use engine::limit::{Decision, Verdict};
 use engine::{
     Engine, Facts, LeaseAsk, Leased, Limited, Now, RepeatedAnswer, Rule, Take as TakeUnits,
+    undecided,
 };
 use protocol::{
     Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
@@ -65,6 +66,7 @@ fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
 }
 
 impl<'a> Round<'a> {
+    /// What `word` means for the counted key; `found` is what it is bound to.
     fn resolve<'f>(
         &mut self,
         word: PolicyWord<'_>,
@@ -74,7 +76,6 @@ impl<'a> Round<'a> {
     where
         'a: 'f,
     {
-        let found = found.filter(|found| found.companion().is_none());
         match word {
             PolicyWord::Written(token) => {
                 self.scratch.written.parse(token).map(Meant::Written).map_err(NoPolicy::Bad)
@@ -102,46 +103,50 @@ impl<'a> Round<'a> {
     ) {
         let own = command.key.as_bytes();
         let bound = found.filter(|found| found.companion().is_none());
+        // One key has one state, whichever policy a line names. A companion is a key of its own here.
+        let (key, hash) = match (bound, found) {
+            (Some(bound), _) => (bound.key(), hash),
+            (None, Some(_)) => (own, self.service.shards().hash(own)),
+            (None, None) => (own, hash),
+        };
         let outcome = match native {
-            Native::Take(take) => match self.resolve(take.policy, own, found) {
+            Native::Take(take) => match self.resolve(take.policy, key, bound) {
                 Ok(Meant::Bound(found)) if found.has_parents() => {
                     self.take_with_parents(found, take)
                 }
                 Ok(Meant::Bound(found)) => {
                     let limit = Some(found.limit().index());
-                    Ok(self.take(found.key(), hash, self.rule_of(found), limit, take))
+                    Ok(self.take(key, hash, self.rule_of(found), limit, take))
                 }
                 Ok(Meant::Written(written)) => {
-                    let hash = self.hash_of(own, hash, found);
                     let rule = Rule::from(self.scratch.written.policy(written));
-                    Ok(self.take(own, hash, rule, None, take))
+                    Ok(self.take(key, hash, rule, None, take))
                 }
                 Ok(Meant::Named { policy, limit }) => {
-                    let hash = self.hash_of(own, hash, found);
-                    Ok(self.take(own, hash, self.in_force.rule(limit, policy), Some(limit), take))
+                    Ok(self.take(key, hash, self.in_force.rule(limit, policy), Some(limit), take))
                 }
                 Err(refused) => return refuse(refused, command, form, out),
             },
             Native::Refund(units) => {
-                let changed = self.change(own, hash, bound, Change::PutBack(*units));
+                let changed = self.change(key, hash, bound, Change::PutBack(*units));
                 changed.map(|limited| verdict(limited, false))
             }
             Native::Settle { lease, actual } => {
                 let change = Change::Settle { lease: *lease, actual: *actual };
-                self.change(own, hash, bound, change).map(settled)
+                self.change(key, hash, bound, change).map(settled)
             }
             Native::Renew { lease, for_ns } => {
                 let change = Change::Renew { lease: *lease, for_ns: *for_ns };
-                self.change(own, hash, bound, change).map(|limited| match limited {
+                self.change(key, hash, bound, change).map(|limited| match limited {
                     Limited::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
-                    other => unusual(other),
+                    other => undecided(other),
                 })
             }
             Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
-            Native::IncrX(incrx) => Ok(self.incrx(own, hash, incrx)),
-            Native::Slide(slide) => Ok(self.slide(own, hash, slide)),
-            Native::Lease(lease) => match self.resolve(lease.policy, own, found) {
-                Ok(meant) => match self.lease(own, hash, &meant, found, lease) {
+            Native::IncrX(incrx) => Ok(self.incrx(key, hash, incrx)),
+            Native::Slide(slide) => Ok(self.slide(key, hash, slide)),
+            Native::Lease(lease) => match self.resolve(lease.policy, key, bound) {
+                Ok(meant) => match self.lease(key, hash, &meant, lease) {
                     Ok(Leased::Told(line)) => Ok(Outcome::Leased(line)),
                     Ok(Leased::Full) => Ok(Outcome::OutOfMemory),
                     Ok(Leased::NotLeasable) => return tell(NOT_LEASABLE, form, out),
@@ -159,15 +164,14 @@ impl<'a> Round<'a> {
     /// Leases quota of a key, with its parents where it has some.
     fn lease(
         &mut self,
-        own: &[u8],
+        key: &[u8],
         hash: u64,
         meant: &Meant<'_>,
-        found: Option<&Found<'_>>,
         lease: &Lease<'_>,
     ) -> Result<Leased, BoundKeyError> {
         let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
         let ask = LeaseAsk { client, want, used, unused, weight, ttl };
-        let (key, hash, rule) = match meant {
+        let rule = match meant {
             Meant::Bound(found) if found.has_parents() => {
                 self.list(found)?;
                 let place = self.place();
@@ -180,14 +184,9 @@ impl<'a> Round<'a> {
                 });
                 return Ok(leased.unwrap_or(Leased::Full));
             }
-            Meant::Bound(found) => (found.key(), hash, self.rule_of(found)),
-            Meant::Written(written) => {
-                let rule = Rule::from(self.scratch.written.policy(*written));
-                (own, self.hash_of(own, hash, found), rule)
-            }
-            Meant::Named { policy, limit } => {
-                (own, self.hash_of(own, hash, found), self.in_force.rule(*limit, policy))
-            }
+            Meant::Bound(found) => self.rule_of(found),
+            Meant::Written(written) => Rule::from(self.scratch.written.policy(*written)),
+            Meant::Named { policy, limit } => self.in_force.rule(*limit, policy),
         };
         let leased = self.service.shards().with_room(self.now, hash, |engine| {
             match engine.lease(self.now, hash, key, Some(rule), &ask) {
@@ -198,18 +197,10 @@ impl<'a> Round<'a> {
         Ok(leased.unwrap_or(Leased::Full))
     }
 
-    /// The hash of the key as the client writes it.
-    fn hash_of(&self, own: &[u8], hash: u64, found: Option<&Found<'_>>) -> u64 {
-        match found {
-            Some(found) if found.key() != own => self.service.shards().hash(own),
-            _ => hash,
-        }
-    }
-
     /// Changes a key, with its parents where it has some.
     fn change(
         &mut self,
-        own: &[u8],
+        key: &[u8],
         hash: u64,
         found: Option<&Found<'_>>,
         change: Change,
@@ -218,10 +209,7 @@ impl<'a> Round<'a> {
             return self.change_together(found, change);
         }
         let now = self.now;
-        let (key, rule) = match found {
-            Some(found) => (found.key(), Some(self.rule_of(found))),
-            None => (own, None),
-        };
+        let rule = found.map(|found| self.rule_of(found));
         Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, rule)))
     }
 
@@ -388,7 +376,7 @@ impl<'a> Round<'a> {
             .limited(hash, |engine| engine.take(now, hash, key, Some(Rule::from(&policy)), &units))
         {
             Limited::Decided(facts) => Outcome::Slid(facts.decision.used),
-            other => unusual(other),
+            other => undecided(other),
         }
     }
 }
@@ -445,7 +433,7 @@ fn settled(limited: Limited) -> Outcome<'static> {
             remaining: decision.remaining,
             reset_ms: milliseconds(decision.reset),
         },
-        other => unusual(other),
+        other => undecided(other),
     }
 }
 
@@ -460,15 +448,7 @@ fn verdict(limited: Limited, show_cas: bool) -> Outcome<'static> {
             shadow: false,
             ..verdict_line(&facts, true)
         }),
-        other => unusual(other),
-    }
-}
-
-fn unusual(limited: Limited) -> Outcome<'static> {
-    match limited {
-        Limited::NotFound => Outcome::NotFound,
-        Limited::Exists(_) => Outcome::Exists,
-        Limited::Full | Limited::TooManyHolds | Limited::Decided(_) => Outcome::OutOfMemory,
+        other => undecided(other),
     }
 }
 

@@ -58,8 +58,9 @@ fn serve(config: &Config) -> ExitCode {
                 Some(ServerError::Bind { .. }) => EX_OSERR,
                 _ => 1,
             };
-            tracing::error!(target: LIFE, "{error:#}");
-            fail(&format!("{error:#}"), code)
+            // Our errors name their cause themselves.
+            tracing::error!(target: LIFE, "{error}");
+            fail(&error, code)
         }
     }
 }

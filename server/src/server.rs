@@ -75,6 +75,7 @@ pub enum ServerError {
 pub struct Server {
     service: Arc<Service>,
     listeners: Vec<BoundListener>,
+    limits_file: LimitsFile,
     runtime: Runtime,
     signals: Signals,
 }
@@ -114,6 +115,7 @@ impl Server {
         // Before anybody can know of the server and send it one.
         let signals = Signals::listen(&runtime)?;
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
+        let limits_file = LimitsFile::now(&config);
         let limits = config.limits_file.as_deref().map(Limits::load).transpose()?;
         let limits = limits.unwrap_or_default();
         let listeners = bind_all(&config)?;
@@ -126,7 +128,7 @@ impl Server {
         let service = Service::new(config, users, limits, random_seeds(), Box::new(verbosity));
         let port = addresses.first().map_or(0, SocketAddr::port);
         service.port.store(usize::from(port), Ordering::Relaxed);
-        Ok(Self { service: Arc::new(service), listeners, runtime, signals })
+        Ok(Self { service: Arc::new(service), listeners, limits_file, runtime, signals })
     }
 
     /// The TCP addresses in fact bound.
@@ -147,7 +149,7 @@ impl Server {
     ///
     /// A system that gives no threads or signals, or a snapshot that cannot be saved at the end.
     pub fn run(self) -> Result<(), ServerError> {
-        let Self { service, listeners, runtime, signals } = self;
+        let Self { service, listeners, limits_file, runtime, signals } = self;
         restore(&service);
         let workers: Arc<Vec<WorkerHandle>> = Arc::new(
             (0..service.config().threads)
@@ -161,7 +163,7 @@ impl Server {
                 let (service, workers) = (Arc::clone(&service), Arc::clone(&workers));
                 accepting.spawn(crate::listener::accept(service, listener, workers));
             }
-            watch_over(&service, signals).await;
+            watch_over(&service, limits_file, signals).await;
             sleep(DRAIN_LISTEN).await;
             accepting.abort_all();
             while accepting.join_next().await.is_some() {}
@@ -259,11 +261,10 @@ fn restore(service: &Service) {
 }
 
 /// Housekeeping until the end is asked for.
-async fn watch_over(service: &Arc<Service>, signals: Signals) {
+async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals: Signals) {
     let Signals { mut terminate, mut interrupt, mut save, mut reload } = signals;
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut limits_file = LimitsFile::now(service);
     loop {
         let why = tokio::select! {
             biased;
@@ -274,8 +275,8 @@ async fn watch_over(service: &Arc<Service>, signals: Signals) {
             () = service.stopped() => "shutdown command",
             _ = reload.recv() => {
                 service.reload_users();
+                limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
-                limits_file = LimitsFile::now(service);
                 tracing::info!("reloaded on SIGHUP");
                 continue;
             }
@@ -302,6 +303,9 @@ async fn watch_over(service: &Arc<Service>, signals: Signals) {
 /// The limits file as it was read last. It is looked at by its figures once a second: that sees an
 /// editor's write and a container's changed link alike, and needs nothing of the system.
 struct LimitsFile {
+    /// Of the file that was read. Taken before it was: what is written meanwhile is a change.
+    read: Option<FileMark>,
+    /// At the last look.
     seen: Option<FileMark>,
     looked: Instant,
 }
@@ -310,24 +314,29 @@ struct LimitsFile {
 type FileMark = (u64, u64, u64, i64, i64);
 
 impl LimitsFile {
-    fn now(service: &Service) -> Self {
-        Self { seen: Self::mark(service), looked: Instant::now() }
+    /// The file as it stands, about to be read.
+    fn now(config: &Config) -> Self {
+        let mark = Self::mark(config);
+        Self { read: mark, seen: mark, looked: Instant::now() }
     }
 
-    fn mark(service: &Service) -> Option<FileMark> {
-        let data = std::fs::metadata(service.config().limits_file.as_ref()?).ok()?;
+    fn mark(config: &Config) -> Option<FileMark> {
+        let data = std::fs::metadata(config.limits_file.as_ref()?).ok()?;
         Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
     }
 
-    /// Reads the limits again if the file has changed. One that is gone for the moment is as it was.
+    /// Reads the limits again if the file has changed and is not being written: a file cut off in the
+    /// middle of it may have fewer limits and no mistake. One that is gone for the moment is as it was.
     fn follow(&mut self, service: &Service) {
-        if service.config().limits_file.is_none() || self.looked.elapsed() < LIMITS_FILE_PERIOD {
+        let config = service.config();
+        if config.limits_file.is_none() || self.looked.elapsed() < LIMITS_FILE_PERIOD {
             return;
         }
         self.looked = Instant::now();
-        let mark = Self::mark(service);
-        if mark.is_some() && mark != self.seen {
-            self.seen = mark;
+        let mark = Self::mark(config);
+        let settled = std::mem::replace(&mut self.seen, mark) == mark;
+        if settled && mark.is_some() && mark != self.read {
+            self.read = mark;
             service.reload_limits();
         }
     }

@@ -466,6 +466,7 @@ impl Round<'_> {
         if let Form::Meta { policy: Some(token), .. } = form
             && matches!(command.operation, Operation::Arithmetic(_) | Operation::Get(_))
             && is_policy(token)
+            && found.is_none_or(|found| found.companion().is_none())
         {
             let counted = found.map_or(command.key.as_bytes(), Found::key);
             return self.written_command(token, counted, command, form, hash, out);
@@ -481,14 +482,7 @@ impl Round<'_> {
         self.counters.cmd_meta.add(u64::from(meta));
         self.service.shards().apply(self.now, hash, command, |outcome| {
             self.note(command, &outcome, meta);
-            match (&command.operation, &outcome) {
-                (Operation::Inspect, Outcome::Hit(item)) => {
-                    let key = command.key.as_bytes();
-                    let bytes = key.len() + item.value.len() + protocol::ITEM_OVERHEAD_BYTES;
-                    encode_inspection(out, key, item, bytes);
-                }
-                _ => encode(out, command, form, &outcome),
-            }
+            encode_outcome(out, command, form, &outcome);
         });
     }
 
@@ -557,6 +551,23 @@ impl Round<'_> {
             Operation::Inspect | Operation::Native(_) => {}
         }
         self.service.note_prefix(command, hit);
+    }
+}
+
+/// Tells a client what became of its command; `me` has an answer of its own.
+pub(crate) fn encode_outcome(
+    out: &mut Vec<u8>,
+    command: &Command<'_>,
+    form: &Form<'_>,
+    outcome: &Outcome<'_>,
+) {
+    match (&command.operation, outcome) {
+        (Operation::Inspect, Outcome::Hit(item)) => {
+            let key = command.key.as_bytes();
+            let bytes = key.len() + item.value.len() + protocol::ITEM_OVERHEAD_BYTES;
+            encode_inspection(out, key, item, bytes);
+        }
+        _ => encode(out, command, form, outcome),
     }
 }
 

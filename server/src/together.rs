@@ -10,7 +10,9 @@
 use std::ops::Range;
 
 use engine::limit::{Decision, Verdict};
-use engine::{Engine, Facts, Judgement, LeaseAsk, Leased, Limited, Now, Rule, Saved, Take};
+use engine::{
+    Engine, Facts, Judgement, LeaseAsk, Leased, Limited, Now, Rule, Saved, Take, is_leasable,
+};
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
 use crate::limits::{BoundKeyError, Found, InForce, Limits, Parents};
@@ -47,6 +49,9 @@ pub(crate) struct Notes {
     saved: Vec<Saved>,
     bytes: Vec<u8>,
 }
+
+/// Memory for saved states that a worker keeps from request to request.
+const SAVED_BYTES_KEPT: usize = 64 << 10;
 
 /// Where keys are charged.
 #[derive(Clone, Copy)]
@@ -273,8 +278,7 @@ impl Charges {
         engines: &mut Together<'_>,
         take: &Take,
     ) -> Result<Option<Limited>, u64> {
-        notes.saved.clear();
-        notes.bytes.clear();
+        notes.forget_saved();
         for (number, row) in self.rows.iter().enumerate() {
             let engine = engines.engine(row.hash);
             let key = self.key(row);
@@ -319,12 +323,16 @@ impl Charges {
             if facts.refuses() {
                 let ask = Take { cost: row.cost(take.cost), ..*take };
                 place.note(row, Limited::Decided(*facts).judgement(&ask));
+                if !take.peek {
+                    engines.engine(row.hash).note_refused(place.now, row.hash, self.key(row));
+                }
                 let retry = facts.decision.retry.unwrap_or(u64::MAX);
                 if worst.is_none_or(|(_, longest)| retry > longest) {
                     worst = Some((number, retry));
                 }
             }
-            if row.policy.over && !take.peek {
+            // Of holders only those count that came in.
+            if row.policy.over && !take.peek && !row.holds_by_itself() {
                 let ask =
                     Take { cost: row.cost(take.cost), compare_cas: None, hold: None, ..*take };
                 let engine = engines.engine(row.hash);
@@ -359,6 +367,9 @@ impl Charges {
     ) -> Result<Leased, u64> {
         let now = place.now;
         let Some((first, others)) = self.rows.split_first() else { return Ok(Leased::Full) };
+        if others.iter().any(|row| !is_leasable(&row.policy)) {
+            return Ok(Leased::NotLeasable);
+        }
         let mut want = ask.want;
         for row in others {
             let engine = engines.engine(row.hash);
@@ -367,8 +378,7 @@ impl Charges {
             let spare = if row.policy.shadow { COUNT_MAX } else { spare };
             want = want.min(spare);
         }
-        notes.saved.clear();
-        notes.bytes.clear();
+        notes.forget_saved();
         let engine = engines.engine(first.hash);
         notes.saved.push(engine.save(now, first.hash, self.key(first), &mut notes.bytes));
         let ask = LeaseAsk { want, ..*ask };
@@ -448,6 +458,13 @@ impl Place<'_> {
 }
 
 impl Notes {
+    /// Begins anew. The states of logs and of many holders are large: their memory is given back.
+    fn forget_saved(&mut self) {
+        self.saved.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(SAVED_BYTES_KEPT);
+    }
+
     /// All agreed: the figures of the key that has least left.
     fn allowed(&self, granted: u64, cost: u64) -> Charged {
         let first = self.facts[0];

@@ -37,7 +37,7 @@ impl Engine {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
                 match self.put_back(now, hash, key, rule, units(arithmetic.delta)) {
                     Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
-                    other => unusual(other),
+                    other => undecided(other),
                 }
             }
             Operation::Arithmetic(arithmetic) => return self.count_bound(place, arithmetic),
@@ -86,7 +86,7 @@ impl Engine {
         };
         match self.set_used(now, hash, key, rule, &used) {
             Limited::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
-            other => unusual(other),
+            other => undecided(other),
         }
     }
 
@@ -136,7 +136,7 @@ pub fn counted(limited: Limited, units: u64) -> Outcome<'static> {
             Outcome::Refused(view(&facts, attempted.max(above).min(COUNT_MAX)))
         }
         Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
-        other => unusual(other),
+        other => undecided(other),
     }
 }
 
@@ -159,7 +159,7 @@ pub fn added(limited: Limited) -> Outcome<'static> {
         Limited::Decided(facts) if facts.refuses() => Outcome::NotStored,
         Limited::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
         Limited::Exists(_) => Outcome::NotStored,
-        other => unusual(other),
+        other => undecided(other),
     }
 }
 
@@ -182,7 +182,8 @@ fn view(facts: &Facts, number: u64) -> ItemView<'static> {
 }
 
 /// What is answered when nothing was decided.
-fn unusual(limited: Limited) -> Outcome<'static> {
+#[must_use]
+pub fn undecided(limited: Limited) -> Outcome<'static> {
     match limited {
         Limited::Exists(_) => Outcome::Exists,
         Limited::NotFound => Outcome::NotFound,

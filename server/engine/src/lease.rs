@@ -8,19 +8,19 @@
 //! one state. What clients hold is *outstanding*, and `used + outstanding ≤ limit` always:
 //!
 //! - Of a rate (`bucket`, `gcra`, `leaky`) what is outstanding is not refilled meanwhile: a bucket and
-//!   all that was lent from it never hold more than the capacity. When a lease ends and its holder has
-//!   not been heard of, all of it returns.
-//! - Of a count (`fixed`, `sliding`, `log`) a lease ends before its units leave the window. When its
-//!   holder has not been heard of, they stay spent until they leave.
+//!   all that was lent from it never hold more than the capacity. Its refill begins when the lease ends.
+//! - Of a count (`fixed`, `sliding`, `log`) a lease ends before its units leave the window. Where the
+//!   window slides, they count as spent when they are told to be, or when the lease ends.
 //! - What else makes the count of a key smaller than what is outstanding (a policy that changes,
 //!   `set`, refunds) is corrected before the next decision. Where a new policy's limit is below what is
 //!   out already, nothing remains. Removing the key removes its leases.
 //!
 //! A holder is believed: it tells what it spent and what it gives back, together at most what it has.
-//! Of one that is not heard of before its lease ends nobody knows what it spent. Of a count all of it
-//! is taken to be spent, so nothing that was spent goes uncounted. Of a rate none of it: what it did
-//! spend is given out again, so such a key may pass, beyond its bound, what silent holders spent.
-//! Clients should therefore report when they stop (`want` 0).
+//! Of one that is not heard of before its lease ends nobody knows what it spent, so all of it is taken
+//! to be: whatever holders spent of what they had, and all takes together, come to no more than the
+//! capacity and what refills in any span, or than the limit in a window. That costs units that nobody
+//! spent: a dead holder's count returns when it leaves the window, its rate from the end of the lease
+//! on, by refill. Clients should therefore report when they stop (`want` 0).
 
 mod records;
 mod size;
@@ -33,7 +33,7 @@ use crate::apply::{At, Engine};
 use crate::limit::{self, Ask, Decision};
 use crate::limited::{Limited, Loaded};
 use crate::policies::Rule;
-use crate::time::Now;
+use crate::time::{Nanos, Now};
 
 /// Most clients that hold leases of one key at a time; one more is told when the first of them ends.
 pub const LEASE_CLIENTS_MAX: usize = crate::share::CLIENTS_MAX;
@@ -103,8 +103,10 @@ enum Kind {
     NotLeasable,
     /// Units that refill.
     Rate,
-    /// Units that count until they leave a window.
+    /// Units that count until their window is over.
     Window,
+    /// Units that count until they leave a window that slides.
+    Sliding,
 }
 
 impl Kind {
@@ -118,15 +120,20 @@ impl Kind {
             Algorithm::Bucket { .. } | Algorithm::Gcra { .. } | Algorithm::Leaky { .. } => {
                 Self::Rate
             }
-            Algorithm::Fixed { .. } | Algorithm::Sliding { .. } | Algorithm::Log { .. } => {
-                Self::Window
-            }
+            Algorithm::Fixed { .. } => Self::Window,
+            Algorithm::Sliding { .. } | Algorithm::Log { .. } => Self::Sliding,
         }
     }
 
     fn has_leases(self) -> bool {
-        matches!(self, Self::Rate | Self::Window)
+        matches!(self, Self::Rate | Self::Window | Self::Sliding)
     }
+}
+
+/// Whether units of this policy can be spent elsewhere: else it answers [`Leased::NotLeasable`].
+#[must_use]
+pub fn is_leasable(policy: &Policy) -> bool {
+    Kind::of(policy) != Kind::NotLeasable
 }
 
 /// A client's call in progress: what is left of its lease after its report.
@@ -167,7 +174,7 @@ impl Engine {
         let mut call = report(&mut loaded, at, before, ask);
         let (granted, changed) = grant(&mut loaded, at, &mut call, &leases);
         if call.is_new && granted > 0 {
-            call.held.lease = self.next_cas(None);
+            call.held.lease = self.next_lease(now);
         }
         let ends = call.held.units == 0 && (call.is_new || ask.want == 0);
         if !ends {
@@ -204,6 +211,8 @@ fn report<'a>(
     let spent = ask.used.min(had.units);
     let given = ask.unused.min(had.units - spent);
     let units = had.units - spent - given;
+    // They were spent some time since they were taken. What is given back is of the newest.
+    limit::recount(&loaded.policy, &mut loaded.state, at.now, spent + given);
     if given > 0 {
         limit::put_back(&loaded.policy, &mut loaded.state, at.now, given);
     }
@@ -255,18 +264,21 @@ fn grant(loaded: &mut Loaded, at: At<'_>, call: &mut Call<'_>, others: &Leases) 
 
 /// Nanoseconds until a client without a lease can be granted a unit if nobody calls.
 fn wait_for_a_unit(loaded: &mut Loaded, at: At<'_>, kind: Kind) -> u64 {
-    let seen = limit_peek(loaded, at, 1);
+    // Nothing is lent from an overdraft: a unit must be there beyond it.
+    let debt = match loaded.policy.algorithm {
+        Algorithm::Bucket { debt, .. } => debt,
+        _ => 0,
+    };
+    let seen = limit_peek(loaded, at, debt.saturating_add(1).min(COUNT_MAX));
     let retry = seen.retry.unwrap_or(LEASE_TTL_MAX);
     let Some(leases) = &loaded.leases else { return retry };
     let first_end = leases.first_end().saturating_sub(at.now.mono.0);
-    let is_full = leases.len() >= LEASE_CLIENTS_MAX;
-    match kind {
-        _ if is_full => retry.max(first_end),
-        // What is out is not refilled.
-        Kind::Rate if leases.outstanding() >= seen.limit => first_end,
-        Kind::Rate => retry.min(first_end),
-        _ => retry,
+    if leases.len() >= LEASE_CLIENTS_MAX {
+        return retry.max(first_end);
     }
+    // What is out is not refilled before a lease ends; and the state is as it would be then.
+    let waits = kind == Kind::Rate && leases.outstanding() >= seen.limit;
+    if waits { first_end.saturating_add(retry) } else { retry }
 }
 
 fn told(
@@ -307,21 +319,30 @@ fn limit_peek(loaded: &mut Loaded, at: At<'_>, cost: u64) -> Decision {
     limit::take(&loaded.policy, &mut loaded.state, at.now, &ask)
 }
 
-/// Whether what a silent holder had is taken to be unspent when its lease ends: the design's "a dead
-/// holder's unspent rate returns at expiry; counted permits stay spent".
-fn returns_at_expiry(kind: Kind) -> bool {
-    kind == Kind::Rate
-}
-
-/// Ends the leases of a state that are over at `now`, as the policy it was written under has it.
+/// Ends the leases of a state that are over at `now`, under the policy it was written under, and sees
+/// to it that what is still out is counted.
 ///
-/// What returns now might have returned before: a refill meanwhile comes to the same, since it stops
-/// at what is outstanding (`cover`) as it stops at the capacity.
-pub(crate) fn end_leases(policy: &Policy, state: &mut Vec<u8>, leases: &mut Leases, now: Now) {
-    let units = leases.take_ended(now);
-    if units > 0 && returns_at_expiry(Kind::of(policy)) {
-        limit::put_back(policy, state, now, units);
+/// A state is looked at when a key is called, not when a lease ends: so its refill is made up end by
+/// end, up to each no further than what was out then (`limit::cover`). In a window that slides the units
+/// of a lease may have been spent just before its end. Other windows count them to their own end.
+pub(crate) fn end_leases(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    leases: &mut Leases,
+    now: Now,
+    hash: u64,
+) {
+    let mut out = leases.outstanding();
+    for (end, units) in leases.take_ended(now) {
+        let at = |nanos| Now { mono: Nanos(nanos), ..now };
+        match Kind::of(policy) {
+            Kind::Rate => limit::cover(policy, state, at(end), hash, out),
+            Kind::Sliding => limit::recount(policy, state, at(end.saturating_sub(1)), units),
+            _ => {}
+        }
+        out = out.saturating_sub(units);
     }
+    limit::cover(policy, state, now, hash, out);
 }
 
 /// Sees to it that what is outstanding is counted, whatever became of the state; drops leases of a
@@ -335,30 +356,33 @@ pub(crate) fn cover_leases(
 ) {
     let held = leases.take().filter(|held| !held.is_empty() && Kind::of(policy).has_leases());
     if let Some(held) = &held {
-        cover(policy, state, held.outstanding(), now, hash);
+        limit::cover(policy, state, now, hash, held.outstanding());
     }
     *leases = held;
 }
 
-fn cover(policy: &Policy, state: &mut Vec<u8>, outstanding: u64, now: Now, hash: u64) {
-    let used = |state: &mut Vec<u8>| {
-        let seen = limit::take(policy, state, now, &Ask { peek: true, hash, ..Ask::default() });
-        (seen.used, outstanding.min(seen.limit))
-    };
-    let (before, needed) = used(state);
-    // The usage of a rate is rounded up: the same may be a part of a unit less.
-    let is_covered =
-        if Kind::of(policy) == Kind::Rate { before > needed } else { before >= needed };
-    if outstanding == 0 || is_covered {
-        return;
+/// Until when a state is to be kept for its leases. All may be out until the last of them ends, and be
+/// refilled, or leave a window that slides, only after that.
+pub(crate) fn kept_until(
+    policy: &Policy,
+    state: &[u8],
+    leases: &Leases,
+    now: Now,
+    hash: u64,
+) -> u64 {
+    let (end, kind) = (leases.last_end(), Kind::of(policy));
+    if kind == Kind::Window || end <= now.mono.0 {
+        return end;
     }
-    limit::set_used(policy, state, now, outstanding);
-    let (after, needed) = used(state);
-    if after < needed {
-        // A window that is over for this key's hash, which setting does not know.
-        state.clear();
-        limit::set_used(policy, state, now, outstanding);
+    let (mut state, mut then) = (state.to_vec(), Now { mono: Nanos(end), ..now });
+    if kind == Kind::Rate {
+        limit::cover(policy, &mut state, then, hash, leases.outstanding());
+    } else {
+        then.mono.0 -= 1;
+        limit::recount(policy, &mut state, then, leases.outstanding());
     }
+    let ask = Ask { peek: true, hash, ..Ask::default() };
+    end.saturating_add(limit::take(policy, &mut state, then, &ask).reset)
 }
 
 #[cfg(test)]

@@ -37,8 +37,10 @@ mod time;
 mod undo;
 
 pub use apply::{Engine, Options};
-pub use bound::{added, adding, counted, taking};
-pub use lease::{LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased};
+pub use bound::{added, adding, counted, taking, undecided};
+pub use lease::{
+    LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
+};
 pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
 pub use policies::Rule;
 pub use record::Record;

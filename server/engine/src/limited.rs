@@ -17,8 +17,8 @@ use protocol::Policy;
 
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::item::{Content, Figures};
-use crate::lease::{Leases, cover_leases, end_leases};
+use crate::item::{Content, Figures, Mark};
+use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
@@ -34,10 +34,10 @@ const UNLIMITED: Policy =
     Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
 
 /// Beside the number of holds: leases follow them.
-const HAS_LEASES: u16 = 1 << 15;
+pub(crate) const HAS_LEASES: u16 = 1 << 15;
 
 const HEAD_BYTES: usize = 6;
-const HOLD_BYTES: usize = 24;
+pub(crate) const HOLD_BYTES: usize = 24;
 
 /// A take, as a caller words it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,7 +86,7 @@ pub struct Facts {
     pub client_flags: u32,
     /// There is a state after it.
     pub has_state: bool,
-    /// Refused, but the policy only watches: the caller goes on.
+    /// Refused, put off or granted in part, but the policy only watches: the caller goes on.
     pub shadow: bool,
 }
 
@@ -128,7 +128,7 @@ impl Limited {
 /// What a shard needs for limits beside its store: the policies its states remember, and buffers
 /// that are used again from command to command.
 pub(crate) struct LimitParts {
-    policies: Policies,
+    pub(crate) policies: Policies,
     repeats: Repeats,
     last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
@@ -171,7 +171,7 @@ pub(crate) struct Loaded {
     slot: Option<Slot>,
 }
 
-fn read_u64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
@@ -246,11 +246,26 @@ impl Engine {
             decision.lease = Some(lease);
             decision.changed = true;
         }
-        let shadow = !allowed && policy.shadow;
+        let refused = !allowed && !take.peek;
+        let shadow = only_watches(&policy, &mut decision);
         if !decision.changed {
+            if refused && let Some(slot) = loaded.slot {
+                self.store.item_mut(slot).set_mark(Mark::REFUSED);
+            }
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
+        if refused {
+            loaded.figures = loaded.figures.mark(Mark::REFUSED, true);
+        }
         self.keep(at, loaded, decision, shadow)
+    }
+
+    /// Notes that a key was refused where that was decided by looking at it: a refused key is the last
+    /// to go for want of room.
+    pub fn note_refused(&mut self, now: Now, hash: u64, key: &[u8]) {
+        if let Some(slot) = self.at(now, hash, key).slot.filter(|slot| slot.is_second()) {
+            self.store.item_mut(slot).set_mark(Mark::REFUSED);
+        }
     }
 
     /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
@@ -393,7 +408,7 @@ impl Engine {
         self.keep_and_look(at, loaded)
     }
 
-    fn rule_number(&mut self, kept: &Kept) -> u32 {
+    pub(crate) fn rule_number(&mut self, kept: &Kept) -> u32 {
         self.limits.policies.number(kept, self.store.states_by_rule())
     }
 
@@ -448,7 +463,7 @@ impl Engine {
         let kept = number.and_then(|number| self.limits.policies.get(number).copied());
         let remembered = kept.map(|kept| kept.policy);
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
-            end_leases(old, &mut state, leases, at.now);
+            end_leases(old, &mut state, leases, at.now, at.hash);
         }
         let (policy, limit, number) = match (rule, kept) {
             (Some(rule), Some(old)) if *rule.policy != old.policy => {
@@ -525,8 +540,10 @@ impl Engine {
         }
         bytes.extend_from_slice(&loaded.state);
         let now_ns = at.now.mono.0;
-        // A state with leases is not idle before they end.
-        let leases_end = loaded.leases.as_ref().map_or(0, |leases| leases.last_end());
+        let leases_end = loaded
+            .leases
+            .as_ref()
+            .map_or(0, |leases| kept_until(&loaded.policy, &loaded.state, leases, at.now, at.hash));
         let idle_at = loaded
             .holds
             .iter()
@@ -562,6 +579,16 @@ pub struct SetUsed {
 
 fn is_state(at: At<'_>) -> bool {
     at.slot.is_some_and(Slot::is_second)
+}
+
+/// Whether a decision is only told, because the policy watches: then nobody is refused, made to wait, or
+/// goes on with a part.
+fn only_watches(policy: &Policy, decision: &mut Decision) -> bool {
+    let watched = policy.shadow && decision.verdict != Verdict::Allow;
+    if watched {
+        decision.verdict = Verdict::Deny;
+    }
+    watched
 }
 
 /// The state as it stands, unchanged.

@@ -117,8 +117,9 @@ const CANDIDATES_FOR_EXPIRY: usize = 64;
 /// What goes first when room is needed: the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// By the milliseconds until it is idle: the sooner, the sooner it goes.
-    State(Reverse<u64>),
+    /// Those that were refused go last, and else by the milliseconds until it is idle: the sooner, the
+    /// sooner it goes.
+    State(Reverse<(bool, u64)>),
     /// By the tenths of a second since its last use.
     Plain(u32),
     Past,
@@ -410,8 +411,9 @@ impl Store {
     }
 
     /// Removes the best victim of a random handful: anything past its deadline, else the plain item
-    /// longest unused, else, where there are only states of limits, the one that is idle soonest:
-    /// who is being refused has used the most and is idle last.
+    /// longest unused, else, where there are only states of limits, the one that is idle soonest. Who
+    /// is being refused goes last: a flood of other keys must not free an offender, even where all are
+    /// idle at the end of the same window.
     pub(crate) fn evict(&mut self, now: Now, keep: &[u8]) -> Result<(), Full> {
         let mut best: Option<(Rank, Slot)> = None;
         let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
@@ -435,7 +437,8 @@ impl Store {
             let rank = if item.deadline().is_past(now) {
                 Rank::Past
             } else if states {
-                Rank::State(Reverse(item.deadline().left_ms(now).unwrap_or(u64::MAX)))
+                let left_ms = item.deadline().left_ms(now).unwrap_or(u64::MAX);
+                Rank::State(Reverse((item.has(Mark::REFUSED), left_ms)))
             } else {
                 Rank::Plain(item.idle(now))
             };

@@ -18,10 +18,9 @@ pub struct Saved {
 
 #[derive(Debug, Clone, Copy)]
 enum Was {
+    /// Or a plain item, which counts as none and which a state replaces.
     Nothing,
     State(Figures),
-    /// A plain item, which a state replaces.
-    Plain,
 }
 
 impl Engine {
@@ -29,18 +28,18 @@ impl Engine {
     pub fn save(&mut self, now: Now, hash: u64, key: &[u8], bytes: &mut Vec<u8>) -> Saved {
         let start = bytes.len();
         let was = match self.at(now, hash, key).slot {
-            None => Was::Nothing,
             Some(slot) if slot.is_second() => {
                 let item = self.store.item(slot);
                 bytes.extend_from_slice(item.state().unwrap_or_default());
                 Was::State(item.figures())
             }
-            Some(_) => Was::Plain,
+            _ => Was::Nothing,
         };
         Saved { was, start, end: bytes.len() }
     }
 
-    /// Makes the key stand as it did, under the same lock. Where there is no room for that any more
+    /// Makes the key stand as it did, under the same lock; a plain item that a state replaced is gone,
+    /// and counts as nothing. Where there is no room for that any more
     /// what was taken stays taken, as after a refund that got lost: less passes, never more.
     pub fn bring_back(&mut self, now: Now, hash: u64, key: &[u8], saved: &Saved, bytes: &[u8]) {
         let slot = self.at(now, hash, key).slot.filter(|slot| Slot::is_second(*slot));
@@ -50,7 +49,7 @@ impl Engine {
                 let _ = self.store.write(now, hash, key, slot, figures, state);
             }
             (Was::Nothing, Some(slot)) => self.store.remove(hash, slot),
-            (Was::Nothing, None) | (Was::Plain, _) => {}
+            (Was::Nothing, None) => {}
         }
     }
 }
@@ -59,10 +58,10 @@ impl Engine {
 mod tests {
     use std::sync::Arc;
 
-    use protocol::Policy;
+    use protocol::{Policy, Value};
 
     use super::*;
-    use crate::{Budget, KeyHasher, Limited, Options, Rule, Take};
+    use crate::{Budget, KeyHasher, Limited, Options, Record, Rule, Take};
 
     #[test]
     fn what_is_taken_back_was_never_taken() {
@@ -76,6 +75,17 @@ mod tests {
             let take = Take { cost: 1, ..Take::default() };
             let look =
                 |engine: &mut Engine| engine.look(now, hash, &key, Some(Rule::from(&policy)));
+            let plain = Record {
+                key: &key,
+                value: Value::Number(7),
+                client_flags: 0,
+                cas: 1,
+                left_ms: None,
+                stale: false,
+                won: false,
+                base64: false,
+            };
+            assert!(engine.restore(now, hash, &plain));
             for before in 0..2 {
                 let stood = look(&mut engine);
                 let mut bytes = b"other".to_vec();

@@ -181,12 +181,21 @@ impl LimitsHandle {
     /// The file is refused or unreadable: the limits stay as they are.
     pub fn reload(&self, path: &Path) -> Result<u64, LimitsError> {
         let _only = self.replacing.lock();
-        let limits = Limits::load(path).inspect_err(|_| {
+        let limits = Self::read(path).inspect_err(|_| {
             self.refused.fetch_add(1, Ordering::Relaxed);
         })?;
         let next = InForce::new(limits, Some(&self.current.load()), self.workers);
         self.current.store(Arc::new(next));
         Ok(self.generation.fetch_add(1, Ordering::Release) + 1)
+    }
+
+    /// What took the place of the file must not keep the server waiting, as a pipe does.
+    fn read(path: &Path) -> Result<Limits, LimitsError> {
+        let refuse = |source| LimitsError::Unreadable { path: path.to_owned(), source };
+        if !std::fs::metadata(path).map_err(refuse)?.is_file() {
+            return Err(refuse(std::io::Error::other("it is no file")));
+        }
+        Limits::load(path)
     }
 
     /// Zeroes the figures, as `stats reset` does.
@@ -211,6 +220,9 @@ mod tests {
         let handle = LimitsHandle::new(Limits::default(), 1);
         assert!(handle.reload(&path).is_err(), "there is no file yet");
         assert_eq!((handle.generation(), handle.load().limits().len()), (0, 0));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("the directory is ours");
+        assert!(handle.reload(&path).is_err(), "nobody will ever write into it");
+        fs::remove_file(&path).expect("it is there");
 
         fs::write(&path, limit).expect("the directory is ours");
         assert_eq!(handle.reload(&path).expect("a good file"), 1);
@@ -218,7 +230,7 @@ mod tests {
         fs::write(&path, format!("{limit}wrong = 1\n")).expect("the directory is ours");
         let error = handle.reload(&path).expect_err("a bad file").to_string();
         assert_eq!(error, format!("{}:5: unknown field `wrong`", path.display()));
-        assert_eq!((handle.generation(), handle.refused()), (1, 2));
+        assert_eq!((handle.generation(), handle.refused()), (1, 3));
         assert!(Arc::ptr_eq(&kept, &handle.load()));
 
         fs::write(&path, "").expect("the directory is ours");

@@ -145,14 +145,21 @@ impl Leases {
         found
     }
 
-    /// Takes the leases out that have ended, and tells their units together.
-    pub(crate) fn take_ended(&mut self, now: Now) -> u64 {
+    /// Takes the leases out that have ended: when, and their units, in the order of their ends.
+    pub(crate) fn take_ended(&mut self, now: Now) -> Vec<(u64, u64)> {
+        let mut ended = Vec::new();
         if self.is_empty() || self.first_end > now.mono.0 {
-            return 0;
+            return ended;
         }
-        let before = self.outstanding;
-        self.keep(|held, _| held.end > now.mono.0);
-        before.saturating_sub(self.outstanding)
+        self.keep(|held, _| {
+            let lasts = held.end > now.mono.0;
+            if !lasts {
+                ended.push((held.end, held.units));
+            }
+            lasts
+        });
+        ended.sort_unstable();
+        ended
     }
 
     /// Moves every instant by so many nanoseconds. `None` where the list is none.
@@ -220,10 +227,11 @@ mod tests {
         assert_eq!(leases.take_out(b"a"), None);
         assert_eq!(figures(&leases), (5, 100, 200));
         let at = |nanos| Now { mono: crate::Nanos(nanos), unix_ms: 0 };
-        assert_eq!((leases.take_ended(at(99)), leases.len()), (0, 2));
-        assert_eq!((leases.take_ended(at(100)), leases.len()), (0, 1));
-        assert_eq!(leases.take_ended(at(200)), 5);
+        assert_eq!((leases.take_ended(at(99)), leases.len()), (vec![], 2));
+        assert_eq!((leases.take_ended(at(100)), leases.len()), (vec![(100, 0)], 1));
+        assert_eq!(leases.take_ended(at(200)), [(200, 5)]);
         assert_eq!(leases, Leases::default());
+        assert_eq!(three().take_ended(at(u64::MAX)), [(100, 0), (200, 5), (300, 10)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod twin;
 
 use std::sync::Arc;
 
-use protocol::{CalendarUnit, Oldest, Phase, Rate, Window};
+use protocol::{CalendarUnit, Oldest, Phase, Rate, Warm, Window};
 
 use super::*;
 use crate::{Budget, KeyHasher, LimitRecord, Nanos, Options, SetUsed, Take};
@@ -53,9 +53,13 @@ pub(super) fn ask(client: &str, want: u64) -> LeaseAsk<'_> {
 
 impl Bench {
     pub(super) fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    fn with(options: Options) -> Self {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
         let budget = Arc::new(Budget::new(64 << 20));
-        let engine = Engine::new(hasher.clone(), budget, Options::default());
+        let engine = Engine::new(hasher.clone(), budget, options);
         Self { engine, hash: hasher.hash(KEY), now_ns: 120 * SECOND }
     }
 
@@ -204,55 +208,129 @@ fn a_liar_never_raises_the_limit() {
     }
 }
 
-#[test]
-fn the_unspent_rate_of_a_dead_holder_returns_at_expiry() {
-    let (mut bench, policy) = (Bench::new(), bucket(100));
-    let line = bench.lease(&policy, &LeaseAsk { ttl: Some(20 * SECOND), ..ask("a", 50) });
-    assert_eq!((line.granted, line.ttl_ms, line.refresh_ms), (50, 20_000, 10_000));
-    // One a second comes in, but what is out is not refilled.
-    bench.now_ns += 20 * SECOND - 1;
-    assert_eq!(bench.remaining(&policy), 50);
-    bench.now_ns += 1;
-    assert_eq!(bench.remaining(&policy), 100);
-    assert_eq!(bench.outstanding(&policy), 0);
+/// Rates of one unit a second.
+fn slow_rates() -> [Policy; 5] {
+    let Algorithm::Bucket { rate, capacity, init, debt, .. } = bucket(100).algorithm else {
+        panic!()
+    };
+    let rated =
+        |warm, interval| policy(Algorithm::Bucket { rate, capacity, init, debt, warm, interval });
+    let second = Rate { count: 1, period: SECOND };
+    let warm = Some(Warm { duration: 1000 * SECOND, factor: 3 });
+    [
+        bucket(100),
+        policy(Algorithm::Gcra { rate, burst: 99 }),
+        policy(Algorithm::Leaky { rate, capacity, wait: None }),
+        policy(Algorithm::Bucket {
+            rate: second,
+            capacity,
+            init,
+            debt,
+            warm: None,
+            interval: true,
+        }),
+        rated(warm, false),
+    ]
 }
 
-/// The price of the rule above, for a client that spends and is never heard of again; one that
-/// reports in time pays for what it spent.
 #[test]
-fn what_a_silent_holder_of_a_rate_spent_is_given_out_again() {
-    for (reports, remaining) in [(false, 100), (true, 51)] {
+fn the_rate_of_a_dead_holder_refills_from_expiry_on() {
+    for (number, policy) in slow_rates().into_iter().enumerate() {
+        // Looked at meanwhile or not.
+        for looks in [true, false] {
+            let mut bench = Bench::new();
+            let ask = LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 40) };
+            let granted = bench.lease(&policy, &ask).granted;
+            assert!(granted == 40 || number == 4);
+            for _ in 0..200 {
+                if looks {
+                    assert!(bench.remaining(&policy) <= 100 - granted);
+                }
+                bench.wait(1);
+            }
+            assert_eq!(bench.outstanding(&policy), 0);
+            if number == 4 {
+                // A cold bucket: one that owes nothing would give all.
+                assert!(bench.remaining(&policy) <= 100 - granted);
+                bench.now_ns += granted * SECOND - 1;
+                assert!(bench.remaining(&policy) < 100 && bench.has_state());
+            } else {
+                assert_eq!(bench.remaining(&policy), 60);
+                bench.now_ns += SECOND - 1;
+                assert_eq!(bench.remaining(&policy), 60);
+                bench.now_ns += 1;
+                assert_eq!(bench.remaining(&policy), 61);
+                bench.now_ns += 39 * SECOND - 1;
+                assert_eq!((bench.has_state(), bench.remaining(&policy)), (true, 99));
+            }
+            bench.now_ns += 1;
+            assert_eq!(bench.remaining(&policy), 100);
+        }
+    }
+}
+
+#[test]
+fn a_holder_that_reports_is_refilled_from_then_on() {
+    for (reports, remaining) in [(false, 50), (true, 59)] {
         let (mut bench, policy) = (Bench::new(), bucket(100));
-        bench.lease(&policy, &LeaseAsk { ttl: Some(SECOND), ..ask("a", 50) });
+        bench.lease(&policy, &ask("a", 50));
+        bench.wait(1);
         if reports {
             bench.lease(&policy, &LeaseAsk { used: 50, ..ask("a", 0) });
         }
-        bench.wait(1);
+        bench.wait(9);
         assert_eq!(bench.remaining(&policy), remaining);
     }
 }
 
 #[test]
-fn what_returns_does_not_refill_the_time_before_it_twice() {
+fn leases_end_one_by_one_though_nobody_looks() {
     let (mut bench, policy) = (Bench::new(), bucket(100));
-    bench.lease(&policy, &ask("a", 50));
+    bench.lease(&policy, &LeaseAsk { ttl: Some(100 * SECOND), ..ask("a", 30) });
+    bench.lease(&policy, &LeaseAsk { ttl: Some(110 * SECOND), ..ask("b", 20) });
     assert_eq!(bench.spend(&policy, 50), 50);
-    // At ten seconds the lease is over: ten have come in and fifty return; five come in since.
-    bench.wait(15);
+    // After 50 s what was taken is back; after 100 s the first ends, ten of it come back until the
+    // second ends, and five more since.
+    bench.wait(115);
     assert_eq!(bench.remaining(&policy), 65);
 }
 
+/// A larger capacity brings no tokens at once, and what was not refilled before is none of it.
 #[test]
-fn counted_permits_of_a_dead_holder_stay_spent_until_the_window_ends() {
-    for policy in [fixed(100), log(100)] {
+fn a_change_of_policy_refills_nothing_that_is_out() {
+    let (mut bench, small, large) = (Bench::new(), bucket(100), bucket(200));
+    bench.lease(&small, &LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 50) });
+    bench.wait(100);
+    assert_eq!(bench.remaining(&large), 50);
+}
+
+#[test]
+fn counted_permits_of_a_dead_holder_stay_spent_until_they_leave_the_window() {
+    // Where the window slides they may have been spent in the lease's last nanosecond.
+    for (policy, returns) in [(fixed(100), 60 * SECOND), (log(100), 70 * SECOND - 1)] {
         let mut bench = Bench::new();
         bench.lease(&policy, &ask("a", 50));
         bench.wait(10);
         assert_eq!((bench.outstanding(&policy), bench.remaining(&policy)), (0, 50));
-        bench.now_ns += 50 * SECOND - 1;
+        bench.now_ns += returns - 10 * SECOND - 1;
         assert_eq!(bench.remaining(&policy), 50);
         bench.now_ns += 1;
         assert_eq!(bench.remaining(&policy), 100);
+    }
+}
+
+#[test]
+fn what_is_spent_late_leaves_a_sliding_window_late() {
+    let mut bench = Bench::new();
+    bench.lease(&log(100), &LeaseAsk { ttl: Some(50 * SECOND), ..ask("a", 20) });
+    bench.wait(30);
+    bench.spend(&log(100), 7);
+    bench.wait(10);
+    // What is given back is not what another took.
+    bench.lease(&log(100), &LeaseAsk { used: 5, unused: 15, ..ask("a", 0) });
+    for (wait, remaining) in [(0, 88), (49, 88), (1, 95), (9, 95), (1, 100)] {
+        bench.wait(wait);
+        assert_eq!(bench.remaining(&log(100)), remaining);
     }
 }
 
@@ -319,8 +397,10 @@ fn nothing_left_says_when_to_ask_again() {
     let one = bucket(1);
     assert_eq!(bench.lease(&one, &ask("a", 10)).granted, 1);
     bench.wait(4);
-    assert_eq!(bench.figures(&one, &ask("b", 10)), [0, 0, 6000, 0, 0]);
-    bench.wait(6);
+    assert_eq!(bench.figures(&one, &ask("b", 10)), [0, 0, 106_000, 0, 0]);
+    bench.now_ns += 106 * SECOND - 1;
+    assert_eq!(bench.lease(&one, &ask("b", 10)).granted, 0);
+    bench.now_ns += 1;
     assert_eq!(bench.lease(&one, &ask("b", 10)).granted, 1);
 }
 
@@ -421,14 +501,40 @@ fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
 }
 
 #[test]
-fn a_state_with_leases_is_kept_until_they_end() {
-    let (mut bench, policy) = (Bench::new(), bucket(100));
-    bench.lease(&policy, &LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 10) });
-    bench.now_ns += 200 * SECOND - 1;
-    assert!(bench.has_state());
-    assert_eq!(bench.remaining(&policy), 90);
-    bench.now_ns += 1;
-    assert!(!bench.has_state());
+fn a_state_with_leases_is_kept_until_they_end_and_are_refilled() {
+    for (policy, kept) in [(bucket(100), 210), (fixed(100), 60)] {
+        let mut bench = Bench::new();
+        bench.lease(&policy, &LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 10) });
+        bench.now_ns += kept * SECOND - 1;
+        assert!(bench.has_state());
+        assert!(bench.remaining(&policy) < 100);
+        bench.now_ns += 1;
+        assert!(!bench.has_state());
+    }
+}
+
+#[test]
+fn leases_have_names_of_their_own_without_cas_uniques_and_after_a_restart() {
+    let policy = bucket(100);
+    let take = Take { cost: 1, hold: Some(50 * SECOND), ..Take::default() };
+    let mut names = std::collections::BTreeSet::new();
+    for restart in 0..3 {
+        let mut bench = Bench::with(Options { cas: false, ..Options::default() });
+        bench.wait(restart);
+        for client in ["a", "b", "c"] {
+            let lease = bench.lease(&policy, &ask(client, 3)).lease;
+            assert!(lease > 0 && names.insert(lease), "{client} {lease}");
+            match bench.engine.take(bench.now(), bench.hash, KEY, Some(Rule::from(&policy)), &take)
+            {
+                Limited::Decided(facts) => {
+                    assert!(names.insert(facts.decision.lease.expect("a hold")));
+                }
+                other => panic!("{other:?}"),
+            }
+            let spent = LeaseAsk { used: 1, ..ask(client, 3) };
+            assert_eq!(bench.lease(&policy, &spent).lease, lease);
+        }
+    }
 }
 
 #[test]

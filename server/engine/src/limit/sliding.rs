@@ -90,6 +90,20 @@ impl Sliding {
         self.write(state, &counts);
     }
 
+    /// Counts so many units that count whole, the oldest first, as if they had been taken now.
+    pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let mut counts: Counts<COUNTERS_MAX> = self.read(state, now);
+        let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
+        let mut left = units;
+        for count in counts.counts[..whole].iter_mut().rev() {
+            let moved = left.min(*count);
+            *count -= moved;
+            left -= moved;
+        }
+        counts.add(units - left);
+        self.write(state, &counts);
+    }
+
     /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let mut counts: Counts<COUNTERS_MAX> = self.read(state, now);

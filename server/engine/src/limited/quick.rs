@@ -4,10 +4,10 @@
 //! It may be past its deadline, for a key whose calls are few is idle again before the next: its
 //! place is used again as it is. All else goes the long way (`limited`), which answers the same.
 
-use super::{Facts, HEAD_BYTES, Limited, Take, holds_by_itself};
+use super::{Facts, HEAD_BYTES, Limited, Take, holds_by_itself, only_watches};
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::item::{Content, Figures};
+use crate::item::{Content, Figures, Mark};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::Rule;
 use crate::time::Deadline;
@@ -46,7 +46,7 @@ impl Engine {
         let state = &mut self.limits.encoded;
         state.clear();
         let own_bytes = own.len();
-        let figures = if is_past {
+        let mut figures = if is_past {
             Figures::new(0, 0, Deadline::NEVER)
         } else {
             state.extend_from_slice(own);
@@ -54,14 +54,19 @@ impl Engine {
         };
         let (over, hash) = (policy.over, at.hash);
         let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
-        let decision = limit::take(policy, state, at.now, &ask);
-        let shadow = decision.verdict == Verdict::Deny && policy.shadow;
+        let mut decision = limit::take(policy, state, at.now, &ask);
+        let refused = decision.verdict == Verdict::Deny && !peek;
+        let shadow = only_watches(policy, &mut decision);
         let stays = decision.changed && state.len() == own_bytes;
         if is_past {
             if !stays {
                 return None;
             }
             self.store.note_expired(slot);
+        }
+        if refused {
+            figures = figures.mark(Mark::REFUSED, true);
+            self.store.item_mut(slot).set_mark(Mark::REFUSED);
         }
         let kept = Kept { slot, figures, stays };
         let Some((cas, has_state)) = self.keep_in_place(at, kept, &decision) else {

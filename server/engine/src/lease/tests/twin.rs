@@ -3,12 +3,13 @@
 //! The twin of a bucket counts parts of a token, the twin of a window single units; both know every
 //! client's hand. They take the size of a grant from the engine (`size` has tests of its own) and
 //! check that it was there. Beside them, for every policy: what remains and what is out never
-//! exceed the limit, whatever the clients do, and however the policy changes.
+//! exceed the limit, whatever the clients do, and however the policy changes; and what clients spend by
+//! themselves and all takes together never exceed, in any span, what the policy lets through in it.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use protocol::{CalendarUnit, Phase, Warm};
+use protocol::{CalendarUnit, Phase};
 
 use super::*;
 
@@ -120,7 +121,7 @@ impl BucketTwin {
         self.missing = self.missing.max(u128::from(out) * Self::TOKEN);
     }
 
-    /// Brings it to `now`; each lease that ends on the way returns all it has.
+    /// Brings it to `now`; what is out refills from the end of its lease on.
     fn advance(&mut self, now: u64, hands: &mut BTreeMap<usize, Hand>) {
         while let Some((client, hand)) = hands
             .iter()
@@ -129,7 +130,6 @@ impl BucketTwin {
             .min_by_key(|(_, hand)| hand.end)
         {
             self.refill(hand.end, hands.values().map(|hand| hand.units).sum());
-            self.missing = self.missing.saturating_sub(u128::from(hand.units) * Self::TOKEN);
             hands.remove(&client);
         }
         self.refill(now, hands.values().map(|hand| hand.units).sum());
@@ -139,6 +139,65 @@ impl BucketTwin {
         let full = u128::from(self.capacity) * Self::TOKEN;
         (full.saturating_sub(self.missing) / Self::TOKEN) as u64
     }
+}
+
+/// A client that spends by itself what it was lent: a part at a call, the rest at the end or never.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spender {
+    left: u64,
+    /// From then on it spends nothing, as it was told.
+    end: u64,
+}
+
+/// All units that were spent, and when.
+#[derive(Debug, Default)]
+struct Ledger(Vec<(u64, u64)>);
+
+impl Ledger {
+    fn spend(&mut self, at: u64, units: u64) {
+        if units > 0 {
+            self.0.push((at, units));
+        }
+    }
+
+    /// A span with more in it than the policy lets through: its beginning, its end, the units.
+    fn excess(&mut self, algorithm: &Algorithm) -> Option<(u64, u64, u64)> {
+        self.0.sort_unstable();
+        for (first, (from, _)) in self.0.iter().enumerate() {
+            let mut spent = 0;
+            for (to, units) in &self.0[first..] {
+                spent += units;
+                if !lets_through(algorithm, spent, to - from) {
+                    return Some((*from, *to, spent));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Whether so many units may be spent within so many nanoseconds.
+fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
+    let (most, rate) = match *algorithm {
+        Algorithm::Bucket { rate, capacity, debt, interval, .. } => {
+            // The span may begin just before a refill.
+            (capacity + debt + if interval { rate.count } else { 0 }, rate)
+        }
+        Algorithm::Gcra { rate, burst } => (burst + 1, rate),
+        Algorithm::Leaky { rate, capacity, .. } => (capacity, rate),
+        Algorithm::Sliding { rate, oldest: Oldest::Whole, .. } | Algorithm::Log { rate, .. } => {
+            return span >= rate.period || units <= rate.count;
+        }
+        Algorithm::Fixed { count, window: Window::First(nanos) } => {
+            // Two windows, at the end of the one and the beginning of the other.
+            return span >= nanos || units <= 2 * count;
+        }
+        // An estimate, or windows of the calendar.
+        _ => return true,
+    };
+    let period = u128::from(rate.period);
+    u128::from(units) * period
+        <= u128::from(most) * period + u128::from(rate.count) * u128::from(span)
 }
 
 /// What the clients and the server both know after a call.
@@ -252,6 +311,60 @@ proptest! {
             let out: u64 = hands.values().map(|hand| hand.units).sum();
             prop_assert_eq!(bench.outstanding(&policy), out);
         }
+    }
+
+    /// The promise to the operator. Clients spend what they have and tell anything or nothing: more
+    /// or less than they spent, or they die, having spent nothing or all of it in the last nanosecond.
+    /// Only what was spent is never given back: nobody could tell.
+    #[test]
+    fn no_span_spends_more_than_the_policy_lets_through(
+        count in 1..=200_u64,
+        kind in 0..KINDS,
+        steps in prop::collection::vec((any_step(), 0..=8_u64, any::<bool>()), 1..60),
+        idle in prop_oneof![Just(0), 0..=100 * SECOND],
+    ) {
+        let policy = policy(any_kind(count)[kind]);
+        let (mut bench, mut ledger) = (Bench::new(), Ledger::default());
+        let mut spenders = [Spender::default(); CLIENTS.len()];
+        for ((gap, step), spends, dies) in steps {
+            bench.now_ns += gap / NANOS_PER_MS * NANOS_PER_MS;
+            let now = bench.now_ns;
+            for spender in spenders.iter_mut().filter(|spender| spender.end <= now) {
+                if !dies {
+                    ledger.spend(spender.end.saturating_sub(1), spender.left);
+                }
+                spender.left = 0;
+            }
+            match step {
+                Step::Call { client, used, unused, want, weight, ttl } => {
+                    let spender = &mut spenders[client];
+                    let spent = spender.left * spends / 8;
+                    ledger.spend(now, spent);
+                    spender.left -= spent;
+                    let used = if dies { eighths(spender.left + spent, used) } else { spent };
+                    let unused = eighths(spender.left, unused).min(spender.left);
+                    let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
+                    let ask = LeaseAsk { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
+                    let line = bench.lease(&policy, &ask);
+                    spender.left = (spender.left - unused + line.granted).min(line.safe);
+                    spender.end = now + line.ttl_ms * NANOS_PER_MS;
+                }
+                Step::Take(units) => ledger.spend(now, bench.spend(&policy, units)),
+                Step::Refund(_) => ledger.spend(now, bench.spend(&policy, count)),
+                Step::Policy(_) => {}
+            }
+        }
+        // All that is still out is spent in silence, then others take all there is, and again.
+        let last = spenders.iter().map(|spender| spender.end).max().unwrap_or(0);
+        for spender in spenders {
+            ledger.spend(spender.end.saturating_sub(1), spender.left);
+        }
+        for wait in [0, idle, idle, 1] {
+            bench.now_ns = bench.now_ns.max(last) + wait;
+            bench.engine.sweep(bench.now(), 1000);
+            ledger.spend(bench.now_ns, bench.spend(&policy, count));
+        }
+        prop_assert_eq!(ledger.excess(&policy.algorithm), None);
     }
 
     #[test]

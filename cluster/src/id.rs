@@ -1,0 +1,74 @@
+//! What the cluster counts with: nodes and their lives, partitions, copies, terms.
+//!
+//! Here: the small types, and how they print. Not here: who holds what (`map`), or how they travel
+//! (`message`).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A node for as long as its data directory lives. Given by the control plane, never used twice.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct NodeId(pub u32);
+
+/// One life of a node, from process start to process end. Greater means later.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Incarnation(pub u64);
+
+/// A fixed range of the key circle.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Partition(pub u16);
+
+impl Partition {
+    /// As an index into a table of all partitions.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The fence of a partition: it grows when, and only when, the primary changes. 0: there never was
+/// a primary.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Term(pub u32);
+
+/// One copy of a partition: a node, which life of it, and which of its assignments to this
+/// partition. A copy that was wiped and assigned again is another copy, so that what the old one
+/// acknowledged says nothing about the new one.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct CopyId {
+    /// Where it is.
+    pub node: NodeId,
+    /// The life of the node that holds it.
+    pub incarnation: Incarnation,
+    /// Counts the copies that this partition was ever given; from 1.
+    pub assignment: u32,
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "n{}", self.0)
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "p{}", self.0)
+    }
+}
+
+impl fmt::Display for CopyId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}.{}#{}", self.node, self.incarnation.0, self.assignment)
+    }
+}

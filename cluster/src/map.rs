@@ -1,0 +1,313 @@
+//! The map: nodes, partitions, limits, settings. The state machine that Raft replicates.
+//!
+//! Here: what is in it, and what can be asked of it. Not here: what may change it (`command`,
+//! `apply`), how changes reach those who watch (`delta`), what should change (`controller`).
+//!
+//! It is a function of the commands applied, in order: no clock, no randomness, no hash order. A
+//! command that is refused changes nothing.
+
+mod apply;
+pub mod command;
+pub mod controller;
+pub mod delta;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use crate::placement::{COPIES_MAX, Holders, Member, NODES_MAX, Placement};
+
+pub use command::{Answer, Command, Refused, Step};
+pub use delta::{Delta, Deltas, Since};
+
+/// Longest address or ring name of a node, in bytes. A DNS name has 253, a port six with its colon.
+pub const ADDRESS_BYTES_MAX: usize = 260;
+/// Longest name of a zone, a limit or a setting, in bytes.
+pub const NAME_BYTES_MAX: usize = 250;
+/// Longest body of a limit or value of a setting, in bytes.
+pub const BODY_BYTES_MAX: usize = 4096;
+/// Most limits, and most settings of those that have no meaning here.
+pub const LIMITS_MAX: usize = 10_000;
+/// Greatest weight of a node.
+pub const WEIGHT_MAX: u32 = 1 << 20;
+/// Greatest term: it is the upper part of a cas unique, 24 bits.
+pub const TERM_MAX: u32 = (1 << 24) - 1;
+
+/// Everything the cluster has agreed on.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Map {
+    ver: u64,
+    head: Option<Head>,
+    settings: Settings,
+    nodes: BTreeMap<NodeId, Node>,
+    limits: BTreeMap<String, Limit>,
+    partitions: Vec<Entry>,
+}
+
+/// What is fixed when a cluster is created, and the count of its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Which cluster. Drawn by whoever creates it.
+    pub cluster: u128,
+    /// How keys find partitions, and partitions nodes.
+    pub placement: Placement,
+    /// The last node id that was given.
+    pub last_node: u32,
+}
+
+/// What an operator may change for the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Wanted copies of each partition, the primary among them; 1 to [`COPIES_MAX`].
+    pub replicas: u8,
+    /// After so long without any copy in reach a partition may begin anew; none: never.
+    pub lost_after_ms: Option<u64>,
+    /// What all nodes can do: new features wait for it.
+    pub version: u32,
+    /// Settings that have no meaning here.
+    pub others: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let lost_after_ms = Some(5 * 60 * 1000);
+        Self { replicas: 2, lost_after_ms, version: 0, others: BTreeMap::new() }
+    }
+}
+
+/// How far a node belongs to the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeState {
+    /// It is getting its copies.
+    Joining,
+    /// It has them.
+    Active,
+    /// It is giving them away.
+    Draining,
+    /// The voters do not hear it. What it held may still be there.
+    Dead,
+}
+
+/// A node as it described itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Where clients reach it.
+    pub client_address: String,
+    /// Where nodes reach it.
+    pub peer_address: String,
+    /// Its name in clients' server lists.
+    pub ring_name: String,
+    /// Its share relative to others, from 1 to [`WEIGHT_MAX`]; 0: a witness, which may vote and
+    /// holds nothing.
+    pub weight: u32,
+    /// Copies avoid sharing one; may be empty.
+    pub zone: String,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Drawn once for its data directory: who registers again with it is the same node.
+    pub birth: u128,
+    /// Its present life.
+    pub incarnation: Incarnation,
+    /// How far it belongs.
+    pub state: NodeState,
+    /// What it says of itself.
+    pub description: Description,
+}
+
+/// A limit: a name and what the server makes of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Grows with each change.
+    pub version: u64,
+    /// Opaque here.
+    pub body: Vec<u8>,
+}
+
+/// Who holds a partition.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Changes when, and only when, the primary does.
+    pub term: Term,
+    /// Changes with every change: what commands compare.
+    pub ver: u32,
+    /// Changes when, and only when, counts were lost.
+    pub era: u32,
+    /// How many copies there ever were.
+    pub assigned: u32,
+    /// The copy that serves; none before the first.
+    pub primary: Option<CopyId>,
+    /// The copies that hold everything acknowledged, the primary among them; up to [`COPIES_MAX`].
+    pub in_sync: Vec<CopyId>,
+    /// The copy that is being made.
+    pub learner: Option<CopyId>,
+    /// The in-sync copy that is to become primary.
+    pub transfer_to: Option<CopyId>,
+}
+
+impl Entry {
+    /// All copies, the learner last.
+    pub fn copies(&self) -> impl Iterator<Item = CopyId> + '_ {
+        self.in_sync.iter().chain(&self.learner).copied()
+    }
+
+    /// The in-sync copy on a node.
+    #[must_use]
+    pub fn in_sync_on(&self, node: NodeId) -> Option<CopyId> {
+        self.in_sync.iter().find(|copy| copy.node == node).copied()
+    }
+}
+
+impl Map {
+    /// Grows with every change; 0 before the first.
+    #[must_use]
+    pub fn ver(&self) -> u64 {
+        self.ver
+    }
+
+    /// What was fixed when the cluster was created; none before.
+    #[must_use]
+    pub fn head(&self) -> Option<Head> {
+        self.head
+    }
+
+    /// The operator's settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// All nodes by id.
+    #[must_use]
+    pub fn nodes(&self) -> &BTreeMap<NodeId, Node> {
+        &self.nodes
+    }
+
+    /// All limits by name.
+    #[must_use]
+    pub fn limits(&self) -> &BTreeMap<String, Limit> {
+        &self.limits
+    }
+
+    /// All partitions in order; none before the cluster is created.
+    #[must_use]
+    pub fn partitions(&self) -> &[Entry] {
+        &self.partitions
+    }
+
+    /// Who holds a partition.
+    #[must_use]
+    pub fn entry(&self, partition: Partition) -> Option<&Entry> {
+        self.partitions.get(partition.index())
+    }
+
+    /// The node lives in the same life as when it got the copy, as far as the voters know.
+    #[must_use]
+    pub fn is_living(&self, copy: CopyId) -> bool {
+        self.nodes.get(&copy.node).is_some_and(|node| {
+            node.incarnation == copy.incarnation && node.state != NodeState::Dead
+        })
+    }
+
+    /// The copy cannot come back: its node was forgotten, or lives another life.
+    #[must_use]
+    pub fn is_gone(&self, copy: CopyId) -> bool {
+        self.nodes.get(&copy.node).is_none_or(|node| node.incarnation != copy.incarnation)
+    }
+
+    /// The nodes that should hold something: neither leaving nor dead, and no witness.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        let holds = |node: &Node| {
+            matches!(node.state, NodeState::Joining | NodeState::Active)
+                && node.description.weight > 0
+        };
+        self.nodes
+            .iter()
+            .filter(|(_, node)| holds(node))
+            .map(|(&id, node)| Member {
+                node: id,
+                ring_name: node.description.ring_name.clone(),
+                weight: node.description.weight,
+                zone: node.description.zone.clone(),
+            })
+            .collect()
+    }
+
+    /// Who should hold each partition. It changes with [`members`](Self::members) and `replicas`
+    /// only, and takes milliseconds: keep it.
+    #[must_use]
+    pub fn targets(&self) -> Vec<Holders> {
+        let Some(head) = self.head else { return Vec::new() };
+        head.placement.targets(&self.members(), usize::from(self.settings.replicas))
+    }
+
+    /// What holds after every command. For tests, and for what came from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// What does not hold.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let partitions = self.head.map_or(0, |head| head.placement.partitions());
+        let claims = [
+            (self.partitions.len() == partitions, "there is an entry for each partition"),
+            (self.head.is_some() || self.nodes.is_empty(), "nodes follow the creation"),
+            (self.nodes.len() <= NODES_MAX, "nodes are bounded"),
+            (self.limits.len() <= LIMITS_MAX, "limits are bounded"),
+            (
+                (1..=COPIES_MAX).contains(&usize::from(self.settings.replicas)),
+                "the wanted copies can be had",
+            ),
+            (
+                self.nodes
+                    .keys()
+                    .all(|node| self.head.is_some_and(|head| node.0 <= head.last_node)),
+                "ids of nodes were given",
+            ),
+        ];
+        if let Some((_, what)) = claims.into_iter().find(|(holds, _)| !holds) {
+            return Err(what);
+        }
+        self.partitions.iter().try_for_each(Entry::check)
+    }
+}
+
+impl Entry {
+    /// What holds for an entry after every command.
+    ///
+    /// # Errors
+    ///
+    /// What does not hold.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let mut nodes: Vec<NodeId> = self.copies().map(|copy| copy.node).collect();
+        let copies = nodes.len();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let claims = [
+            (self.in_sync.len() <= COPIES_MAX, "in-sync copies are bounded"),
+            (
+                self.primary.map_or(self.in_sync.is_empty(), |copy| self.in_sync.contains(&copy)),
+                "the primary is in sync",
+            ),
+            (nodes.len() == copies, "a node holds one copy, in sync or learning"),
+            (
+                self.transfer_to
+                    .is_none_or(|to| self.in_sync.contains(&to) && self.primary != Some(to)),
+                "only a backup in sync becomes primary",
+            ),
+            (self.copies().all(|copy| copy.assignment <= self.assigned), "assignments are counted"),
+            ((self.term == Term(0)) == self.primary.is_none(), "a term has a primary"),
+            (self.term.0 <= TERM_MAX, "terms have 24 bits"),
+        ];
+        match claims.into_iter().find(|(holds, _)| !holds) {
+            Some((_, what)) => Err(what),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

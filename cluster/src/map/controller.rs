@@ -1,0 +1,277 @@
+//! What should change in the map next.
+//!
+//! Here: (map, what the voters hear, targets) → the next commands, and who should vote. Not here:
+//! what a command may do (`apply`), the copying (`replica`), detecting the dead (`control`).
+//!
+//! It keeps no state: the leader runs it on the map it has, proposes what it says, and runs it
+//! again. What it says twice is refused by version the second time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::command::{CHANGES_MAX, Change, Command, Step};
+use super::{Entry, Map, Node, NodeState};
+use crate::id::{CopyId, NodeId, Partition};
+use crate::placement::{COPIES_MAX, Holders};
+
+/// Most copies that are made, and hands that change, at one node at a time. It may have part in
+/// more when it is promoted in place of one that had: what was begun goes on, nothing is added.
+pub const MOVES_MAX: usize = 64;
+
+/// What the leader knows beside the map.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Nodes that a majority of the voters did not hear in time.
+    pub silent: BTreeSet<NodeId>,
+    /// Of those the map calls dead, the ones silent for longer than `lost_after_ms`.
+    pub lost: BTreeSet<NodeId>,
+    /// No new copies for now: too much died at once, and may come back.
+    pub hold_copies: bool,
+}
+
+/// The next commands: first about nodes; about partitions once no node's state is out of date.
+/// None: nothing to do but to wait for primaries that copy or hand over.
+///
+/// `targets` is [`Map::targets`].
+#[must_use]
+pub fn next(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Command> {
+    let silent = |(id, node): (&NodeId, &Node)| {
+        (node.state != NodeState::Dead && facts.silent.contains(id))
+            .then_some(Command::Bury(*id, node.incarnation))
+    };
+    let buried: Vec<Command> = map.nodes().iter().filter_map(silent).collect();
+    if !buried.is_empty() {
+        return buried;
+    }
+    let mut plan = Plan { map, facts, moves: moves(map) };
+    let mut urgent = Vec::new();
+    let mut patient = Vec::new();
+    // The dead first: what a promoted node inherits counts before anything new is begun.
+    for is_dead in [true, false] {
+        for (at, (entry, target)) in map.partitions().iter().zip(targets).enumerate() {
+            let has_died = entry.primary.is_some_and(|primary| !map.is_living(primary));
+            if has_died != is_dead {
+                continue;
+            }
+            let Some(step) = plan.step(entry, target) else { continue };
+            let change = Change { partition: Partition(at as u16), ver: entry.ver, step };
+            let is_urgent = matches!(step, Step::Promote(_) | Step::RemoveInSync(_));
+            if is_urgent { urgent.push(change) } else { patient.push(change) }
+        }
+    }
+    urgent.append(&mut patient);
+    let mut commands = arrived_and_left(map, targets);
+    commands.extend(urgent.chunks(CHANGES_MAX).map(|some| Command::Partitions(some.to_vec())));
+    commands
+}
+
+/// Joining nodes that hold all they should, and draining ones that hold nothing.
+fn arrived_and_left(map: &Map, targets: &[Holders]) -> Vec<Command> {
+    let mut holds: BTreeSet<NodeId> = BTreeSet::new();
+    let mut waits: BTreeSet<NodeId> = BTreeSet::new();
+    for (entry, target) in map.partitions().iter().zip(targets) {
+        holds.extend(entry.copies().map(|copy| copy.node));
+        waits.extend(
+            target
+                .iter()
+                .filter(|&&node| !entry.in_sync_on(node).is_some_and(|copy| map.is_living(copy))),
+        );
+        waits.extend(
+            target
+                .primary()
+                .filter(|&node| entry.primary.is_none_or(|primary| primary.node != node)),
+        );
+    }
+    let due = |(&id, node): (&NodeId, &Node)| match node.state {
+        NodeState::Joining if !waits.contains(&id) => Some(Command::Activate(id, node.incarnation)),
+        NodeState::Draining if !holds.contains(&id) => Some(Command::Forget(id, node.incarnation)),
+        _ => None,
+    };
+    map.nodes().iter().filter_map(due).collect()
+}
+
+/// How many moves each node has part in. A node that draws no copy is not in it.
+#[must_use]
+pub fn moves(map: &Map) -> BTreeMap<NodeId, usize> {
+    let mut moves = BTreeMap::new();
+    for entry in map.partitions() {
+        let Some(primary) = entry.primary else { continue };
+        for copy in entry.learner.iter().chain(&entry.transfer_to) {
+            *moves.entry(copy.node).or_default() += 1;
+            *moves.entry(primary.node).or_default() += 1;
+        }
+    }
+    moves
+}
+
+struct Plan<'a> {
+    map: &'a Map,
+    facts: &'a Facts,
+    moves: BTreeMap<NodeId, usize>,
+}
+
+impl Plan<'_> {
+    /// The next step of a partition towards its target, if one is due.
+    fn step(&mut self, entry: &Entry, target: &Holders) -> Option<Step> {
+        let Some(primary) = entry.primary else { return self.reset(target, false) };
+        if !self.map.is_living(primary) {
+            return self.without_primary(entry, target);
+        }
+        // Nothing is acknowledged while the primary waits for a dead backup.
+        if let Some(&dead) = entry.in_sync.iter().find(|&&copy| !self.map.is_living(copy)) {
+            return Some(Step::RemoveInSync(dead));
+        }
+        self.tidy(entry, primary, target)
+            .or_else(|| self.hand_over(entry, primary, target))
+            .or_else(|| self.add_or_remove(entry, primary, target))
+    }
+
+    /// The primary is dead: the best backup goes on. If there is none, the partition waits, or
+    /// begins anew where that loses nothing that could come back.
+    fn without_primary(&mut self, entry: &Entry, target: &Holders) -> Option<Step> {
+        let living = |copy: &&CopyId| self.map.is_living(**copy);
+        let rank = |copy: &&CopyId| target.iter().position(|&node| node == copy.node);
+        // A node that leaves goes on too, if it must: behind all others.
+        let best = entry.in_sync.iter().filter(living).min_by_key(|copy| {
+            (self.is_leaving(copy.node), rank(copy).unwrap_or(COPIES_MAX), copy.node)
+        });
+        if let Some(&copy) = best {
+            if entry.learner.is_some() {
+                *self.moves.entry(copy.node).or_default() += 1;
+            }
+            return Some(Step::Promote(copy));
+        }
+        if entry.in_sync.iter().all(|&copy| self.map.is_gone(copy)) {
+            return self.reset(target, false);
+        }
+        let is_lost =
+            |&copy: &CopyId| self.map.is_gone(copy) || self.facts.lost.contains(&copy.node);
+        let may = self.map.settings().lost_after_ms.is_some();
+        if may && entry.in_sync.iter().all(is_lost) { self.reset(target, true) } else { None }
+    }
+
+    fn reset(&self, target: &Holders, waited: bool) -> Option<Step> {
+        let node = target.primary()?;
+        let incarnation = self.map.nodes().get(&node)?.incarnation;
+        Some(Step::Reset { node, incarnation, waited })
+    }
+
+    /// Gives up what was begun and is of no use any more.
+    fn tidy(&self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
+        let is_of_use =
+            |learner: &CopyId| self.map.is_living(*learner) && target.contains(&learner.node);
+        if let Some(learner) = entry.learner.filter(|learner| !is_of_use(learner)) {
+            return Some(Step::DropLearner(learner));
+        }
+        let to = entry.transfer_to?;
+        let is_wanted = self.next_primary(entry, primary, target) == Some(to);
+        (!is_wanted).then_some(Step::SetTransfer(None))
+    }
+
+    /// Who should take over from a living primary, if anyone can.
+    fn next_primary(&self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<CopyId> {
+        let first = target.primary()?;
+        if first == primary.node {
+            return None;
+        }
+        if let Some(copy) = entry.in_sync_on(first) {
+            return Some(copy);
+        }
+        // A node that leaves does not wait for the right one. Neither does a primary that has no
+        // right to its copy, where the right one finds no room.
+        let is_full = entry.in_sync.len() == COPIES_MAX && !target.contains(&primary.node);
+        (self.is_leaving(primary.node) || is_full)
+            .then(|| target.iter().find_map(|&node| entry.in_sync_on(node)))?
+    }
+
+    fn hand_over(&mut self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
+        let to = self.next_primary(entry, primary, target)?;
+        if entry.transfer_to == Some(to) || !self.may_move(to.node, primary.node) {
+            return None;
+        }
+        Some(Step::SetTransfer(Some(to)))
+    }
+
+    /// Makes the missing copy, and only then lets go of one too many. Where there is no room for
+    /// one more copy, one too many goes first.
+    fn add_or_remove(&mut self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
+        let missing = target.iter().copied().find(|&node| entry.in_sync_on(node).is_none());
+        let surplus = entry.in_sync.iter().copied().find(|&copy| {
+            copy != primary && !target.contains(&copy.node) && entry.transfer_to != Some(copy)
+        });
+        match (missing, surplus) {
+            (None, surplus) => surplus.map(Step::RemoveInSync),
+            (Some(_), Some(surplus)) if entry.in_sync.len() == COPIES_MAX => {
+                Some(Step::RemoveInSync(surplus))
+            }
+            (Some(node), _) if entry.in_sync.len() < COPIES_MAX => {
+                if entry.learner.is_some()
+                    || self.facts.hold_copies
+                    || !self.may_move(node, primary.node)
+                {
+                    return None;
+                }
+                let incarnation = self.map.nodes().get(&node)?.incarnation;
+                Some(Step::SetLearner(node, incarnation))
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts a move between two nodes, unless one of them has enough.
+    fn may_move(&mut self, to: NodeId, from: NodeId) -> bool {
+        let count = |node: NodeId| self.moves.get(&node).copied().unwrap_or(0);
+        if count(to) >= MOVES_MAX || count(from) >= MOVES_MAX {
+            return false;
+        }
+        *self.moves.entry(to).or_default() += 1;
+        *self.moves.entry(from).or_default() += 1;
+        true
+    }
+
+    fn is_leaving(&self, node: NodeId) -> bool {
+        self.map.nodes().get(&node).is_none_or(|node| node.state == NodeState::Draining)
+    }
+}
+
+/// Who should vote: one of up to two nodes, three of up to six, else five, in as many zones as
+/// possible. Who votes and is well goes on voting.
+///
+/// `replaceable` are nodes dead for so long that another one should vote for them.
+#[must_use]
+pub fn voters(
+    map: &Map,
+    current: &BTreeSet<NodeId>,
+    replaceable: &BTreeSet<NodeId>,
+) -> BTreeSet<NodeId> {
+    let stays = |node: &Node| node.state != NodeState::Draining;
+    let wanted = match map.nodes().values().filter(|node| stays(node)).count() {
+        0..3 => 1,
+        3..7 => 3,
+        _ => 5,
+    };
+    let zone = |id: NodeId| match map.nodes().get(&id) {
+        Some(node) if !node.description.zone.is_empty() => Ok(&*node.description.zone),
+        _ => Err(id),
+    };
+    let mut chosen: BTreeSet<NodeId> = BTreeSet::new();
+    while chosen.len() < wanted {
+        let best = map
+            .nodes()
+            .iter()
+            .filter(|(id, node)| {
+                let is_new = !current.contains(*id);
+                let is_well = node.state != NodeState::Dead;
+                stays(node)
+                    && !chosen.contains(*id)
+                    && (is_well || !is_new && !replaceable.contains(*id))
+            })
+            .min_by_key(|(id, node)| {
+                let neighbours = chosen.iter().filter(|&&one| zone(one) == zone(**id)).count();
+                let is_dead = node.state == NodeState::Dead;
+                (!current.contains(*id), is_dead, neighbours, **id)
+            });
+        let Some((&id, _)) = best else { break };
+        chosen.insert(id);
+    }
+    chosen
+}

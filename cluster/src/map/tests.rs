@@ -1,0 +1,595 @@
+//! The map under any commands, and the controller from any state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::command::{Change, Setting};
+use super::controller::{self, Facts, MOVES_MAX};
+use super::*;
+use crate::placement::Scheme;
+
+fn description(number: u128, weight: u32, zone: &str) -> Description {
+    Description {
+        client_address: format!("10.0.0.{number}:11211"),
+        peer_address: format!("10.0.0.{number}:11212"),
+        ring_name: format!("10.0.0.{number}"),
+        weight,
+        zone: zone.to_owned(),
+    }
+}
+
+fn register(number: u128, incarnation: u64) -> Command {
+    let description = description(number, 1, "");
+    Command::Register { birth: number, incarnation: Incarnation(incarnation), description }
+}
+
+fn created(scheme: Scheme, bits: u8) -> Map {
+    let placement = Placement::new(scheme, bits).expect("few bits");
+    let mut map = Map::default();
+    map.apply(&Command::Create { cluster: 7, placement }).expect("it is the first");
+    map
+}
+
+/// Applies what must not be refused.
+#[track_caller]
+fn done(map: &mut Map, command: &Command) {
+    let (answer, _) = map.apply(command).unwrap_or_else(|why| panic!("{command:?}: {why}"));
+    if let Answer::Changes(answers) = answer {
+        assert!(answers.iter().all(Result::is_ok), "{command:?}: {answers:?}");
+    }
+}
+
+/// One step on partition 0.
+fn step(map: &mut Map, step: Step) -> Result<(), Refused> {
+    let ver = map.partitions()[0].ver;
+    let change = Change { partition: Partition(0), ver, step };
+    match map.apply(&Command::Partitions(vec![change]))? {
+        (Answer::Changes(answers), _) => answers[0],
+        (answer, _) => panic!("{answer:?}"),
+    }
+}
+
+const N: [NodeId; 5] = [NodeId(1), NodeId(2), NodeId(3), NodeId(4), NodeId(5)];
+const LIFE: Incarnation = Incarnation(1);
+
+/// Four nodes; partition 0 on the first, with the second in sync.
+fn paired() -> (Map, CopyId, CopyId) {
+    let mut map = created(Scheme::Ketama, 0);
+    (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
+    let reset = Step::Reset { node: N[0], incarnation: LIFE, waited: false };
+    step(&mut map, reset).expect("the first copy");
+    step(&mut map, Step::SetLearner(N[1], LIFE)).expect("the second");
+    let backup = map.partitions()[0].learner.expect("it was just set");
+    step(&mut map, Step::AddInSync(backup)).expect("it is the learner");
+    let primary = map.partitions()[0].primary.expect("it was set");
+    (map, primary, backup)
+}
+
+#[test]
+fn the_first_copy_loses_nothing() {
+    let (map, primary, backup) = paired();
+    let entry = &map.partitions()[0];
+    assert_eq!((entry.term, entry.ver, entry.era), (Term(1), 3, 0));
+    assert_eq!(entry.in_sync, [primary, backup]);
+    assert_eq!((primary.assignment, backup.assignment), (1, 2));
+}
+
+#[test]
+fn what_was_decided_on_another_version_is_refused() {
+    let (mut map, _, backup) = paired();
+    let change = Change { partition: Partition(0), ver: 2, step: Step::Promote(backup) };
+    let before = map.clone();
+    let (answer, delta) = map.apply(&Command::Partitions(vec![change])).expect("as a whole");
+    assert_eq!(answer, Answer::Changes(vec![Err(Refused::OtherVersion(2))]));
+    assert_eq!((delta, &map), (None, &before));
+}
+
+#[test]
+fn changes_of_one_command_see_each_other() {
+    let (mut map, _, backup) = paired();
+    let change = |ver, step| Change { partition: Partition(0), ver, step };
+    let wanted = Step::SetTransfer(Some(backup));
+    let changes = vec![
+        change(3, wanted),
+        change(3, Step::SetTransfer(None)),
+        change(4, Step::Transfer(backup)),
+        change(5, Step::SetLearner(N[2], LIFE)),
+        Change { partition: Partition(1), ver: 0, step: wanted },
+    ];
+    let (answer, delta) = map.apply(&Command::Partitions(changes)).expect("as a whole");
+    let refused = [Refused::OtherVersion(3), Refused::UnknownPartition].map(Err);
+    let expected = vec![Ok(()), refused[0], Ok(()), Ok(()), refused[1]];
+    assert_eq!(answer, Answer::Changes(expected));
+    let entry = &map.partitions()[0];
+    assert_eq!((entry.ver, entry.term, entry.primary), (6, Term(2), Some(backup)));
+    assert_eq!(delta.map(|delta| delta.items.len()), Some(3));
+    let too_many = vec![change(6, wanted); command::CHANGES_MAX + 1];
+    assert_eq!(map.apply(&Command::Partitions(too_many)), Err(Refused::OutOfBounds));
+}
+
+#[test]
+fn only_the_present_learner_becomes_in_sync() {
+    let (mut map, primary, _) = paired();
+    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("a third");
+    let first = map.partitions()[0].learner.expect("it was just set");
+    assert_eq!(step(&mut map, Step::SetLearner(N[3], LIFE)), Err(Refused::EnoughCopies));
+    step(&mut map, Step::DropLearner(first)).expect("it is there");
+    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("once more");
+    // The same node in the same life, but another copy: the first one was wiped.
+    assert_eq!(step(&mut map, Step::AddInSync(first)), Err(Refused::NotLearner));
+    let second = map.partitions()[0].learner.expect("it was just set");
+    // Its node began another life: there is nothing in that copy any more.
+    done(&mut map, &register(3, 2));
+    assert_eq!(step(&mut map, Step::AddInSync(second)), Err(Refused::NotLiving));
+    assert_eq!(step(&mut map, Step::SetLearner(N[0], LIFE)), Err(Refused::HasCopy));
+    step(&mut map, Step::SetLearner(N[3], LIFE)).expect("the old learner is not there");
+    let third = map.partitions()[0].learner.expect("it was just set");
+    step(&mut map, Step::AddInSync(third)).expect("it is the learner");
+    let entry = &map.partitions()[0];
+    assert_eq!((entry.primary, entry.in_sync.len(), entry.term), (Some(primary), 3, Term(1)));
+    assert_eq!(step(&mut map, Step::SetLearner(N[2], LIFE)), Err(Refused::EnoughCopies));
+}
+
+#[test]
+fn only_a_living_in_sync_copy_becomes_primary() {
+    let (mut map, primary, backup) = paired();
+    assert_eq!(step(&mut map, Step::Promote(primary)), Err(Refused::IsPrimary));
+    assert_eq!(step(&mut map, Step::Transfer(backup)), Err(Refused::NotWanted));
+    assert_eq!(step(&mut map, Step::SetTransfer(Some(primary))), Err(Refused::IsPrimary));
+    let other = CopyId { assignment: 9, ..backup };
+    assert_eq!(step(&mut map, Step::Promote(other)), Err(Refused::NotInSync));
+    assert_eq!(step(&mut map, Step::SetTransfer(Some(other))), Err(Refused::NotInSync));
+    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("a third");
+    let third = map.partitions()[0].learner.expect("it was just set");
+    step(&mut map, Step::AddInSync(third)).expect("it is the learner");
+    step(&mut map, Step::SetTransfer(Some(third))).expect("it is in sync");
+    assert_eq!(step(&mut map, Step::Transfer(backup)), Err(Refused::NotWanted));
+    step(&mut map, Step::RemoveInSync(third)).expect("it is a backup");
+    assert_eq!(map.partitions()[0].transfer_to, None);
+    step(&mut map, Step::SetTransfer(Some(backup))).expect("it is in sync");
+    step(&mut map, Step::Transfer(backup)).expect("it is wanted");
+    let entry = &map.partitions()[0];
+    assert_eq!((entry.term, entry.primary, entry.transfer_to), (Term(2), Some(backup), None));
+    assert!(entry.in_sync.contains(&primary), "the old primary stays as backup");
+    done(&mut map, &Command::Bury(N[0], LIFE));
+    assert_eq!(step(&mut map, Step::Promote(primary)), Err(Refused::NotLiving));
+    done(&mut map, &register(1, 1));
+    step(&mut map, Step::Promote(primary)).expect("it was no death");
+    assert_eq!(map.partitions()[0].in_sync, [primary]);
+}
+
+#[test]
+fn the_last_living_copy_stays() {
+    let (mut map, primary, backup) = paired();
+    assert_eq!(step(&mut map, Step::RemoveInSync(primary)), Err(Refused::IsPrimary));
+    done(&mut map, &Command::Bury(N[0], LIFE));
+    assert_eq!(step(&mut map, Step::RemoveInSync(backup)), Err(Refused::LastCopy));
+    done(&mut map, &register(1, 1));
+    step(&mut map, Step::RemoveInSync(backup)).expect("the primary lives");
+}
+
+#[test]
+fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
+    let (mut map, ..) = paired();
+    let reset = |waited| Step::Reset { node: N[2], incarnation: LIFE, waited };
+    assert_eq!(step(&mut map, reset(true)), Err(Refused::MayReturn));
+    done(&mut map, &Command::Bury(N[0], LIFE));
+    done(&mut map, &Command::Bury(N[1], LIFE));
+    assert_eq!(step(&mut map, reset(false)), Err(Refused::MayReturn));
+    done(&mut map, &Command::Set(Setting::LostAfterMs(None)));
+    assert_eq!(step(&mut map, reset(true)), Err(Refused::MayReturn));
+    // One begins another life, the other is given up by the operator.
+    done(&mut map, &register(1, 2));
+    assert_eq!(step(&mut map, reset(false)), Err(Refused::MayReturn));
+    done(&mut map, &Command::Forget(N[1], LIFE));
+    step(&mut map, reset(false)).expect("nothing can come back");
+    let entry = &map.partitions()[0];
+    assert_eq!((entry.era, entry.term, entry.in_sync.len()), (1, Term(2), 1));
+}
+
+#[test]
+fn nodes_come_and_go_by_their_lives() {
+    let mut map = created(Scheme::Ketama, 0);
+    assert_eq!(map.apply(&register(1, 5)).expect("new").0, Answer::Registered(N[0]));
+    let ver = map.ver();
+    assert_eq!(map.apply(&register(1, 5)).expect("said twice").0, Answer::Registered(N[0]));
+    assert_eq!(map.ver(), ver);
+    assert_eq!(map.apply(&register(1, 4)), Err(Refused::OtherIncarnation));
+    let mut same_name = description(1, 1, "");
+    same_name.weight = 2;
+    let other = Command::Register { birth: 2, incarnation: LIFE, description: same_name };
+    assert_eq!(map.apply(&other), Err(Refused::NameTaken));
+    let life = Incarnation(5);
+    assert_eq!(map.apply(&Command::Forget(N[0], life)), Err(Refused::WrongState));
+    assert_eq!(map.apply(&Command::Drain(N[0], LIFE)), Err(Refused::OtherIncarnation));
+    done(&mut map, &Command::Drain(N[0], life));
+    assert_eq!(map.apply(&Command::Activate(N[0], life)), Err(Refused::WrongState));
+    done(&mut map, &Command::Forget(N[0], life));
+    assert_eq!(map.apply(&register(1, 6)).expect("new").0, Answer::Registered(N[1]));
+    let long = "x".repeat(ADDRESS_BYTES_MAX + 1);
+    let description = Description { ring_name: long, ..description(3, 1, "") };
+    let long = Command::Register { birth: 3, incarnation: LIFE, description };
+    assert_eq!(map.apply(&long), Err(Refused::OutOfBounds));
+    assert_eq!(Map::default().apply(&register(1, 1)), Err(Refused::NotCreated));
+}
+
+#[test]
+fn a_limit_is_replaced_by_version() {
+    let mut map = created(Scheme::Ketama, 0);
+    let put = |version, body: Option<&[u8]>| Command::PutLimit {
+        name: "login".to_owned(),
+        version,
+        body: body.map(<[u8]>::to_vec),
+    };
+    done(&mut map, &put(0, Some(b"a")));
+    let first = map.limits()["login"].version;
+    assert_eq!(map.apply(&put(0, Some(b"b"))), Err(Refused::OtherVersion(0)));
+    done(&mut map, &put(first, None));
+    done(&mut map, &put(0, Some(b"c")));
+    assert!(map.limits()["login"].version > first, "versions are never used twice");
+    assert_eq!(map.apply(&put(0, Some(&[0; 5000]))), Err(Refused::OtherVersion(0)));
+    let version = map.limits()["login"].version;
+    assert_eq!(map.apply(&put(version, Some(&[0; 5000]))), Err(Refused::OutOfBounds));
+}
+
+#[test]
+fn watchers_get_deltas_or_the_whole_map() {
+    let mut map = created(Scheme::Ketama, 0);
+    let mut deltas = Deltas::default();
+    for number in 1..=10 {
+        let (_, delta) = map.apply(&register(number, 1)).expect("new");
+        deltas.push(delta.expect("a change"));
+    }
+    let now = map.ver();
+    assert_eq!(now, 11);
+    assert_eq!(deltas.since(now, now), Since::Deltas(vec![]));
+    let Since::Deltas(some) = deltas.since(8, now) else { panic!("they are kept") };
+    assert_eq!(some.iter().map(|delta| delta.ver).collect::<Vec<_>>(), [9, 10, 11]);
+    assert_eq!(deltas.since(0, now), Since::Full);
+    assert_eq!(deltas.since(12, now), Since::Full);
+    assert_eq!(deltas.since(8, now + 1), Since::Full);
+    let wide = Delta { ver: now + 1, items: vec![delta::Item::Node(N[0], None); delta::ITEMS_MAX] };
+    deltas.push(wide);
+    assert_eq!(deltas.since(now - 1, now + 1), Since::Full, "the memory is bounded");
+    assert!(matches!(deltas.since(now, now + 1), Since::Deltas(_)));
+    deltas.push(Delta { ver: now + 3, items: vec![] });
+    assert_eq!(deltas.since(now, now + 3), Since::Full, "there is a gap");
+}
+
+#[test]
+fn a_full_map_takes_a_few_hundred_kilobytes() {
+    let mut map = created(Scheme::Ketama, 14);
+    (1..=10).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &Facts::default());
+    let bytes = map.encode();
+    assert_eq!(Map::decode(&bytes).as_ref(), Ok(&map));
+    assert!((200_000..400_000).contains(&bytes.len()), "{}", bytes.len());
+    assert!(Map::decode(&bytes[..bytes.len() - 1]).is_err());
+}
+
+/// What primaries do: copies become complete, hands change. `lazy` leaves some for later.
+fn primaries_act(map: &mut Map, mut lazy: impl FnMut() -> bool) {
+    let mut changes = Vec::new();
+    for (at, entry) in map.partitions().iter().enumerate() {
+        let Some(primary) = entry.primary.filter(|&primary| map.is_living(primary)) else {
+            continue;
+        };
+        let is_held_up = entry.in_sync.iter().any(|&copy| !map.is_living(copy));
+        let step = match (entry.transfer_to, entry.learner) {
+            (Some(to), _) if !is_held_up && to != primary => Step::Transfer(to),
+            (_, Some(learner)) if map.is_living(learner) => Step::AddInSync(learner),
+            _ => continue,
+        };
+        if !lazy() {
+            changes.push(Change { partition: Partition(at as u16), ver: entry.ver, step });
+        }
+    }
+    for some in changes.chunks(command::CHANGES_MAX) {
+        done(map, &Command::Partitions(some.to_vec()));
+    }
+}
+
+/// Runs the controller and the primaries until nothing is left to do.
+#[track_caller]
+fn settle(map: &mut Map, facts: &Facts) {
+    for _ in 0..2000 {
+        let ver = map.ver();
+        round(map, facts);
+        primaries_act(map, || false);
+        if map.ver() == ver {
+            return;
+        }
+    }
+    panic!("it does not come to rest");
+}
+
+/// One proposal of the controller; it is never refused, and moves are bounded.
+#[track_caller]
+fn round(map: &mut Map, facts: &Facts) {
+    let targets = map.targets();
+    let mut begun = BTreeSet::new();
+    for command in controller::next(map, facts, &targets) {
+        done(map, &command);
+        let Command::Partitions(changes) = command else { continue };
+        for change in changes {
+            let to = match change.step {
+                Step::SetLearner(node, _) => node,
+                Step::SetTransfer(Some(copy)) => copy.node,
+                _ => continue,
+            };
+            let primary = map.partitions()[change.partition.index()].primary;
+            begun.extend([to, primary.expect("it begins nothing otherwise").node]);
+        }
+    }
+    let moves = controller::moves(map);
+    assert!(begun.iter().all(|node| moves[node] <= MOVES_MAX), "{moves:?}");
+}
+
+#[track_caller]
+fn is_at_target(map: &Map) {
+    for (at, (entry, target)) in map.partitions().iter().zip(map.targets()).enumerate() {
+        let mut held: Vec<NodeId> = entry.in_sync.iter().map(|copy| copy.node).collect();
+        let mut wanted = target.to_vec();
+        assert_eq!(entry.primary.map(|copy| copy.node), target.primary(), "{at}: {entry:?}");
+        held.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(held, wanted, "{at}: {entry:?}");
+        assert_eq!((entry.learner, entry.transfer_to), (None, None), "{at}");
+    }
+}
+
+#[test]
+fn a_join_a_drain_and_a_death() {
+    for scheme in [Scheme::Ketama, Scheme::Xxh3] {
+        let mut map = created(scheme, 10);
+        let facts = Facts::default();
+        (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
+        settle(&mut map, &facts);
+        is_at_target(&map);
+        assert!(map.nodes().values().all(|node| node.state == NodeState::Active));
+        done(&mut map, &register(4, 1));
+        settle(&mut map, &facts);
+        is_at_target(&map);
+        done(&mut map, &Command::Drain(N[0], LIFE));
+        settle(&mut map, &facts);
+        assert!(!map.nodes().contains_key(&N[0]), "it is let go");
+        is_at_target(&map);
+        let before = map.clone();
+        let facts = Facts { silent: [N[1]].into(), ..Facts::default() };
+        round(&mut map, &facts);
+        assert_eq!(map.nodes()[&N[1]].state, NodeState::Dead);
+        round(&mut map, &facts);
+        for (before, after) in before.partitions().iter().zip(map.partitions()) {
+            let died = before.primary.is_some_and(|copy| copy.node == N[1]);
+            assert_eq!(after.term.0 - before.term.0, u32::from(died));
+        }
+        settle(&mut map, &facts);
+        is_at_target(&map);
+        assert!(map.partitions().iter().all(|entry| entry.era == 0), "nothing was lost");
+    }
+}
+
+#[test]
+fn what_is_of_no_use_any_more_is_given_up() {
+    let mut map = created(Scheme::Ketama, 0);
+    (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &Facts::default());
+    let entry = map.partitions()[0].clone();
+    let backup = entry.in_sync.iter().find(|&&copy| entry.primary != Some(copy)).expect("R is 2");
+    let target = map.targets()[0];
+    let third = N[..3].iter().find(|node| !target.contains(node)).expect("R is 2");
+    step(&mut map, Step::SetTransfer(Some(*backup))).expect("it is in sync");
+    step(&mut map, Step::SetLearner(*third, LIFE)).expect("there is room");
+    for expected in [(None, Some(*backup)), (None, None)] {
+        round(&mut map, &Facts::default());
+        let entry = &map.partitions()[0];
+        assert_eq!((entry.learner, entry.transfer_to), expected);
+    }
+}
+
+#[test]
+fn three_copies_make_room_by_handing_over() {
+    let mut map = created(Scheme::Ketama, 10);
+    done(&mut map, &Command::Set(Setting::Replicas(3)));
+    (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &Facts::default());
+    is_at_target(&map);
+    // Other weights draw another circle, so targets change in all ways.
+    for (number, weight) in [(1, 9), (2, 1), (3, 5), (4, 2)] {
+        let description = description(number, weight, if number < 3 { "a" } else { "b" });
+        done(&mut map, &Command::Register { birth: number, incarnation: LIFE, description });
+    }
+    settle(&mut map, &Facts::default());
+    is_at_target(&map);
+}
+
+#[test]
+fn voters_are_odd_spread_and_steady() {
+    let mut map = created(Scheme::Ketama, 0);
+    let none = BTreeSet::new();
+    let mut voters = none.clone();
+    let mut counts = Vec::new();
+    for number in 1..=8 {
+        let zone = if number <= 4 { "a" } else { "b" };
+        let description = description(number, 1, zone);
+        done(&mut map, &Command::Register { birth: number, incarnation: LIFE, description });
+        let next = controller::voters(&map, &voters, &none);
+        assert!(next.is_superset(&voters), "nobody well is replaced");
+        voters = next;
+        counts.push(voters.len());
+    }
+    assert_eq!(counts, [1, 1, 3, 3, 3, 3, 5, 5]);
+    assert_eq!(voters, [1, 2, 3, 5, 6].map(NodeId).into());
+    done(&mut map, &Command::Bury(N[1], LIFE));
+    assert_eq!(controller::voters(&map, &voters, &none), voters, "it may come back");
+    let replaced = controller::voters(&map, &voters, &[N[1]].into());
+    assert_eq!(replaced, [1, 3, 4, 5, 6].map(NodeId).into());
+}
+
+/// A command out of numbers, most of the time one that has a chance.
+fn command(map: &Map, kind: u8, a: u8, b: u8, c: u8) -> Command {
+    let id = NodeId(1 + u32::from(a % 6));
+    let life = match map.nodes().get(&id) {
+        Some(node) if !b.is_multiple_of(8) => node.incarnation,
+        _ => Incarnation(u64::from(c % 4)),
+    };
+    match kind % 24 {
+        0..=3 => register(u128::from(a % 5) + 1, u64::from(b % 8) / 3 + 1),
+        4 => Command::Activate(id, life),
+        5 => Command::Drain(id, life),
+        6 => Command::Bury(id, life),
+        7 => Command::Forget(id, life),
+        8 => Command::Set(Setting::Replicas(a % 5)),
+        9 => Command::Set(Setting::LostAfterMs(a.is_multiple_of(2).then_some(1))),
+        10 => Command::PutLimit {
+            name: format!("limit{}", a % 2),
+            version: u64::from(b),
+            body: c.is_multiple_of(2).then(|| vec![c]),
+        },
+        _ => {
+            let changes = [(a, b), (b, c), (c, a)].map(|(x, y)| change(map, x, y, life, id));
+            Command::Partitions(changes.to_vec())
+        }
+    }
+}
+
+fn change(map: &Map, x: u8, y: u8, life: Incarnation, id: NodeId) -> Change {
+    let partition = Partition(u16::from(x % 5));
+    let empty = Entry::default();
+    let entry = map.entry(partition).unwrap_or(&empty);
+    let copies: Vec<CopyId> = entry.copies().collect();
+    let some = CopyId { node: id, incarnation: life, assignment: u32::from(y) };
+    let copy = copies.get(usize::from(y % 4)).copied().unwrap_or(some);
+    let step = match x / 5 % 10 {
+        0 | 1 => Step::SetLearner(id, life),
+        2 => Step::DropLearner(copy),
+        3 | 4 => Step::AddInSync(entry.learner.unwrap_or(copy)),
+        5 => Step::RemoveInSync(copy),
+        6 => Step::SetTransfer((!y.is_multiple_of(3)).then_some(copy)),
+        7 => Step::Transfer(entry.transfer_to.unwrap_or(copy)),
+        8 => Step::Promote(copy),
+        _ => Step::Reset { node: id, incarnation: life, waited: y.is_multiple_of(2) },
+    };
+    Change { partition, ver: entry.ver + u32::from(y.is_multiple_of(16)), step }
+}
+
+/// What may become of an entry by one command.
+fn follows(before: &Entry, after: &Entry, resets: bool) {
+    assert_eq!(before.term == after.term, before.primary == after.primary || before == after);
+    assert!(after.ver >= before.ver && after.term >= before.term && after.era >= before.era);
+    assert_eq!(before.ver == after.ver, before == after);
+    assert!(resets || before.era == after.era);
+    let is_new = |copy: &&CopyId| !before.in_sync.contains(copy);
+    if !resets {
+        assert!(after.in_sync.iter().filter(is_new).all(|&copy| before.learner == Some(copy)));
+        assert!(after.primary.is_none_or(|primary| before.in_sync.contains(&primary)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_commands_keep_what_always_holds(
+        draws in proptest::collection::vec(any::<[u8; 4]>(), 1..200),
+    ) {
+        let mut map = created(Scheme::Ketama, 2);
+        let mut watcher = map.clone();
+        let mut deltas = Deltas::default();
+        let mut commands = Vec::new();
+        let mut primaries: BTreeMap<(usize, Term), CopyId> = BTreeMap::new();
+        for [kind, a, b, c] in draws {
+            let command = command(&map, kind, a, b, c);
+            let before = map.clone();
+            let changed = map.apply(&command);
+            map.check().expect("always");
+            if let Ok((_, Some(delta))) = changed {
+                prop_assert_eq!(map.ver(), before.ver() + 1);
+                let delta_again = Delta::decode(&delta.encode()).expect("our own");
+                watcher.follow(&delta_again).expect("the next one");
+                prop_assert_eq!(watcher.follow(&delta), Err(delta::BadBytes::OutOfOrder));
+                deltas.push(delta);
+            } else {
+                prop_assert_eq!(&map, &before);
+            }
+            for (at, (before, after)) in
+                before.partitions().iter().zip(map.partitions()).enumerate()
+            {
+                let resets = matches!(&command, Command::Partitions(changes) if changes.iter().any(
+                    |change| change.partition.index() == at && matches!(change.step, Step::Reset { .. })
+                ));
+                // Two steps of one partition in one command: only the ends are compared.
+                let steps = after.ver - before.ver;
+                if steps < 2 {
+                    follows(before, after, resets);
+                }
+                if let Some(primary) = after.primary {
+                    let first = *primaries.entry((at, after.term)).or_insert(primary);
+                    prop_assert_eq!(first, primary, "two primaries in one term");
+                }
+            }
+            commands.push(command);
+        }
+        prop_assert_eq!(&watcher, &map);
+        let mut twin = created(Scheme::Ketama, 2);
+        for command in &commands {
+            let bytes = postcard::to_allocvec(command).expect("it is plain data");
+            let again: Command = postcard::from_bytes(&bytes).expect("our own");
+            prop_assert_eq!(command, &again);
+            let _ = twin.apply(&again);
+        }
+        prop_assert_eq!(&twin, &map);
+        prop_assert_eq!(Map::decode(&map.encode()), Ok(twin));
+    }
+
+    #[test]
+    fn garbage_is_no_map(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(map) = Map::decode(&bytes) {
+            map.check().expect("always");
+        }
+        let _ = Delta::decode(&bytes);
+    }
+
+    #[test]
+    fn the_controller_gets_there_from_anywhere(
+        draws in proptest::collection::vec(any::<[u8; 3]>(), 1..60),
+        scheme in prop_oneof![Just(Scheme::Ketama), Just(Scheme::Xxh3)],
+    ) {
+        let mut map = created(scheme, 8);
+        let mut facts = Facts::default();
+        let mut turn = 0_u32;
+        for [kind, a, b] in draws {
+            let id = NodeId(1 + u32::from(a % 8));
+            let life = map.nodes().get(&id).map_or(LIFE, |node| node.incarnation);
+            match kind % 16 {
+                0..=4 => {
+                    let zone = ["", "x", "y"][usize::from(b % 3)];
+                    let description = description(u128::from(a % 7), u32::from(b % 4), zone);
+                    let incarnation = Incarnation(life.0 + u64::from(b % 2));
+                    let birth = u128::from(a % 7);
+                    let _ = map.apply(&Command::Register { birth, incarnation, description });
+                }
+                5 => drop(facts.silent.insert(id)),
+                6 => drop(facts.silent.remove(&id)),
+                7 => drop(map.apply(&Command::Drain(id, life))),
+                8 => drop(map.apply(&Command::Set(Setting::Replicas(1 + a % 3)))),
+                9 => facts.hold_copies = a.is_multiple_of(2),
+                _ => round(&mut map, &facts),
+            }
+            primaries_act(&mut map, || {
+                turn = turn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223 + u32::from(b));
+                turn >> 30 == 0
+            });
+        }
+        // Whoever is silent stays dead; the others are heard.
+        facts.hold_copies = false;
+        let dead = map.nodes().iter().filter(|(_, node)| node.state == NodeState::Dead);
+        facts.lost = dead.map(|(&id, _)| id).chain(facts.silent.iter().copied()).collect();
+        settle(&mut map, &facts);
+        if map.members().is_empty() {
+            return Ok(());
+        }
+        is_at_target(&map);
+        prop_assert!(map.nodes().values().all(|node| node.state != NodeState::Joining));
+        prop_assert!(map.nodes().values().all(|node| node.state != NodeState::Draining));
+    }
+}

@@ -1,0 +1,284 @@
+//! What nodes say to each other on a lane, encode next to decode.
+//!
+//! Here: frames, and all there are. Not here: how a lane begins (`hello`), the fields of each frame
+//! (`ops`, `copies`, `news`), what they mean (`replica`, `map`), sockets (`server`).
+//!
+//! ```text
+//! length u32 | type u8 | body                 little-endian; `length` counts type and body
+//! ```
+//!
+//! Numbers in bodies are varints of seven bits a byte, low first, as short as possible; bytes are a
+//! length and themselves. There is one way to write a frame: what decodes encodes to the same bytes,
+//! [`Frame::Hello`] aside, which may carry what later versions add. No instant crosses a lane: a
+//! deadline is written as the time that is left.
+
+pub mod hello;
+pub mod news;
+
+mod copies;
+mod ops;
+mod wire;
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+
+use crate::id::{CopyId, Partition, Term};
+use crate::replica;
+use hello::{Farewell, Hello, Proof};
+use news::{Ask, Beat, Heard, News, Told};
+use wire::{Reader, Writer};
+
+/// The oldest version of the lane protocol that we speak.
+pub const VERSION_MIN: u16 = 1;
+/// The newest.
+pub const VERSION_MAX: u16 = 1;
+
+/// Bytes before the body.
+const HEADER_BYTES: usize = 5;
+/// Longest frame before the peer has shown who it is: a hello, with room for later versions.
+pub const HELLO_BYTES_MAX: usize = 512;
+/// Longest key, or place to go on from. More than memcached's 250: what a key is, is the
+/// machine's business.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Most elements of a list: what they take in memory is more than what they take on a lane.
+pub const LIST_MAX: usize = 1 << 16;
+
+/// What the server's configuration says about lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Longest frame, without the four bytes of its length. Greater than the largest item.
+    pub frame_bytes_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { frame_bytes_max: 4 << 20 }
+    }
+}
+
+impl Bounds {
+    /// For a peer that has not shown who it is.
+    #[must_use]
+    pub fn of_strangers() -> Self {
+        Self { frame_bytes_max: HELLO_BYTES_MAX }
+    }
+}
+
+/// One thing said on a lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// The first frame of each side.
+    Hello(Hello),
+    /// The second frame of each side.
+    Proof(Proof),
+    /// The last frame: why the lane ends.
+    Farewell(Farewell),
+    /// An operation for the primary of a partition.
+    Op {
+        /// Which partition.
+        partition: Partition,
+        /// The operation.
+        op: replica::Op,
+    },
+    /// What became of an operation.
+    Reply {
+        /// Which partition.
+        partition: Partition,
+        /// Whose operation.
+        to: replica::SessionId,
+        /// The answer.
+        reply: replica::Reply,
+    },
+    /// From a copy of a partition to another.
+    Copy {
+        /// Which partition.
+        partition: Partition,
+        /// To which copy; any other drops it.
+        to: CopyId,
+        /// From which copy.
+        from: CopyId,
+        /// The sender's term.
+        term: Term,
+        /// What it says.
+        message: replica::Message,
+    },
+    /// A node to a voter: I am here.
+    Beat(Beat),
+    /// A voter to a node: what is new.
+    News(News),
+    /// A voter to the leader: whom I hear.
+    Heard(Heard),
+    /// A node to a voter: this should change in the map.
+    Ask(Ask),
+    /// A voter to a node: what became of it.
+    Told(Told),
+}
+
+/// What the front of a buffer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decoded {
+    /// A whole frame; its bytes are gone from the buffer.
+    Frame(Frame),
+    /// Not all here yet: decoding again is of no use before the buffer holds this many bytes.
+    Incomplete {
+        /// How many bytes.
+        needed: usize,
+    },
+}
+
+/// Why a lane has to end: its bytes are no frames of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Fault {
+    /// Longer than allowed, or of no length at all.
+    #[error("a frame of {0} bytes")]
+    Length(usize),
+    /// There is no such type.
+    #[error("a frame of unknown type {0}")]
+    Type(u8),
+    /// A frame ends within a field.
+    #[error("a frame is cut short")]
+    Short,
+    /// Something follows the last field.
+    #[error("a frame has {0} bytes too many")]
+    Long(usize),
+    /// A field has a value that it cannot have.
+    #[error("{0} out of range")]
+    Range(&'static str),
+}
+
+const HELLO: u8 = 1;
+const PROOF: u8 = 2;
+const FAREWELL: u8 = 3;
+const OP: u8 = 4;
+const REPLY: u8 = 5;
+const COPY: u8 = 6;
+const BEAT: u8 = 7;
+const NEWS: u8 = 8;
+const HEARD: u8 = 9;
+const ASK: u8 = 10;
+const TOLD: u8 = 11;
+
+impl Frame {
+    fn type_byte(&self) -> u8 {
+        match self {
+            Self::Hello(_) => HELLO,
+            Self::Proof(_) => PROOF,
+            Self::Farewell(_) => FAREWELL,
+            Self::Op { .. } => OP,
+            Self::Reply { .. } => REPLY,
+            Self::Copy { .. } => COPY,
+            Self::Beat(_) => BEAT,
+            Self::News(_) => NEWS,
+            Self::Heard(_) => HEARD,
+            Self::Ask(_) => ASK,
+            Self::Told(_) => TOLD,
+        }
+    }
+
+    /// Appends the frame to `out`. `now_ns` is our monotonic clock, for deadlines.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Length`] or [`Fault::Range`] if no peer with these bounds would take it; then
+    /// nothing was appended.
+    pub fn encode(&self, now_ns: u64, bounds: Bounds, out: &mut BytesMut) -> Result<(), Fault> {
+        let start = out.len();
+        out.put_u32_le(0);
+        out.put_u8(self.type_byte());
+        let mut writer = Writer::new(out);
+        match self {
+            Self::Hello(hello) => hello.encode(&mut writer),
+            Self::Proof(proof) => proof.encode(&mut writer),
+            Self::Farewell(why) => writer.byte(why.byte()),
+            Self::Op { partition, op } => ops::encode_op(*partition, op, now_ns, &mut writer),
+            Self::Reply { partition, to, reply } => {
+                ops::encode_reply(*partition, *to, reply, &mut writer);
+            }
+            Self::Copy { partition, to, from, term, message } => {
+                writer.partition(*partition);
+                writer.copy(*to);
+                writer.copy(*from);
+                writer.term(*term);
+                copies::encode(message, &mut writer);
+            }
+            Self::Beat(beat) => beat.encode(&mut writer),
+            Self::News(news) => news.encode(&mut writer),
+            Self::Heard(heard) => heard.encode(&mut writer),
+            Self::Ask(ask) => ask.encode(&mut writer),
+            Self::Told(told) => told.encode(&mut writer),
+        }
+        let fault = writer.fault();
+        let length = out.len() - start - 4;
+        let fault = fault.or((length > bounds.frame_bytes_max).then_some(Fault::Length(length)));
+        if let Some(fault) = fault {
+            out.truncate(start);
+            return Err(fault);
+        }
+        out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+        Ok(())
+    }
+}
+
+/// Takes the frame at the front of `input`, or leaves it there while it is not whole. `now_ns` is
+/// our monotonic clock, for deadlines.
+///
+/// # Errors
+///
+/// A [`Fault`]: the lane has to end, for what follows cannot be trusted.
+pub fn decode(input: &mut BytesMut, now_ns: u64, bounds: Bounds) -> Result<Decoded, Fault> {
+    let Some(length) = input.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize) else {
+        return Ok(Decoded::Incomplete { needed: HEADER_BYTES });
+    };
+    if length == 0 || length > bounds.frame_bytes_max {
+        return Err(Fault::Length(length));
+    }
+    let needed = length + 4;
+    if input.len() < needed {
+        return Ok(Decoded::Incomplete { needed });
+    }
+    let mut frame = input.split_to(needed).freeze();
+    frame.advance(4);
+    let kind = frame.get_u8();
+    let mut reader = Reader::new(frame);
+    let frame = body(kind, now_ns, &mut reader)?;
+    reader.end()?;
+    Ok(Decoded::Frame(frame))
+}
+
+fn body(kind: u8, now_ns: u64, reader: &mut Reader) -> Result<Frame, Fault> {
+    Ok(match kind {
+        HELLO => Frame::Hello(Hello::decode(reader)?),
+        PROOF => Frame::Proof(Proof::decode(reader)?),
+        FAREWELL => Frame::Farewell(Farewell::of_byte(reader.byte()?)?),
+        OP => {
+            let (partition, op) = ops::decode_op(now_ns, reader)?;
+            Frame::Op { partition, op }
+        }
+        REPLY => {
+            let (partition, to, reply) = ops::decode_reply(reader)?;
+            Frame::Reply { partition, to, reply }
+        }
+        COPY => Frame::Copy {
+            partition: reader.partition()?,
+            to: reader.copy()?,
+            from: reader.copy()?,
+            term: reader.term()?,
+            message: copies::decode(reader)?,
+        },
+        BEAT => Frame::Beat(Beat::decode(reader)?),
+        NEWS => Frame::News(News::decode(reader)?),
+        HEARD => Frame::Heard(Heard::decode(reader)?),
+        ASK => Frame::Ask(Ask::decode(reader)?),
+        TOLD => Frame::Told(Told::decode(reader)?),
+        other => return Err(Fault::Type(other)),
+    })
+}
+
+/// The bytes of one frame, for the handshake: both sides prove what exactly was said.
+#[must_use]
+pub fn frame_bytes(input: &[u8]) -> Option<Bytes> {
+    let length = u32::from_le_bytes(*input.first_chunk()?) as usize;
+    input.get(..length.checked_add(4)?).map(Bytes::copy_from_slice)
+}
+
+#[cfg(test)]
+mod tests;

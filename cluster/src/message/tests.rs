@@ -1,0 +1,426 @@
+//! Frames there and back, cut everywhere, and garbage.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::hello::{NONCE_BYTES, Side, common_version};
+use super::news::{AskOutcome, MapNews};
+use super::*;
+use crate::id::{Incarnation, NodeId};
+use crate::map::command::{Change, Setting};
+use crate::map::{Answer, Command, Refused, Step, TERM_MAX};
+use crate::replica::{
+    AckMode, Chunk, Kind, Message, Nak, Op, Outcome, Position, Record, Refusal, Reply, Route,
+    SessionId, SessionResults, Stamp, Write,
+};
+
+const NOW_NS: u64 = 1_000_000_000_007;
+
+/// Numbers of all lengths, and the greatest.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..300_u64, any::<u64>(), Just(u64::MAX)]
+}
+
+fn small() -> impl Strategy<Value = u32> {
+    prop_oneof![0..300_u32, any::<u32>(), Just(u32::MAX)]
+}
+
+fn term() -> impl Strategy<Value = Term> {
+    prop_oneof![0..3_u32, 0..=TERM_MAX].prop_map(Term)
+}
+
+fn bytes() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..200).prop_map(Bytes::from)
+}
+
+fn copy() -> impl Strategy<Value = CopyId> {
+    (small(), number(), small()).prop_map(|(node, incarnation, assignment)| CopyId {
+        node: NodeId(node),
+        incarnation: Incarnation(incarnation),
+        assignment,
+    })
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    (small(), number(), any::<u16>()).prop_map(|(node, incarnation, core)| SessionId {
+        node: NodeId(node),
+        incarnation: Incarnation(incarnation),
+        core,
+    })
+}
+
+fn position() -> impl Strategy<Value = Position> {
+    (term(), number()).prop_map(|(term, lsn)| Position { term, lsn })
+}
+
+fn route() -> impl Strategy<Value = Option<Route>> {
+    option::of((term(), copy()).prop_map(|(term, primary)| Route { term, primary }))
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let numbers = (number(), number(), any::<u32>());
+    (term(), session(), numbers, any::<[bool; 2]>(), bytes()).prop_map(
+        |(term, session, (seq, first_unacked, left_us), [writes, at_once], op)| Op {
+            term,
+            session,
+            seq,
+            first_unacked,
+            kind: if writes { Kind::Write } else { Kind::Read },
+            ack: if at_once { AckMode::Owner } else { AckMode::Replica },
+            deadline_ns: NOW_NS + u64::from(left_us) * 1000,
+            op,
+        },
+    )
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let refusals =
+        [Refusal::Expired, Refusal::Moving, Refusal::Busy, Refusal::Stopped, Refusal::Stale];
+    let outcome = prop_oneof![
+        bytes().prop_map(Outcome::Done),
+        route().prop_map(Outcome::NotOwner),
+        route().prop_map(Outcome::Deposed),
+        prop::sample::select(refusals.to_vec()).prop_map(Outcome::Refused),
+    ];
+    (term(), number(), outcome).prop_map(|(term, seq, outcome)| Reply { term, seq, outcome })
+}
+
+fn record() -> impl Strategy<Value = Message> {
+    let write = (bytes(), option::of(bytes())).prop_map(|(key, state)| Write { key, state });
+    let stamp = (session(), number(), option::of((number(), bytes())))
+        .prop_map(|(session, first_unacked, result)| Stamp { session, first_unacked, result });
+    (position(), number(), number(), option::of(write), option::of(stamp)).prop_map(
+        |(position, commit, pt_ns, write, stamp)| {
+            Message::Record(Record { position, commit, pt_ns, write, stamp })
+        },
+    )
+}
+
+fn chunk() -> impl Strategy<Value = Message> {
+    let kept = vec((number(), number(), bytes()), 0..4);
+    let results = (session(), number(), kept).prop_map(|(session, floor, kept)| SessionResults {
+        session,
+        floor,
+        kept,
+    });
+    let states = vec((bytes(), bytes()), 0..8);
+    (small(), position(), number(), states, option::of(bytes()), vec(results, 0..4)).prop_map(
+        |(pull, position, pt_ns, states, cursor, results)| {
+            Message::Chunk(Chunk { pull, position, pt_ns, states, cursor, results })
+        },
+    )
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        (position(), any::<u64>()).prop_map(|(position, pt_ns)| Message::Adopt { position, pt_ns }),
+        record(),
+        [number(), number(), number(), number()]
+            .prop_map(|[lsn, commit, pt_ns, round]| Message::Beat { lsn, commit, pt_ns, round }),
+        (number(), number(), small(), any::<bool>())
+            .prop_map(|(lsn, round, base, complete)| Message::Ack { lsn, round, base, complete }),
+        Just(Message::Nak(Nak::Stale)),
+        position().prop_map(|position| Message::Nak(Nak::Diverged(position))),
+        position().prop_map(|position| Message::Nak(Nak::Gap(position))),
+        (small(), small(), option::of(bytes())).prop_map(|(base, pull, cursor)| Message::Pull {
+            base,
+            pull,
+            cursor
+        }),
+        chunk(),
+        small().prop_map(|base| Message::Restart { base }),
+    ]
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    let versions = (any::<u16>(), any::<u16>());
+    (versions, any::<u128>(), small(), number(), any::<u16>(), any::<[u8; NONCE_BYTES]>(), bytes())
+        .prop_map(|((low, high), cluster, node, incarnation, core, nonce, more)| Hello {
+            version_min: low,
+            version_max: high,
+            cluster,
+            node: NodeId(node),
+            incarnation: Incarnation(incarnation),
+            core,
+            nonce,
+            more,
+        })
+}
+
+fn news() -> impl Strategy<Value = Frame> {
+    let map = prop_oneof![
+        vec(bytes(), 0..5).prop_map(MapNews::Deltas),
+        (number(), number(), number(), bytes())
+            .prop_map(|(ver, total, offset, bytes)| MapNews::Full { ver, total, offset, bytes }),
+    ];
+    (number(), number(), option::of(small().prop_map(NodeId)), map)
+        .prop_map(|(round, wall_ns, leader, map)| Frame::News(News { round, wall_ns, leader, map }))
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let change = (any::<u16>(), small(), copy(), 0..4).prop_map(|(at, ver, copy, which)| Change {
+        partition: Partition(at),
+        ver,
+        step: match which {
+            0 => Step::AddInSync(copy),
+            1 => Step::SetTransfer(None),
+            2 => Step::Transfer(copy),
+            _ => Step::SetLearner(copy.node, copy.incarnation),
+        },
+    });
+    prop_oneof![
+        vec(change, 0..10).prop_map(Command::Partitions),
+        (small(), number()).prop_map(|(id, life)| Command::Drain(NodeId(id), Incarnation(life))),
+        any::<u8>().prop_map(|replicas| Command::Set(Setting::Replicas(replicas))),
+    ]
+}
+
+fn told() -> impl Strategy<Value = AskOutcome> {
+    let answer = prop_oneof![
+        small().prop_map(|id| Ok(Answer::Registered(NodeId(id)))),
+        number().prop_map(|ver| Ok(Answer::Changes(vec![Ok(()), Err(Refused::OtherVersion(ver))]))),
+        Just(Err(Refused::UnknownNode)),
+    ];
+    prop_oneof![
+        (number(), answer).prop_map(|(ver, answer)| AskOutcome::Answered(ver, answer)),
+        option::of(small().prop_map(NodeId)).prop_map(AskOutcome::NotLeader),
+        Just(AskOutcome::Unknown),
+    ]
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let partition = || any::<u16>().prop_map(Partition);
+    let heard = (small(), number(), small())
+        .prop_map(|(node, life, ago_ms)| (NodeId(node), Incarnation(life), ago_ms));
+    let beat = (number(), number(), any::<bool>(), small(), number()).prop_map(
+        |(round, map_ver, is_ready, load, wall_ns)| Beat {
+            round,
+            map_ver,
+            is_ready,
+            load,
+            wall_ns,
+        },
+    );
+    prop_oneof![
+        hello().prop_map(Frame::Hello),
+        any::<[u8; 32]>().prop_map(|proof| Frame::Proof(Proof(proof))),
+        (0..8_u8).prop_map(|byte| Frame::Farewell(Farewell::of_byte(byte).expect("eight"))),
+        (partition(), op()).prop_map(|(partition, op)| Frame::Op { partition, op }),
+        (partition(), session(), reply()).prop_map(|(partition, to, reply)| Frame::Reply {
+            partition,
+            to,
+            reply
+        }),
+        (partition(), copy(), copy(), term(), message()).prop_map(
+            |(partition, to, from, term, message)| Frame::Copy {
+                partition,
+                to,
+                from,
+                term,
+                message
+            }
+        ),
+        beat.prop_map(Frame::Beat),
+        news(),
+        vec(heard, 0..9).prop_map(|nodes| Frame::Heard(Heard { nodes })),
+        (number(), command()).prop_map(|(id, command)| Frame::Ask(Ask { id, command })),
+        (number(), told()).prop_map(|(id, outcome)| Frame::Told(Told { id, outcome })),
+    ]
+}
+
+fn encoded(frame: &Frame) -> BytesMut {
+    let mut wire = BytesMut::new();
+    frame.encode(NOW_NS, Bounds::default(), &mut wire).expect("it is within bounds");
+    wire
+}
+
+fn decoded(wire: &[u8]) -> Result<Decoded, Fault> {
+    decode(&mut BytesMut::from(wire), NOW_NS, Bounds::default())
+}
+
+fn an_op() -> Frame {
+    let session = SessionId { node: NodeId(3), incarnation: Incarnation(7), core: 1 };
+    let op = Op {
+        term: Term(5),
+        session,
+        seq: 1000,
+        first_unacked: 990,
+        kind: Kind::Write,
+        ack: AckMode::Replica,
+        deadline_ns: NOW_NS + 999_999_999,
+        op: Bytes::from_static(b"\x01user:00000000000042"),
+    };
+    Frame::Op { partition: Partition(300), op }
+}
+
+#[test]
+fn the_header_of_an_operation_is_short() {
+    let wire = encoded(&an_op());
+    assert_eq!(wire.len() - 20, 20, "without the operation itself");
+    assert_eq!(wire[..8], [36, 0, 0, 0, OP, 44, 1, 5]);
+}
+
+#[test]
+fn a_deadline_travels_as_the_time_that_is_left() {
+    let mut wire = encoded(&an_op());
+    // Another clock, and it is never later there.
+    let Ok(Decoded::Frame(Frame::Op { op, .. })) = decode(&mut wire, 50, Bounds::default()) else {
+        panic!("it is an operation");
+    };
+    assert_eq!(op.deadline_ns, 50 + 999_999_000);
+    let Frame::Op { partition, mut op } = an_op() else { panic!("it is an operation") };
+    op.deadline_ns = NOW_NS - 1;
+    let mut wire = encoded(&Frame::Op { partition, op });
+    let Ok(Decoded::Frame(Frame::Op { op, .. })) = decode(&mut wire, 50, Bounds::default()) else {
+        panic!("it is an operation");
+    };
+    assert_eq!(op.deadline_ns, 50);
+}
+
+#[test]
+fn what_is_too_long_is_neither_sent_nor_awaited() {
+    let bounds = Bounds { frame_bytes_max: 30 };
+    let mut wire = BytesMut::from(&b"before"[..]);
+    assert_eq!(an_op().encode(NOW_NS, bounds, &mut wire), Err(Fault::Length(36)));
+    assert_eq!(&wire[..], b"before");
+    let front = &encoded(&an_op())[..4];
+    let decoded = decode(&mut BytesMut::from(front), NOW_NS, bounds);
+    assert_eq!(decoded, Err(Fault::Length(36)));
+    let mut nothing = BytesMut::from(&[0; 4][..]);
+    assert_eq!(decode(&mut nothing, NOW_NS, bounds), Err(Fault::Length(0)));
+    let long = Frame::Copy {
+        partition: Partition(0),
+        to: CopyId::default(),
+        from: CopyId::default(),
+        term: Term(1),
+        message: Message::Pull {
+            base: 0,
+            pull: 0,
+            cursor: Some(vec![0; KEY_BYTES_MAX + 1].into()),
+        },
+    };
+    let mut wire = BytesMut::new();
+    assert_eq!(long.encode(0, Bounds::default(), &mut wire), Err(Fault::Range("key")));
+}
+
+#[test]
+fn a_list_that_claims_much_reserves_nothing() {
+    // Two million nodes in no bytes, then as many as there are bytes but too many.
+    let claim = [6, 0, 0, 0, HEARD, 0xff, 0xff, 0x7f, 0, 0];
+    assert_eq!(decoded(&claim), Err(Fault::Range("list")));
+    assert_eq!(decoded(&[5, 0, 0, 0, HEARD, 0xff, 0x7f, 0, 0]), Err(Fault::Short));
+}
+
+#[test]
+fn a_number_is_written_in_one_way() {
+    let proof = |body: &[u8]| {
+        let mut wire = vec![body.len() as u8 + 1, 0, 0, 0, HEARD];
+        wire.extend(body);
+        decoded(&wire)
+    };
+    assert!(proof(&[1, 5, 6, 7]).is_ok());
+    assert_eq!(proof(&[1, 0x85, 0, 6, 7]), Err(Fault::Range("number")));
+    let too_great = [1, 0xff, 0xff, 0xff, 0xff, 0x1f, 6, 7];
+    assert_eq!(proof(&too_great), Err(Fault::Range("number")));
+    let overlong = [1, 5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02, 7];
+    assert_eq!(proof(&overlong), Err(Fault::Range("number")));
+    assert_eq!(decoded(&[1, 0, 0, 0, 99]), Err(Fault::Type(99)));
+    assert_eq!(decoded(&[3, 0, 0, 0, FAREWELL, 0, 0]), Err(Fault::Long(1)));
+}
+
+fn greeting(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> Hello {
+    Hello {
+        version_min: *versions.start(),
+        version_max: *versions.end(),
+        cluster: 9,
+        node: NodeId(node),
+        incarnation: Incarnation(1),
+        core: 0,
+        nonce: [nonce; NONCE_BYTES],
+        more: Bytes::new(),
+    }
+}
+
+#[test]
+fn two_nodes_agree_on_the_newest_common_version() {
+    let old = greeting(1, 1, 1..=3);
+    let new = greeting(2, 2, 2..=5);
+    assert_eq!((old.agree(&new), new.agree(&old)), (Ok(3), Ok(3)));
+    assert_eq!(old.agree(&greeting(2, 2, 4..=5)), Err(Farewell::NoVersion));
+    assert_eq!(common_version(&(2..=2), &(1..=1)), None);
+    assert_eq!(common_version(&(1..=9), &(4..=5)), Some(5));
+    assert_eq!(old.agree(&greeting(1, 2, 1..=3)), Err(Farewell::Myself));
+    assert_eq!(old.agree(&greeting(2, 1, 1..=3)), Err(Farewell::Myself));
+    let other = Hello { cluster: 8, ..new.clone() };
+    assert_eq!(old.agree(&other), Err(Farewell::OtherCluster));
+    let newcomer = Hello { cluster: 0, node: NodeId(0), ..new };
+    assert_eq!(old.agree(&newcomer), Ok(3));
+    assert_eq!(newcomer.agree(&Hello { nonce: [7; NONCE_BYTES], ..newcomer.clone() }), Ok(5));
+}
+
+#[test]
+fn a_proof_is_of_this_key_this_side_and_these_hellos() {
+    let connecting = frame_bytes(&encoded(&Frame::Hello(greeting(1, 1, 1..=3)))).expect("whole");
+    let accepting = frame_bytes(&encoded(&Frame::Hello(greeting(2, 2, 1..=3)))).expect("whole");
+    let proof = Proof::new(b"key", Side::Connecting, &connecting, &accepting);
+    assert!(proof.is_by(b"key", Side::Connecting, &connecting, &accepting));
+    assert!(!proof.is_by(b"kez", Side::Connecting, &connecting, &accepting));
+    assert!(!proof.is_by(b"key", Side::Accepting, &connecting, &accepting));
+    assert!(!proof.is_by(b"key", Side::Connecting, &accepting, &connecting));
+    let downgraded = frame_bytes(&encoded(&Frame::Hello(greeting(2, 2, 1..=2)))).expect("whole");
+    assert!(!proof.is_by(b"key", Side::Connecting, &connecting, &downgraded));
+}
+
+#[test]
+fn a_stranger_may_say_little() {
+    let hello = encoded(&Frame::Hello(greeting(1, 1, 1..=3)));
+    assert!(hello.len() < HELLO_BYTES_MAX);
+    let mut front = BytesMut::from(&[0, 4, 0, 0][..]);
+    assert_eq!(decode(&mut front, 0, Bounds::of_strangers()), Err(Fault::Length(1024)));
+}
+
+proptest! {
+    #[test]
+    fn every_frame_comes_back(frame in frame()) {
+        let mut wire = encoded(&frame);
+        wire.extend_from_slice(b"next");
+        let decoded = decode(&mut wire, NOW_NS, Bounds::default());
+        prop_assert_eq!(decoded, Ok(Decoded::Frame(frame)));
+        prop_assert_eq!(&wire[..], b"next");
+    }
+
+    #[test]
+    fn a_cut_frame_is_waited_for(frame in frame()) {
+        let wire = encoded(&frame);
+        for cut in 0..wire.len() {
+            let mut front = BytesMut::from(&wire[..cut]);
+            let needed = if cut < 4 { HEADER_BYTES } else { wire.len() };
+            let decoded = decode(&mut front, NOW_NS, Bounds::default());
+            prop_assert_eq!(decoded, Ok(Decoded::Incomplete { needed }));
+            prop_assert_eq!(&front[..], &wire[..cut], "what is not whole stays");
+        }
+    }
+
+    #[test]
+    fn a_shortened_frame_is_refused_or_another(frame in frame(), cut in any::<prop::sample::Index>()) {
+        let wire = encoded(&frame);
+        let mut body = wire[4..4 + cut.index(wire.len() - 4).max(1)].to_vec();
+        let mut short = (body.len() as u32).to_le_bytes().to_vec();
+        short.append(&mut body);
+        // Only a hello has an end of any length.
+        if let Ok(Decoded::Frame(other)) = decoded(&short) {
+            prop_assert!(matches!(other, Frame::Hello(_)));
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused_or_encodes_to_itself(kind in 0..16_u8, body in vec(any::<u8>(), 0..100)) {
+        let mut wire = (body.len() as u32 + 1).to_le_bytes().to_vec();
+        wire.push(kind);
+        wire.extend(body);
+        if let Ok(Decoded::Frame(frame)) = decoded(&wire) {
+            prop_assert_eq!(&encoded(&frame)[..], &wire[..]);
+        }
+    }
+}

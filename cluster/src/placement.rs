@@ -1,0 +1,240 @@
+//! Key → partition, and which nodes should hold each partition.
+//!
+//! Here: the two placements behind one door, and the table of targets. Not here: the circle itself
+//! (`ketama`), the alternative (`rendezvous`), who holds a partition *now* (`map`).
+//!
+//! A partition's target primary is the owner of the middle of its range, its backups are the owners
+//! of that place once the nodes before them are gone. So a join moves partitions to the new node
+//! only, and what a crash leaves first in line is what the circle without the dead node says: a
+//! client that ejects the dead node and a cluster that promotes the backup agree.
+
+pub mod ketama;
+pub mod rendezvous;
+
+use std::ops::Deref;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::id::{NodeId, Partition};
+use ketama::Circle;
+
+/// Most copies of a partition: a primary and two backups.
+pub const COPIES_MAX: usize = 3;
+/// Most nodes of a cluster. Ours: four times what has been looked at.
+pub const NODES_MAX: usize = 4096;
+/// Most partitions are two to the power of this: a partition is sixteen bits everywhere.
+pub const PARTITION_BITS_MAX: u8 = 16;
+
+/// How keys find their node. Fixed when a cluster is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scheme {
+    /// As libmemcached's weighted ketama: such a client talks to the owner directly.
+    Ketama,
+    /// For clients that cannot do ketama: a cheaper hash, and equal shares.
+    Xxh3,
+}
+
+/// Key → partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    scheme: Scheme,
+    partition_bits: u8,
+}
+
+/// A node as placement sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Who it is.
+    pub node: NodeId,
+    /// Its name in clients' server lists: `host`, or `host:port` when the port is not 11211.
+    pub ring_name: String,
+    /// Its share relative to others; at least 1.
+    pub weight: u32,
+    /// Copies of a partition avoid sharing one of these. Empty: in a zone of its own.
+    pub zone: String,
+}
+
+/// The nodes for one partition: the primary, then backups.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Holders {
+    nodes: [NodeId; COPIES_MAX],
+    len: u8,
+}
+
+impl Holders {
+    /// The target primary; none where there are no nodes.
+    #[must_use]
+    pub fn primary(&self) -> Option<NodeId> {
+        self.first().copied()
+    }
+
+    fn push(&mut self, node: NodeId) {
+        self.nodes[usize::from(self.len)] = node;
+        self.len += 1;
+    }
+}
+
+impl Deref for Holders {
+    type Target = [NodeId];
+
+    fn deref(&self) -> &[NodeId] {
+        &self.nodes[..usize::from(self.len)]
+    }
+}
+
+impl Placement {
+    /// A placement on two to the power of `partition_bits` partitions; none above
+    /// [`PARTITION_BITS_MAX`].
+    #[must_use]
+    pub fn new(scheme: Scheme, partition_bits: u8) -> Option<Self> {
+        (partition_bits <= PARTITION_BITS_MAX).then_some(Self { scheme, partition_bits })
+    }
+
+    /// How keys find their node.
+    #[must_use]
+    pub fn scheme(self) -> Scheme {
+        self.scheme
+    }
+
+    /// How many partitions there are.
+    #[must_use]
+    pub fn partitions(self) -> usize {
+        1 << self.partition_bits
+    }
+
+    /// A key's place.
+    #[must_use]
+    pub fn hash(self, key: &[u8]) -> u32 {
+        match self.scheme {
+            Scheme::Ketama => ketama::hash(key),
+            Scheme::Xxh3 => (xxh3_64(key) >> 32) as u32,
+        }
+    }
+
+    /// The partition of a key. For ketama this costs an MD5: ask only to forward, or for a key
+    /// that is not known to be here.
+    #[must_use]
+    pub fn partition(self, key: &[u8]) -> Partition {
+        self.partition_of_hash(self.hash(key))
+    }
+
+    /// The partition of a place: its top bits.
+    #[must_use]
+    pub fn partition_of_hash(self, hash: u32) -> Partition {
+        Partition((u64::from(hash) >> (32 - self.partition_bits)) as u16)
+    }
+
+    /// The middle of a partition's range.
+    #[must_use]
+    pub fn middle(self, partition: Partition) -> u32 {
+        let doubled = u64::from(partition.0) * 2 + 1;
+        (doubled << (31 - self.partition_bits)) as u32
+    }
+
+    /// The target holders of every partition: `copies` nodes each, or as many as there are, in as
+    /// many zones as possible. The order of `members` decides ties only.
+    #[must_use]
+    pub fn targets(self, members: &[Member], copies: usize) -> Vec<Holders> {
+        let copies = copies.clamp(1, COPIES_MAX);
+        let members = &members[..members.len().min(NODES_MAX)];
+        let zones = Zones::of(members);
+        let partitions = (0..self.partitions()).map(|index| Partition(index as u16));
+        match self.scheme {
+            Scheme::Ketama => {
+                let circle = Circle::new(members.iter().map(|one| (&*one.ring_name, one.weight)));
+                partitions
+                    .map(|partition| {
+                        let place = self.middle(partition);
+                        choose(members, &zones, copies, |out, may| circle.next(place, out, may))
+                    })
+                    .collect()
+            }
+            Scheme::Xxh3 => {
+                let nodes =
+                    rendezvous::Nodes::new(members.iter().map(|one| (&*one.ring_name, one.weight)));
+                partitions
+                    .map(|partition| {
+                        let draw = nodes.draw(partition);
+                        choose(members, &zones, copies, |out, may| draw.next(out, may))
+                    })
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The zone of each member as a number.
+struct Zones {
+    of: Vec<u16>,
+}
+
+impl Zones {
+    fn of(members: &[Member]) -> Self {
+        let mut names: Vec<&str> = members.iter().map(|one| &*one.zone).collect();
+        names.sort_unstable();
+        names.dedup();
+        let number = |(at, member): (usize, &Member)| match names.binary_search(&&*member.zone) {
+            Ok(zone) if !member.zone.is_empty() => zone as u16,
+            // No name: a zone of its own, behind the named ones.
+            _ => (names.len() + at) as u16,
+        };
+        Self { of: members.iter().enumerate().map(number).collect() }
+    }
+
+    fn differ(&self, member: u16, chosen: &[u16]) -> bool {
+        let zone = self.of[usize::from(member)];
+        chosen.iter().all(|&other| self.of[usize::from(other)] != zone)
+    }
+}
+
+/// The first `copies` of those that `next` names when the ones before are gone, each in a zone of
+/// its own where any is left. `next(gone, may)` is the first member that is not gone and may.
+fn choose(
+    members: &[Member],
+    zones: &Zones,
+    copies: usize,
+    next: impl Fn(&[u16], &dyn Fn(u16) -> bool) -> Option<u16>,
+) -> Holders {
+    let mut chosen = [0_u16; COPIES_MAX];
+    let mut holders = Holders::default();
+    for at in 0..copies {
+        let before = &chosen[..at];
+        let elsewhere = next(before, &|member| zones.differ(member, before));
+        let Some(member) = elsewhere.or_else(|| next(before, &|_| true)) else { break };
+        holders.push(members[usize::from(member)].node);
+        chosen[at] = member;
+    }
+    holders
+}
+
+/// What a change of the target table moves.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Movement {
+    /// Partitions with another primary than before.
+    pub primaries: usize,
+    /// Of these, how many go to a node that held a copy before: no copying.
+    pub promoted: usize,
+    /// Copies on nodes that had none of the partition before.
+    pub copies: usize,
+}
+
+impl Movement {
+    /// From one table of targets to another.
+    #[must_use]
+    pub fn between(before: &[Holders], after: &[Holders]) -> Self {
+        let mut movement = Self::default();
+        for (before, after) in before.iter().zip(after) {
+            if before.primary() != after.primary() {
+                movement.primaries += 1;
+                let held = after.primary().is_some_and(|node| before.contains(&node));
+                movement.promoted += usize::from(held);
+            }
+            movement.copies += after.iter().filter(|&node| !before.contains(node)).count();
+        }
+        movement
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,327 @@
+//! The sending side: gives operations their numbers, and sends them until they are answered.
+//!
+//! An operation keeps its number however often it is sent, so it is done once. Of its attempts only
+//! the newest counts: a reply to one of an older term may tell what a primary saw that was none any
+//! more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use super::event::{AckMode, Kind, Now, Op, Outcome, Refusal, Reply, Route, SessionId};
+use crate::id::{CopyId, Partition, Term};
+
+/// How a session behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Without an answer for so long, an operation is sent again.
+    pub resend_ns: u64,
+    /// Most unanswered operations for one partition.
+    pub pending_max: usize,
+    /// So long after the last answer the primary is told that all are answered.
+    pub quiet_ns: u64,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { resend_ns: 200_000_000, pending_max: 1024, quiet_ns: 1_000_000_000 }
+    }
+}
+
+/// What is to be sent to a primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Send {
+    /// An operation.
+    Op {
+        /// Its partition.
+        partition: Partition,
+        /// The primary.
+        to: CopyId,
+        /// The attempt; its deadline is on this node's clock.
+        op: Op,
+    },
+    /// Everything below is answered; see [`super::Replica::settle`].
+    Settle {
+        /// The partition.
+        partition: Partition,
+        /// The primary.
+        to: CopyId,
+        /// Its term.
+        term: Term,
+        /// The number.
+        first_unacked: u64,
+    },
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// It was done once; its result.
+    Done(Bytes),
+    /// It was certainly not done.
+    NotApplied(Refusal),
+    /// It was done once or not at all.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    kind: Kind,
+    ack: AckMode,
+    deadline_ns: u64,
+    op: Bytes,
+    /// The term of the newest attempt.
+    term: Term,
+    sent_ns: u64,
+    /// How often it was sent, and how many of these attempts are known not to have been applied.
+    attempts: u32,
+    refused: u32,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    route: Option<Route>,
+    /// The number of the first of `pending`.
+    first: u64,
+    /// None: answered.
+    pending: VecDeque<Option<Pending>>,
+    /// What the primary was last told to be answered.
+    told: u64,
+    ended_ns: u64,
+}
+
+/// The operations of one core of one node that are not answered yet.
+pub struct Session {
+    id: SessionId,
+    options: SessionOptions,
+    lines: BTreeMap<Partition, Line>,
+    /// Those with something to wait for.
+    active: BTreeSet<Partition>,
+}
+
+impl Line {
+    fn attempt(&mut self, id: SessionId, now: Now, partition: Partition, seq: u64) -> Option<Send> {
+        let route = self.route?;
+        let place = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+        let pending = self.pending.get_mut(place)?.as_mut()?;
+        pending.term = route.term;
+        pending.sent_ns = now.mono_ns;
+        pending.attempts += 1;
+        self.told = self.told.max(self.first);
+        let op = Op {
+            term: route.term,
+            session: id,
+            seq,
+            first_unacked: self.first,
+            kind: pending.kind,
+            ack: pending.ack,
+            deadline_ns: pending.deadline_ns,
+            op: pending.op.clone(),
+        };
+        Some(Send::Op { partition, to: route.primary, op })
+    }
+
+    fn end(&mut self, place: usize, now: Now) -> Option<Pending> {
+        let pending = self.pending.get_mut(place)?.take();
+        while self.pending.front().is_some_and(Option::is_none) {
+            self.pending.pop_front();
+            self.first += 1;
+        }
+        self.ended_ns = now.mono_ns;
+        pending
+    }
+
+    fn refused(&mut self, seq: u64) {
+        let place = seq.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        if let Some(Some(pending)) = place.and_then(|place| self.pending.get_mut(place)) {
+            pending.refused += 1;
+        }
+    }
+
+    fn tick(
+        &mut self,
+        id: SessionId,
+        options: SessionOptions,
+        now: Now,
+        partition: Partition,
+        sends: &mut Vec<Send>,
+        endings: &mut Vec<(u64, Ending)>,
+    ) {
+        for seq in self.first..self.first + self.pending.len() as u64 {
+            let Some(place) = seq.checked_sub(self.first) else { continue };
+            let place = place as usize;
+            let Some(Some(pending)) = self.pending.get(place) else { continue };
+            if pending.deadline_ns < now.mono_ns {
+                let is_certain = pending.refused >= pending.attempts;
+                let ending =
+                    if is_certain { Ending::NotApplied(Refusal::Expired) } else { Ending::Unknown };
+                if let Some(pending) = self.end(place, now) {
+                    endings.push((pending.token, ending));
+                }
+            } else if now.mono_ns.saturating_sub(pending.sent_ns) >= options.resend_ns {
+                sends.extend(self.attempt(id, now, partition, seq));
+            }
+        }
+        let is_quiet = now.mono_ns.saturating_sub(self.ended_ns) >= options.quiet_ns;
+        if self.pending.is_empty()
+            && is_quiet
+            && self.told < self.first
+            && let Some(route) = self.route
+        {
+            self.told = self.first;
+            sends.push(Send::Settle {
+                partition,
+                to: route.primary,
+                term: route.term,
+                first_unacked: self.first,
+            });
+        }
+    }
+
+    /// Takes note of a route; whether it is newer.
+    fn learn(&mut self, route: Option<Route>) -> bool {
+        let is_newer = match (self.route, route) {
+            (Some(old), Some(new)) => new.term > old.term,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if is_newer {
+            self.route = route;
+        }
+        is_newer
+    }
+}
+
+impl Session {
+    /// A session without operations. No two may have the same `id`.
+    #[must_use]
+    pub fn new(id: SessionId, options: SessionOptions) -> Self {
+        Self { id, options, lines: BTreeMap::new(), active: BTreeSet::new() }
+    }
+
+    /// Who sends.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// How many operations are not answered.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        let active = self.active.iter().filter_map(|partition| self.lines.get(partition));
+        active.map(|line| line.pending.iter().flatten().count()).sum()
+    }
+
+    /// Sends an operation; `token` comes back with its ending. False: too many are unanswered, it was
+    /// not taken.
+    #[expect(clippy::too_many_arguments, reason = "the parts of an operation")]
+    pub fn submit(
+        &mut self,
+        now: Now,
+        partition: Partition,
+        kind: Kind,
+        ack: AckMode,
+        deadline_ns: u64,
+        op: Bytes,
+        token: u64,
+        sends: &mut Vec<Send>,
+    ) -> bool {
+        let line =
+            self.lines.entry(partition).or_insert_with(|| Line { first: 1, ..Line::default() });
+        if line.pending.len() >= self.options.pending_max {
+            return false;
+        }
+        self.active.insert(partition);
+        let seq = line.first + line.pending.len() as u64;
+        line.pending.push_back(Some(Pending {
+            token,
+            kind,
+            ack,
+            deadline_ns,
+            op,
+            term: Term::default(),
+            sent_ns: now.mono_ns,
+            attempts: 0,
+            refused: 0,
+        }));
+        sends.extend(line.attempt(self.id, now, partition, seq));
+        true
+    }
+
+    /// The partition has a primary; what was sent to an older one is sent again.
+    pub fn learn(&mut self, now: Now, partition: Partition, route: Route, sends: &mut Vec<Send>) {
+        let line =
+            self.lines.entry(partition).or_insert_with(|| Line { first: 1, ..Line::default() });
+        if line.learn(Some(route)) {
+            for place in 0..line.pending.len() as u64 {
+                sends.extend(line.attempt(self.id, now, partition, line.first + place));
+            }
+        }
+    }
+
+    /// A primary, or who was taken for it, has answered.
+    pub fn answered(
+        &mut self,
+        now: Now,
+        partition: Partition,
+        reply: Reply,
+        sends: &mut Vec<Send>,
+        endings: &mut Vec<(u64, Ending)>,
+    ) {
+        let Some(line) = self.lines.get_mut(&partition) else { return };
+        let (is_newer, current) = match &reply.outcome {
+            Outcome::NotOwner(route) | Outcome::Deposed(route) => (line.learn(*route), line.route),
+            _ => (false, line.route),
+        };
+        if is_newer {
+            for place in 0..line.pending.len() as u64 {
+                let seq = line.first + place;
+                let is_it = seq == reply.seq;
+                if is_it && matches!(reply.outcome, Outcome::NotOwner(_)) {
+                    line.refused(seq);
+                }
+                sends.extend(line.attempt(self.id, now, partition, seq));
+            }
+            return;
+        }
+        let Some(place) = reply.seq.checked_sub(line.first).and_then(|at| usize::try_from(at).ok())
+        else {
+            return;
+        };
+        let Some(Some(pending)) = line.pending.get_mut(place) else { return };
+        let is_newest = reply.term == pending.term;
+        let ending = match reply.outcome {
+            Outcome::Done(result) if is_newest => Ending::Done(result),
+            Outcome::Done(_) | Outcome::Deposed(_) => return,
+            Outcome::NotOwner(_) => {
+                pending.refused += 1;
+                if is_newest && current.is_some_and(|route| route.term > reply.term) {
+                    sends.extend(line.attempt(self.id, now, partition, reply.seq));
+                }
+                return;
+            }
+            Outcome::Refused(refusal) => {
+                pending.refused += 1;
+                if pending.refused < pending.attempts {
+                    // An earlier attempt may have been applied, or may be yet: keep asking.
+                    return;
+                }
+                Ending::NotApplied(refusal)
+            }
+        };
+        if let Some(pending) = line.end(place, now) {
+            endings.push((pending.token, ending));
+        }
+    }
+
+    /// Time passes: deadlines and resends. Every few tens of milliseconds.
+    pub fn tick(&mut self, now: Now, sends: &mut Vec<Send>, endings: &mut Vec<(u64, Ending)>) {
+        let (id, options, lines) = (self.id, self.options, &mut self.lines);
+        self.active.retain(|partition| {
+            let Some(line) = lines.get_mut(partition) else { return false };
+            line.tick(id, options, now, *partition, sends, endings);
+            !line.pending.is_empty() || line.told < line.first
+        });
+    }
+}

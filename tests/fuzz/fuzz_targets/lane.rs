@@ -1,0 +1,40 @@
+//! Any bytes as what a peer says on a lane: no panic, nothing is taken before it is whole, and what
+//! is taken is written in the same bytes.
+
+#![no_main]
+
+use bytes::BytesMut;
+use cluster::message::{Bounds, Decoded, decode};
+
+/// Some time; deadlines are counted from it.
+const NOW_NS: u64 = 1 << 40;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    read_all(data);
+    // Most random lengths are wrong: once more with the right one.
+    let mut whole = (data.len() as u32).to_le_bytes().to_vec();
+    whole.extend_from_slice(data);
+    read_all(&whole);
+});
+
+fn read_all(wire: &[u8]) {
+    let bounds = Bounds { frame_bytes_max: 4096 };
+    let mut left = BytesMut::from(wire);
+    loop {
+        let before = left.clone();
+        match decode(&mut left, NOW_NS, bounds) {
+            Err(_) => return,
+            Ok(Decoded::Incomplete { needed }) => {
+                assert!(needed > left.len() && needed <= bounds.frame_bytes_max + 4);
+                assert_eq!(left, before, "what is not whole stays");
+                return;
+            }
+            Ok(Decoded::Frame(frame)) => {
+                let taken = &before[..before.len() - left.len()];
+                let mut again = BytesMut::new();
+                frame.encode(NOW_NS, bounds, &mut again).expect("it came within these bounds");
+                assert_eq!(again, taken, "{frame:?}");
+            }
+        }
+    }
+}

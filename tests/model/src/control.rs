@@ -1,0 +1,285 @@
+//! The control plane as one linearizable register: the real map, changed by real commands, and the
+//! real controller that decides on them. What it does not have is Raft.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cluster::map::command::{Answer, Change, Command, Step};
+use cluster::map::controller::{self, Facts};
+use cluster::map::{Description, Entry, Map, NodeState};
+use cluster::placement::Scheme;
+use cluster::{Holders, Incarnation, NodeId, Partition, Placement};
+
+use crate::profile::{Fault, Profile};
+use crate::rng::Rng;
+
+/// How a term ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its primary handed over.
+    Transfer,
+    /// Its primary was held dead.
+    Promote,
+    /// Every copy was lost.
+    Reset,
+}
+
+/// The register and the controller.
+pub(crate) struct Control {
+    map: Map,
+    placement: Placement,
+    replicas: usize,
+    patience_ns: u64,
+    lost_after_ns: Option<u64>,
+    fault: Option<Fault>,
+    /// When each node was last heard.
+    heard: BTreeMap<NodeId, u64>,
+    /// Where each partition should be: changed by chance.
+    salts: Vec<u64>,
+    targets: Vec<Holders>,
+    /// How each term of each partition ended, and when.
+    pub(crate) ends: BTreeMap<(Partition, u32), (End, u64)>,
+    /// Partitions whose entry has changed since they were last taken.
+    pub(crate) changed: BTreeSet<Partition>,
+    /// Handoffs that were committed.
+    pub(crate) handoffs: u64,
+    /// Copies that became in-sync.
+    pub(crate) copies: u64,
+}
+
+impl Control {
+    /// A cluster without nodes.
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let mut map = Map::default();
+        let placement =
+            Placement::new(Scheme::Xxh3, profile.partition_bits).expect("there are few partitions");
+        map.apply(&Command::Create { cluster: 1, placement }).expect("it is the first command");
+        let lost_after_ms = profile.options.lost_after_ns.map(|lost| lost / 1_000_000);
+        let setting = cluster::map::command::Setting::LostAfterMs(lost_after_ms);
+        map.apply(&Command::Set(setting)).expect("it is a good setting");
+        Self {
+            map,
+            placement,
+            replicas: usize::from(profile.replicas),
+            patience_ns: profile.patience_ns,
+            lost_after_ns: profile.options.lost_after_ns,
+            fault: profile.fault,
+            heard: BTreeMap::new(),
+            salts: vec![0; placement.partitions()],
+            targets: Vec::new(),
+            ends: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            handoffs: 0,
+            copies: 0,
+        }
+    }
+
+    /// All entries.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        self.map.partitions()
+    }
+
+    /// An entry as nodes get it.
+    pub(crate) fn entry(&self, partition: Partition) -> Entry {
+        let mut entry = self.map.entry(partition).expect("it was asked of an entry").clone();
+        if self.fault == Some(Fault::CopiesWithoutNumber) {
+            let Entry { primary, in_sync, learner, transfer_to, .. } = &mut entry;
+            for copy in primary.iter_mut().chain(in_sync).chain(learner).chain(transfer_to) {
+                copy.assignment = 1;
+            }
+        }
+        entry
+    }
+
+    /// The nodes of the map in a state.
+    pub(crate) fn nodes(&self, wanted: NodeState) -> Vec<NodeId> {
+        let nodes = self.map.nodes().iter();
+        nodes.filter(|(_, node)| node.state == wanted).map(|(id, _)| *id).collect()
+    }
+
+    /// The incarnation of a node, as far as the map knows.
+    pub(crate) fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        self.map.nodes().get(&node).map(|node| node.incarnation)
+    }
+
+    /// How many copies are wanted.
+    pub(crate) fn replicas(&self) -> usize {
+        self.replicas
+    }
+
+    /// Wants another number of copies.
+    pub(crate) fn resize(&mut self, replicas: usize) {
+        self.replicas = replicas;
+    }
+
+    /// Wants a partition elsewhere.
+    pub(crate) fn move_elsewhere(&mut self, rng: &mut Rng) {
+        let place = rng.below(self.salts.len() as u64) as usize;
+        self.salts[place] = rng.draw();
+    }
+
+    /// A node says that it is there: its id.
+    pub(crate) fn register(
+        &mut self,
+        now_ns: u64,
+        birth: u128,
+        incarnation: Incarnation,
+    ) -> NodeId {
+        let description = Description {
+            client_address: "c".to_owned(),
+            peer_address: "p".to_owned(),
+            ring_name: format!("node-{birth}"),
+            weight: 1,
+            zone: String::new(),
+        };
+        let command = Command::Register { birth, incarnation, description };
+        let Ok((Answer::Registered(node), _)) = self.map.apply(&command) else {
+            panic!("the node is not taken")
+        };
+        self.heard.insert(node, now_ns);
+        node
+    }
+
+    /// A heartbeat. Whether the answer proves that nobody else becomes primary for a while: the life
+    /// that sent it is not held dead.
+    pub(crate) fn heartbeat(
+        &mut self,
+        now_ns: u64,
+        node: NodeId,
+        birth: u128,
+        incarnation: Incarnation,
+    ) -> bool {
+        let Some(known) = self.map.nodes().get(&node) else { return false };
+        if known.incarnation > incarnation {
+            return false;
+        }
+        self.heard.insert(node, now_ns);
+        let counts = known.incarnation == incarnation && known.state != NodeState::Dead;
+        if !counts {
+            self.register(now_ns, birth, incarnation);
+        }
+        counts
+    }
+
+    /// Asks a node to leave.
+    pub(crate) fn drain(&mut self, node: NodeId) {
+        if let Some(incarnation) = self.incarnation(node) {
+            let _ = self.map.apply(&Command::Drain(node, incarnation));
+        }
+    }
+
+    /// A primary wants a change.
+    pub(crate) fn ask(&mut self, now_ns: u64, mut change: Change) {
+        if self.fault == Some(Fault::CopiesWithoutNumber) {
+            change.step = self.with_number(change);
+        }
+        self.command(now_ns, &Command::Partitions(vec![change]));
+    }
+
+    /// Names the copy that the asker can only mean by its node.
+    fn with_number(&self, change: Change) -> Step {
+        let entry = self.map.entry(change.partition).expect("it was asked of an entry");
+        let named = |copy: cluster::CopyId| {
+            entry.copies().find(|known| known.node == copy.node).unwrap_or(copy)
+        };
+        match change.step {
+            Step::AddInSync(copy) => Step::AddInSync(named(copy)),
+            Step::RemoveInSync(copy) => Step::RemoveInSync(named(copy)),
+            Step::DropLearner(copy) => Step::DropLearner(named(copy)),
+            Step::Transfer(copy) => Step::Transfer(named(copy)),
+            other => other,
+        }
+    }
+
+    fn command(&mut self, now_ns: u64, command: &Command) -> bool {
+        let before: Vec<u32> = self.map.partitions().iter().map(|entry| entry.term.0).collect();
+        let Ok((answer, Some(_))) = self.map.apply(command) else { return false };
+        self.map.check().expect("the map keeps its rules");
+        let Command::Partitions(changes) = command else { return true };
+        let Answer::Changes(results) = answer else { return true };
+        for (change, _) in changes.iter().zip(results).filter(|(_, result)| result.is_ok()) {
+            let partition = change.partition;
+            self.changed.insert(partition);
+            let end = match change.step {
+                Step::Transfer(_) => End::Transfer,
+                Step::Promote(_) => End::Promote,
+                Step::Reset { .. } => End::Reset,
+                Step::AddInSync(_) => {
+                    self.copies += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            self.handoffs += u64::from(end == End::Transfer);
+            self.ends.insert((partition, before[partition.index()]), (end, now_ns));
+        }
+        true
+    }
+
+    /// Looks for the dead, and changes the map towards its targets.
+    pub(crate) fn tick(&mut self, now_ns: u64) {
+        let silence = |node: &NodeId| now_ns - self.heard.get(node).copied().unwrap_or(0);
+        let silent: BTreeSet<NodeId> = self
+            .map
+            .nodes()
+            .keys()
+            .filter(|node| silence(node) > self.patience_ns)
+            .copied()
+            .collect();
+        let lost = silent
+            .iter()
+            .filter(|node| self.lost_after_ns.is_some_and(|lost| silence(node) > lost))
+            .copied()
+            .collect();
+        let facts = Facts { silent, lost, hold_copies: false };
+        for _ in 0..8 {
+            self.aim();
+            let commands = controller::next(&self.map, &facts, &self.targets);
+            let mut is_done = true;
+            for command in &commands {
+                is_done &= !self.command(now_ns, command);
+            }
+            if is_done {
+                return;
+            }
+        }
+    }
+
+    /// Where each partition should be: on some of the members, in an order that its salt gives.
+    fn aim(&mut self) {
+        let members = self.map.members();
+        let mut targets = Vec::with_capacity(self.salts.len());
+        for (at, salt) in self.salts.iter().enumerate() {
+            let mut salted = members.clone();
+            for member in &mut salted {
+                member.ring_name = format!("{salt}-{}", member.node.0);
+            }
+            targets.push(self.placement.targets(&salted, self.replicas)[at]);
+        }
+        self.targets = targets;
+    }
+
+    /// Whether every partition is where it should be, with all its copies.
+    pub(crate) fn is_settled(&self) -> bool {
+        let wanted = self.replicas.min(self.map.members().len());
+        self.map.partitions().iter().zip(&self.targets).all(|(entry, target)| {
+            let is_led = entry.primary.is_some_and(|primary| {
+                self.map.is_living(primary) && target.primary() == Some(primary.node)
+            });
+            is_led
+                && entry.in_sync.len() == wanted
+                && entry.learner.is_none()
+                && entry.transfer_to.is_none()
+                && entry.in_sync.iter().all(|copy| self.map.is_living(*copy))
+        })
+    }
+
+    /// Partitions of which no in-sync copy is up.
+    pub(crate) fn lost(&self, is_up: impl Fn(NodeId, Incarnation) -> bool) -> Vec<Partition> {
+        let is_lost = |entry: &Entry| {
+            let mut copies = entry.in_sync.iter();
+            !entry.in_sync.is_empty() && !copies.any(|copy| is_up(copy.node, copy.incarnation))
+        };
+        let partitions = self.map.partitions().iter().enumerate();
+        partitions.filter(|(_, entry)| is_lost(entry)).map(|(at, _)| Partition(at as u16)).collect()
+    }
+}
