@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use engine::{Budget, Engine, KeyHasher, Now, Options};
-use protocol::{Arithmetic, Command, Exptime, Get, Key, Operation, Outcome, Set, SetMode};
+use engine::{Budget, Engine, KeyHasher, Limited, Now, Options, Rule, Take};
+use protocol::{Arithmetic, Command, Exptime, Get, Key, Operation, Outcome, Policy, Set, SetMode};
 
 const KEYS: u64 = 1_000_000;
 const BATCH: usize = 16;
@@ -105,5 +105,36 @@ fn commands(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, commands);
+/// What a verdict costs: `take`s that pass, of keys that all have a state.
+fn takes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("engine, take");
+    group.throughput(Throughput::Elements(1));
+    for token in [
+        "bucket:1/1d,capacity=1000000",
+        "gcra:1/1d,burst=1000000",
+        "fixed:1000000/1d",
+        "sliding:1000000/1d",
+        "log:1000000/1d",
+    ] {
+        let policy = Policy::parse(token.as_bytes()).expect("a good policy");
+        let rule = Some(Rule::from(&policy));
+        let take = Take { cost: 1, ..Take::default() };
+        let (mut engine, keys) = filled();
+        let now = Now::at_ms(2000);
+        for (key, hash) in &keys {
+            engine.take(now, *hash, key.as_bytes(), rule, &take);
+        }
+        let mut next = keys.iter().cycle();
+        group.bench_function(token, |bencher| {
+            bencher.iter(|| {
+                let (key, hash) = next.next().expect("a cycle has no end");
+                let taken = engine.take(now, *hash, key.as_bytes(), rule, &take);
+                matches!(taken, Limited::Decided(_))
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, commands, takes);
 criterion_main!(benches);

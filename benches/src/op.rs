@@ -104,9 +104,8 @@ impl Op {
     pub const fn keys(self) -> u32 {
         match self {
             Self::Get { keys, .. } => keys,
-            Self::Incr { .. } | Self::Take { .. } | Self::Denied => 1,
-            Self::Set | Self::Fill { .. } => 1,
             Self::Noop => 0,
+            _ => 1,
         }
     }
 
@@ -114,8 +113,10 @@ impl Op {
     #[must_use]
     pub const fn space(self) -> Option<Space> {
         match self {
-            Self::Incr { space } | Self::Take { space } => Some(space),
-            Self::Get { space, .. } | Self::Fill { space, .. } => Some(space),
+            Self::Incr { space }
+            | Self::Take { space }
+            | Self::Get { space, .. }
+            | Self::Fill { space, .. } => Some(space),
             Self::Denied => Some(Space::Empty),
             Self::Set => Some(Space::Value),
             Self::Noop => None,
@@ -149,10 +150,9 @@ impl Op {
     #[must_use]
     pub const fn writes(self) -> Option<Space> {
         match self {
-            Self::Take { space: Space::Idle } => None,
-            Self::Incr { space } | Self::Take { space } => Some(space),
+            Self::Incr { space } | Self::Take { space } if space.is_counted() => Some(space),
             Self::Set => Some(Space::Value),
-            Self::Get { .. } | Self::Noop | Self::Fill { .. } | Self::Denied => None,
+            _ => None,
         }
     }
 
@@ -196,15 +196,12 @@ impl Op {
             Self::Fill { space, exptime } => {
                 let mut digits = itoa::Buffer::new();
                 let exptime = digits.format(exptime).as_bytes();
-                match space {
-                    Space::Value => {
-                        let header = [b" 0 ", exptime, b" 32\r\n"].concat();
-                        write_set(out, space, index, &header, &value(index, 0));
-                    }
-                    _ => {
-                        let header = [b" 0 ", exptime, b" 1\r\n"].concat();
-                        write_set(out, space, index, &header, b"0");
-                    }
+                if space == Space::Value {
+                    let header = [b" 0 ", exptime, b" 32\r\n"].concat();
+                    write_set(out, space, index, &header, &value(index, 0));
+                } else {
+                    let header = [b" 0 ", exptime, b" 1\r\n"].concat();
+                    write_set(out, space, index, &header, b"0");
                 }
             }
         }
@@ -242,9 +239,7 @@ impl Op {
             (Self::Get { .. }, Reply::Line(line)) => (*line == b"END" && outstanding == 0, true),
             (Self::Set | Self::Fill { .. }, Reply::Line(line)) => (*line == b"STORED", true),
             (Self::Noop, Reply::Line(line)) => (*line == b"MN", true),
-            (Self::Get { .. }, Reply::Malformed(_) | Reply::Number(_))
-            | (Self::Incr { .. } | Self::Take { .. } | Self::Denied, _)
-            | (Self::Set | Self::Fill { .. } | Self::Noop, _) => (false, true),
+            _ => (false, true),
         };
         Verdict { right, is_last }
     }

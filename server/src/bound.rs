@@ -113,12 +113,12 @@ impl Round<'_> {
         hash: u64,
         out: &mut Vec<u8>,
     ) {
-        let policy = match self.scratch.written.parse(token) {
-            Ok(policy) => policy,
+        let written = match self.scratch.written.parse(token) {
+            Ok(written) => written,
             Err(why) => return tell(&format!("CLIENT_ERROR {why}"), form, out),
         };
         self.counters.cmd_meta.add(1);
-        let rule = Rule::from(&policy);
+        let rule = Rule::from(self.scratch.written.policy(written));
         let (outcome, _) = self.apply_bound(counted_key, hash, rule, &command.operation);
         self.note(command, &outcome, true);
         encode(out, command, form, &outcome);

@@ -19,6 +19,7 @@ use crate::limits::{BoundKeyError, Found};
 use crate::scratch::Scratch;
 use crate::session::{Round, TakeMany, line};
 use crate::together::{Change, Charged};
+use crate::written::Written;
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
@@ -26,8 +27,10 @@ const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be
 enum Meant<'f> {
     /// That of a bound key, its parents included.
     Bound(&'f Found<'f>),
-    /// One written out or named; `limit` is the index of the one that is named.
-    Policy { policy: Policy, limit: Option<usize> },
+    /// One written out.
+    Written(Written),
+    /// One named, of the limit with this index.
+    Named { policy: &'f Policy, limit: usize },
 }
 
 /// Why a policy word means no policy.
@@ -63,28 +66,27 @@ fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
     }
 }
 
-impl Round<'_> {
+impl<'a> Round<'a> {
     /// What `word` means for the counted key; `found` is what it is bound to.
     fn resolve<'f>(
         &mut self,
         word: PolicyWord<'_>,
         key: &[u8],
         found: Option<&'f Found<'f>>,
-    ) -> Result<Meant<'f>, NoPolicy> {
+    ) -> Result<Meant<'f>, NoPolicy>
+    where
+        'a: 'f,
+    {
         match word {
             PolicyWord::Written(token) => {
-                let policy = self.scratch.written.parse(token).map_err(NoPolicy::Bad)?;
-                Ok(Meant::Policy { policy, limit: None })
+                self.scratch.written.parse(token).map(Meant::Written).map_err(NoPolicy::Bad)
             }
             PolicyWord::Bound => found.map(Meant::Bound).ok_or(NoPolicy::None),
             PolicyWord::Named(name) => {
                 let limit = self.in_force.limits().by_name(name).ok_or(NoPolicy::None)?;
                 Ok(match found {
                     Some(found) if found.limit().index() == limit.index() => Meant::Bound(found),
-                    _ => {
-                        let (policy, limit) = (*limit.policy_of(key), Some(limit.index()));
-                        Meant::Policy { policy, limit }
-                    }
+                    _ => Meant::Named { policy: limit.policy_of(key), limit: limit.index() },
                 })
             }
         }
@@ -115,10 +117,14 @@ impl Round<'_> {
                 }
                 Ok(Meant::Bound(found)) => {
                     let limit = Some(found.limit().index());
-                    Ok(self.take(key, hash, found.policy(), limit, take))
+                    Ok(self.take(key, hash, self.rule_of(found), limit, take))
                 }
-                Ok(Meant::Policy { policy, limit }) => {
-                    Ok(self.take(key, hash, &policy, limit, take))
+                Ok(Meant::Written(written)) => {
+                    let rule = Rule::from(self.scratch.written.policy(written));
+                    Ok(self.take(key, hash, rule, None, take))
+                }
+                Ok(Meant::Named { policy, limit }) => {
+                    Ok(self.take(key, hash, self.in_force.rule(limit, policy), Some(limit), take))
                 }
                 Err(refused) => return refuse(refused, command, form, out),
             },
@@ -181,9 +187,8 @@ impl Round<'_> {
                 return Ok(leased.unwrap_or(Leased::Full));
             }
             Meant::Bound(found) => self.rule_of(found),
-            Meant::Policy { policy, limit } => {
-                limit.map_or(Rule::from(policy), |limit| self.in_force.rule(limit, policy))
-            }
+            Meant::Written(written) => Rule::from(self.scratch.written.policy(*written)),
+            Meant::Named { policy, limit } => self.in_force.rule(*limit, policy),
         };
         let leased = self.service.shards().with_room(self.now, hash, |engine| {
             match engine.lease(self.now, hash, key, Some(rule), &ask) {
@@ -225,13 +230,12 @@ impl Round<'_> {
         &self,
         key: &[u8],
         hash: u64,
-        policy: &Policy,
+        rule: Rule<'_>,
         limit: Option<usize>,
         take: &Take<'_>,
     ) -> Outcome<'static> {
         let now = self.now;
         let (units, show_cas) = units_of(take);
-        let rule = limit.map_or(Rule::from(policy), |limit| self.in_force.rule(limit, policy));
         let done = self.service.shards().with_room(now, hash, |engine| {
             match recall(engine, now, key, take.id) {
                 Recalled::Answer(line) => return Some(Outcome::Verdict(line)),
@@ -239,7 +243,7 @@ impl Round<'_> {
                 Recalled::Nothing => {}
             }
             let limited = engine.take(now, hash, key, Some(rule), &units);
-            if limited == Limited::Full {
+            if matches!(limited, Limited::Full) {
                 return None;
             }
             if let Some(limit) = limit {

@@ -7,6 +7,10 @@ use protocol::Policy;
 /// Tokens kept; two that fall on one place are parsed in turns.
 const PLACES: usize = 64;
 
+/// Where the policy of a token is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Written(usize);
+
 /// The policies written last, by their tokens.
 #[derive(Debug)]
 pub(crate) struct WrittenPolicies {
@@ -30,23 +34,28 @@ fn place_of(token: &[u8]) -> usize {
 }
 
 impl WrittenPolicies {
-    /// The policy of a token.
+    /// Reads a token; the answer is where its policy is kept until the next is read.
     ///
     /// # Errors
     ///
     /// Why it is none, for the client.
-    pub(crate) fn parse(&mut self, token: &[u8]) -> Result<Policy, String> {
-        let (kept, policy) = &mut self.places[place_of(token)];
-        if let Some(policy) = policy
-            && kept == token
-        {
-            return Ok(*policy);
+    #[inline]
+    pub(crate) fn parse(&mut self, token: &[u8]) -> Result<Written, String> {
+        let place = place_of(token);
+        let (kept, policy) = &mut self.places[place];
+        if policy.is_none() || kept != token {
+            let parsed = Policy::parse(token).map_err(|error| error.to_string())?;
+            kept.clear();
+            kept.extend_from_slice(token);
+            *policy = Some(parsed);
         }
-        let parsed = Policy::parse(token).map_err(|error| error.to_string())?;
-        kept.clear();
-        kept.extend_from_slice(token);
-        *policy = Some(parsed);
-        Ok(parsed)
+        Ok(Written(place))
+    }
+
+    /// The policy of the token that was read last.
+    #[inline]
+    pub(crate) fn policy(&self, Written(place): Written) -> &Policy {
+        self.places[place].1.as_ref().expect("a token was read to this place")
     }
 }
 
@@ -62,7 +71,8 @@ mod tests {
                 for algorithm in ["bucket", "sliding", "log"] {
                     let token = format!("{algorithm}:{count}/60s");
                     let expected = Policy::parse(token.as_bytes()).expect("a good policy");
-                    assert_eq!(written.parse(token.as_bytes()), Ok(expected));
+                    let place = written.parse(token.as_bytes()).expect("a good policy");
+                    assert_eq!(*written.policy(place), expected);
                 }
             }
             assert!(written.parse(b"bucket:0").is_err());

@@ -247,10 +247,15 @@ impl Engine {
 
     /// Where and when a command applies: finds the item, and removes it if it is past its deadline.
     pub(crate) fn at<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> At<'k> {
-        self.flush_if_due(now);
-        let slot = self.store.find(hash, key);
+        let At { slot, .. } = self.found(now, hash, key);
         let slot = slot.filter(|slot| !self.store.expire_if_past(now, hash, *slot));
         At { now, hash, key, slot }
+    }
+
+    /// As [`Engine::at`], but the item may be past its deadline.
+    pub(crate) fn found<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> At<'k> {
+        self.flush_if_due(now);
+        At { now, hash, key, slot: self.store.find(hash, key) }
     }
 
     /// This shard's number, and how many there are.

@@ -195,11 +195,14 @@ impl Engine {
         rule: Option<Rule<'_>>,
         take: &Take,
     ) -> Limited {
-        let at = self.at(now, hash, key);
-        match self.take_in_place(at, rule, take) {
-            Some(limited) => limited,
-            None => self.take_apart(at, rule, take),
+        let mut at = self.found(now, hash, key);
+        if let Some(slot) = at.slot
+            && let Some(limited) = self.take_in_place(at, slot, rule, take)
+        {
+            return limited;
         }
+        at.slot = at.slot.filter(|slot| !self.store.expire_if_past(now, hash, *slot));
+        self.take_apart(at, rule, take)
     }
 
     /// Takes from any state: it is taken apart, decided on and written anew.

@@ -272,9 +272,14 @@ impl Store {
     }
 
     fn expire(&mut self, hash: u64, slot: Slot) {
+        self.note_expired(slot);
+        self.remove(hash, slot);
+    }
+
+    /// Counts the item in `slot` as expired: it is removed, or its place used for the same key.
+    pub(crate) fn note_expired(&mut self, slot: Slot) {
         self.losses.expired += 1;
         self.losses.expired_unfetched += u64::from(!self.item(slot).has(Mark::FETCHED));
-        self.remove(hash, slot);
     }
 
     /// How many states there are of each rule, by its number; those past the end have none.
