@@ -2,7 +2,8 @@
 //!
 //! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
 //! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`), what is
-//! saved of a state (`saved`), the short way of most takes (`quick`).
+//! saved of a state (`saved`), the short way of most takes (`quick`), ending and renewing holds
+//! (`holds`).
 //!
 //! ```text
 //! rule u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
@@ -10,6 +11,7 @@
 //!
 //! The top bit of `holds` says whether there are leases.
 
+mod holds;
 mod quick;
 mod saved;
 
@@ -361,55 +363,6 @@ impl Engine {
         }
         limit::set_used(&loaded.policy, &mut loaded.state, now, set.used);
         loaded.figures.client_flags = set.client_flags;
-        self.keep_and_look(at, loaded)
-    }
-
-    /// Ends a hold: `actual` is what it came to; less is given back, more is taken, into debt if
-    /// need be.
-    pub fn settle(&mut self, now: Now, hash: u64, key: &[u8], lease: u64, actual: u64) -> Limited {
-        let at = self.at(now, hash, key);
-        if !is_state(at) {
-            return Limited::NotFound;
-        }
-        let mut loaded = self.load(at, None);
-        if limit::settle(&loaded.policy, &mut loaded.state, now, lease) {
-            return self.keep_and_look(at, loaded);
-        }
-        let Some(place) = loaded.holds.iter().position(|hold| hold.lease == lease) else {
-            self.put_away(loaded);
-            return Limited::NotFound;
-        };
-        let hold = loaded.holds.swap_remove(place);
-        if actual < hold.units {
-            limit::put_back(&loaded.policy, &mut loaded.state, now, hold.units - actual);
-        } else {
-            // What was used is used: it is counted whether it would pass or not.
-            let ask = Ask { cost: actual - hold.units, over: true, hash, ..Ask::default() };
-            limit::take(&loaded.policy, &mut loaded.state, now, &ask);
-        }
-        self.keep_and_look(at, loaded)
-    }
-
-    /// Lets a hold last `for_ns` nanoseconds from now; the answer is whether there is such a hold.
-    pub fn renew(&mut self, now: Now, hash: u64, key: &[u8], lease: u64, for_ns: u64) -> Limited {
-        let at = self.at(now, hash, key);
-        if !is_state(at) {
-            return Limited::NotFound;
-        }
-        let mut loaded = self.load(at, None);
-        let end = now.mono.0.saturating_add(for_ns);
-        let known = if limit::renew(&loaded.policy, &mut loaded.state, now, lease, for_ns) {
-            true
-        } else if let Some(hold) = loaded.holds.iter_mut().find(|hold| hold.lease == lease) {
-            hold.end = end;
-            true
-        } else {
-            false
-        };
-        if !known {
-            self.put_away(loaded);
-            return Limited::NotFound;
-        }
         self.keep_and_look(at, loaded)
     }
 
