@@ -24,6 +24,16 @@ fuzz SECONDS="600":
 prop CASES="100000":
     PROPTEST_CASES={{CASES}} cargo test --release --workspace --lib --tests -- proptest garbage twin decode
 
+# Eight clients at a log of 100 a second for SECONDS: no second admits more
+hammer SECONDS="30":
+    cargo build -p tollgate
+    HAMMER_SECONDS={{SECONDS}} cargo test -p tests no_second_admits -- --nocapture
+
+# KEYS keys meet a memory cap that is far too small: offenders stay refused
+flood KEYS="10000000":
+    cargo build -p tollgate
+    FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
+
 # Micro-benchmarks, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches
@@ -39,6 +49,11 @@ bench-memory:
 model SEEDS="2000":
     cargo run --release -p model -- --seeds {{SEEDS}}
     cargo run --release -p model -- --bugs
+
+# What each algorithm lets through, beside the perfect count: writes docs/accuracy; `--check` compares
+accuracy *FLAGS:
+    cargo build --release -p benches --bin accuracy
+    target/release/accuracy {{FLAGS}}
 
 # Licences and advisories of the dependencies
 deny:

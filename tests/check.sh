@@ -11,3 +11,5 @@ cargo test --workspace --locked
 # Every reply is checked; the figures of so short a run mean nothing.
 cargo build --release --locked -p tollgate -p benches
 target/release/load --quick
+# The figures and pictures of docs/accuracy are those of this engine.
+target/release/accuracy --check

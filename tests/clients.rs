@@ -81,18 +81,24 @@ fn netcat() {
     runs(&["nc", "-h"], &["sh", "with_nc.sh"], &[]);
 }
 
-/// Runs a script of `clients/` on a server of its own. `probe` is a command that fails when the
-/// client is not installed.
+/// Runs a script of `clients/` on a server of its own.
 #[track_caller]
 fn runs(probe: &[&str], script: &[&str], more: &[&str]) {
+    let mut server = Server::start(&[]);
+    let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
+    let words = [script, &[&host, &port], more].concat();
+    run(&mut server, probe, &words);
+}
+
+/// Runs a client on `server` and tells what it printed. `probe` is a command that fails when the
+/// client is not installed.
+#[track_caller]
+pub(crate) fn run(server: &mut Server, probe: &[&str], words: &[&str]) -> String {
     let installed = command(probe).output().is_ok_and(|output| output.status.success());
     assert!(installed, "{} failed: run tests/setup.sh", probe.join(" "));
-    let mut server = Server::start(&[]);
     let said = server.folder().join("client.log");
     let log = fs::File::create(&said).expect("the folder is ours");
-    let mut child = command(script)
-        .args([server.address().ip().to_string(), server.address().port().to_string()])
-        .args(more)
+    let mut child = command(words)
         .stdout(log.try_clone().expect("a file can be shared"))
         .stderr(log)
         .spawn()
@@ -110,12 +116,13 @@ fn runs(probe: &[&str], script: &[&str], more: &[&str]) {
         thread::sleep(Duration::from_millis(5));
     };
     let said = fs::read_to_string(said).unwrap_or_default();
-    let script = script.join(" ");
+    let words = words.join(" ");
     match status {
-        None => panic!("{script} does not end: {said}{}", server.log()),
-        Some(status) => assert!(status.success(), "{script}: {status}: {said}{}", server.log()),
+        None => panic!("{words} does not end: {said}{}", server.log()),
+        Some(status) => assert!(status.success(), "{words}: {status}: {said}{}", server.log()),
     }
     assert_eq!(server.exited(), None, "the server ended: {}", server.log());
+    said
 }
 
 /// A command that finds the clients under `target/clients` and the scripts in `clients/`.

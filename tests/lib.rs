@@ -7,6 +7,8 @@
 use engine::Now;
 use protocol::Bounds;
 use tollgate::config::Config;
+use tollgate::limits::Limits;
+use tollgate::scratch::Scratch;
 use tollgate::service::Service;
 use tollgate::session::{Pause, Round, Session};
 
@@ -27,7 +29,9 @@ impl Core {
     /// A fresh server with this configuration; the hash seeds are fixed.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let service = Service::new(config, None, [1, 2, 3, 4], Box::new(|_| {}));
+        let limits = config.limits_file.as_deref().map(Limits::load).transpose();
+        let limits = limits.expect("a good limits file").unwrap_or_default();
+        let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| {}));
         Self { service, now: Now::at_ms(1_000) }
     }
 }
@@ -36,6 +40,7 @@ impl Core {
 #[derive(Default)]
 pub struct CoreClient {
     session: Session,
+    scratch: Scratch,
     pending: Vec<u8>,
     /// The server has hung up.
     pub is_closed: bool,
@@ -48,12 +53,16 @@ impl CoreClient {
             return;
         }
         self.pending.extend_from_slice(bytes);
+        let in_force = core.service.limits().load();
         loop {
             let mut round = Round {
                 service: &core.service,
                 counters: core.service.counters(0),
                 now: core.now,
                 requests: core.service.config().requests_per_event,
+                worker: 0,
+                in_force: &in_force,
+                scratch: &mut self.scratch,
             };
             let mut answers = Vec::new();
             let (done, pause) = self.session.run(&mut round, &self.pending, &mut answers);

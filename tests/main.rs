@@ -6,9 +6,11 @@
 
 mod buffers;
 mod clients;
+mod examples;
 mod garbage;
 mod ketama;
 mod lifecycle;
+mod limits;
 mod live;
 mod memory;
 mod players;

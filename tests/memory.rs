@@ -117,8 +117,10 @@ fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
             }
         }
     }
-    println!("{stored} stored");
-    assert!(stored > 500);
+    // How many small ones found a place depends on the hash; that none was left unused does not.
+    let left = left(&mut client);
+    println!("{stored} stored, {left} bytes left");
+    assert!(stored > 70 && left < 16 << 10);
     assert_within_cap(&server, &mut client, 8);
     assert_eq!(client.stat("evictions"), 0);
     assert_eq!(client.stat("store_no_memory"), refused);

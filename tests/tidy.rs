@@ -16,7 +16,9 @@ fn root() -> PathBuf {
 fn sources() -> Vec<(String, String)> {
     let root = root();
     let mut folders: Vec<PathBuf> =
-        ["protocol", "server", "cluster", "tests", "benches"].map(|name| root.join(name)).into();
+        ["protocol", "server", "cluster", "tests", "benches", "examples"]
+            .map(|name| root.join(name))
+            .into();
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         let Ok(entries) = fs::read_dir(folder) else { continue };
@@ -46,6 +48,21 @@ fn code(text: &str) -> &str {
 fn every_file_says_what_lives_in_it() {
     for (name, text) in sources() {
         assert!(text.starts_with("//! "), "{name} does not open with a `//!` line");
+    }
+}
+
+#[test]
+fn every_example_says_how_to_run_it() {
+    let folder = fs::read_dir(root().join("examples")).expect("there are examples");
+    for path in folder.flatten().map(|entry| entry.path()) {
+        let text = fs::read_to_string(&path).expect("our sources are UTF-8");
+        let head: Vec<_> = text.lines().take(12).collect();
+        let head = head.join("\n");
+        assert!(head.contains("tollgate --limits examples/"), "{}", path.display());
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("names are text");
+        let is_program =
+            path.extension().is_some_and(|extension| extension != "toml" && extension != "md");
+        assert!(!is_program || head.contains(name), "{}", path.display());
     }
 }
 

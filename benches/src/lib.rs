@@ -1,7 +1,8 @@
-//! The load generator: drives several memcached-text servers in one run and compares them.
+//! The load generator, which drives several memcached-text servers in one run and compares them; and the
+//! accuracy study, which has nothing to do with speed.
 //!
-//! Here: the map of the package. `bin/load.rs` is the program; criterion benches of single packages
-//! stand beside this folder, not in it. Read in this order:
+//! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs; criterion benches
+//! of single packages stand beside this folder, not in it. Of the load generator, read in this order:
 //!
 //! - what is asked and what must come back: [`keys`], [`op`], [`reply`], [`ledger`], [`exchange`]
 //! - which key is next: [`rng`], [`zipf`], [`spread`]
@@ -9,6 +10,8 @@
 //! - against what: [`server`], [`cpu`], [`machine`]
 //! - the two kinds of run: [`compare`], [`memory`], as asked for in [`options`]
 //! - what is printed: [`progress`], [`table`], [`report`]
+//!
+//! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`] and [`progress`].
 
 #![allow(
     clippy::cast_precision_loss,
@@ -16,6 +19,7 @@
     reason = "counts and times become floats only to be averaged, compared and printed"
 )]
 
+pub mod accuracy;
 pub mod cell;
 pub mod compare;
 pub mod connection;

@@ -24,6 +24,9 @@ mod resolve;
 mod source;
 mod value;
 
+/// The word that asks to read a limits file and nothing else.
+const CHECK_LIMITS: &str = "check-limits";
+
 /// What the server is to be, decided once at start.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one flag of memcached")]
@@ -71,6 +74,8 @@ pub struct Config {
 
     /// Users that may authenticate (`-Y`).
     pub auth_file: Option<PathBuf>,
+    /// Limits bound to keys (`--limits`).
+    pub limits_file: Option<PathBuf>,
     /// Whether clients may send `shutdown` (`-A`).
     pub shutdown_command: bool,
     /// Whether clients may send `flush_all` (`-F` forbids).
@@ -173,6 +178,8 @@ pub enum Startup {
     Print(String),
     /// Print the configuration ([`Config::to_toml`]) and exit.
     Check(Box<Config>),
+    /// Print what this limits file says and exit.
+    CheckLimits(PathBuf),
     /// Serve.
     Serve(Box<Config>),
 }
@@ -205,6 +212,14 @@ impl Config {
         }
         if flags.license {
             return Ok(Startup::Print(name.licence()));
+        }
+        if let [verb, words @ ..] = flags.words.as_slice()
+            && verb == CHECK_LIMITS
+        {
+            return match words {
+                [file] => Ok(Startup::CheckLimits(PathBuf::from(file))),
+                _ => Err(ConfigError::Usage(format!("write {CHECK_LIMITS} FILE"))),
+            };
         }
         let check = flags.check_config;
 
@@ -240,6 +255,7 @@ impl Config {
             self.port_file.as_mut(),
             self.snapshot_file.as_mut(),
             self.auth_file.as_mut(),
+            self.limits_file.as_mut(),
             self.pidfile.as_mut(),
             socket,
         ];

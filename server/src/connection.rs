@@ -13,7 +13,9 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::connections::{Ending, Registration};
 use crate::counters::Counters;
+use crate::limits::InForce;
 use crate::net::Stream;
+use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::{Pause, REPLY_BYTES_HIGH, Round, Session};
 
@@ -52,6 +54,9 @@ pub(crate) struct Turn<'a> {
     pub(crate) service: &'a Service,
     pub(crate) counters: &'a Counters,
     pub(crate) now: engine::Now,
+    pub(crate) worker: usize,
+    pub(crate) in_force: &'a InForce,
+    pub(crate) scratch: &'a mut Scratch,
     /// Answers are collected here, and written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
 }
@@ -214,6 +219,9 @@ impl Connection {
             counters: turn.counters,
             now: turn.now,
             requests: service.config().requests_per_event,
+            worker: turn.worker,
+            in_force: turn.in_force,
+            scratch: turn.scratch,
         };
         turn.output.clear();
         let (mut done, pause) = self.session.run(&mut round, input, turn.output);

@@ -27,7 +27,7 @@ macro_rules! figures {
 
             /// Zeroes all figures, as `stats reset` does.
             pub fn reset(&self) {
-                $(self.$name.0.store(0, Ordering::Relaxed);)*
+                $(self.$name.reset();)*
             }
         }
     };
@@ -42,6 +42,11 @@ impl Figure {
     /// the two is overwritten, which memcached's own counters share.
     pub fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// Zeroes it.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 
     /// The number.

@@ -5,7 +5,9 @@
 //! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
 //! `snapshot`, `stats`. Only `net` names socket types and only `clock` reads a clock.
 
+mod admin;
 pub mod auth;
+mod bound;
 pub mod clock;
 pub mod config;
 mod connection;
@@ -17,12 +19,15 @@ mod listener;
 pub mod net;
 mod prefixes;
 pub mod process;
+pub mod scratch;
 pub mod service;
 pub mod session;
 pub mod shards;
 pub mod snapshot;
 mod stats;
+mod together;
 mod worker;
+mod written;
 
 mod server;
 

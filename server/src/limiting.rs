@@ -4,13 +4,29 @@
 //! Not here: the wire (`protocol`), the arithmetic (`engine`).
 
 use engine::limit::{Decision, Verdict};
-use engine::{Engine, Facts, Limited, RepeatedAnswer, Take as TakeUnits};
+use engine::{
+    Engine, Facts, LeaseAsk, Leased, Limited, Now, RepeatedAnswer, Rule, Take as TakeUnits,
+};
 use protocol::{
-    Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Native, Oldest, Outcome, Policy,
-    PolicyWord, Rate, Slide, Take, VerdictLine, VerdictWord, encode,
+    Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
+    Policy, PolicyWord, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_verdict,
 };
 
-use crate::session::Round;
+use crate::bound::{milliseconds, tell};
+use crate::limits::{BoundKeyError, Found};
+use crate::scratch::Scratch;
+use crate::session::{Round, TakeMany, line};
+use crate::together::{Change, Charged};
+
+const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
+
+/// The policy that a request means.
+enum Meant<'f> {
+    /// That of a bound key, its parents included.
+    Bound(&'f Found<'f>),
+    /// One written out or named; `limit` is the index of the one that is named.
+    Policy { policy: Policy, limit: Option<usize> },
+}
 
 /// Why a policy word means no policy.
 enum NoPolicy {
@@ -18,20 +34,6 @@ enum NoPolicy {
     None,
     /// It does not parse: what to tell the client.
     Bad(String),
-}
-
-fn resolve(word: PolicyWord<'_>) -> Result<Policy, NoPolicy> {
-    match word {
-        PolicyWord::Written(token) => {
-            Policy::parse(token).map_err(|error| NoPolicy::Bad(error.to_string()))
-        }
-        // No limit has a name or is bound to a key yet.
-        PolicyWord::Bound | PolicyWord::Named(_) => Err(NoPolicy::None),
-    }
-}
-
-fn milliseconds(nanos: u64) -> u64 {
-    nanos.div_ceil(1_000_000)
 }
 
 /// The verdict line of a decision.
@@ -60,54 +62,158 @@ fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
 }
 
 impl Round<'_> {
-    /// Answers a native verb on one key.
+    fn resolve<'f>(
+        &mut self,
+        word: PolicyWord<'_>,
+        key: &[u8],
+        found: Option<&'f Found<'f>>,
+    ) -> Result<Meant<'f>, NoPolicy> {
+        let found = found.filter(|found| found.companion().is_none());
+        match word {
+            PolicyWord::Written(token) => {
+                let policy = self.scratch.written.parse(token).map_err(NoPolicy::Bad)?;
+                Ok(Meant::Policy { policy, limit: None })
+            }
+            PolicyWord::Bound => found.map(Meant::Bound).ok_or(NoPolicy::None),
+            PolicyWord::Named(name) => {
+                let limit = self.in_force.limits().by_name(name).ok_or(NoPolicy::None)?;
+                Ok(match found {
+                    Some(found) if found.limit().index() == limit.index() => Meant::Bound(found),
+                    _ => {
+                        let (policy, limit) = (*limit.policy_of(key), Some(limit.index()));
+                        Meant::Policy { policy, limit }
+                    }
+                })
+            }
+        }
+    }
+
+    /// Answers a native verb on one key; `hash` is that of the counted key, where `found` has one.
     pub(crate) fn native(
-        &self,
+        &mut self,
         command: &Command<'_>,
         native: &Native<'_>,
         form: &Form<'_>,
         hash: u64,
+        found: Option<&Found<'_>>,
         out: &mut Vec<u8>,
     ) {
-        let key = command.key.as_bytes();
-        let now = self.now;
+        let own = command.key.as_bytes();
+        let bound = found.filter(|found| found.companion().is_none());
         let outcome = match native {
-            Native::Take(take) => match resolve(take.policy) {
-                Ok(policy) => self.take(key, hash, &policy, take),
+            Native::Take(take) => match self.resolve(take.policy, own, found) {
+                Ok(Meant::Bound(found)) if found.has_parents() => {
+                    self.take_with_parents(found, take)
+                }
+                Ok(Meant::Bound(found)) => {
+                    let limit = Some(found.limit().index());
+                    Ok(self.take(found.key(), hash, found.policy(), limit, take))
+                }
+                Ok(Meant::Policy { policy, limit }) => {
+                    let hash = self.hash_of(own, hash, found);
+                    Ok(self.take(own, hash, &policy, limit, take))
+                }
                 Err(refused) => return refuse(refused, command, form, out),
             },
             Native::Refund(units) => {
-                let refund = |engine: &mut Engine| engine.put_back(now, hash, key, None, *units);
-                verdict(self.limited(hash, refund), false)
+                let changed = self.change(own, hash, bound, Change::PutBack(*units));
+                changed.map(|limited| verdict(limited, false))
             }
             Native::Settle { lease, actual } => {
-                let settle = |engine: &mut Engine| engine.settle(now, hash, key, *lease, *actual);
-                match self.limited(hash, settle) {
-                    Limited::Decided(Facts { decision, .. }) => Outcome::Settled {
-                        limit: decision.limit,
-                        remaining: decision.remaining,
-                        reset_ms: milliseconds(decision.reset),
-                    },
-                    other => unusual(other),
-                }
+                let change = Change::Settle { lease: *lease, actual: *actual };
+                self.change(own, hash, bound, change).map(settled)
             }
             Native::Renew { lease, for_ns } => {
-                let renew = |engine: &mut Engine| engine.renew(now, hash, key, *lease, *for_ns);
-                match self.limited(hash, renew) {
+                let change = Change::Renew { lease: *lease, for_ns: *for_ns };
+                self.change(own, hash, bound, change).map(|limited| match limited {
                     Limited::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
                     other => unusual(other),
-                }
+                })
             }
-            Native::IncrX(incrx) => self.incrx(key, hash, incrx),
-            Native::Slide(slide) => self.slide(key, hash, slide),
-            Native::Lease(_) => {
-                if !form.is_quiet() {
-                    out.extend_from_slice(b"SERVER_ERROR lease is not built yet\r\n");
-                }
-                return;
+            Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
+            Native::IncrX(incrx) => Ok(self.incrx(own, hash, incrx)),
+            Native::Slide(slide) => Ok(self.slide(own, hash, slide)),
+            Native::Lease(lease) => match self.resolve(lease.policy, own, found) {
+                Ok(meant) => match self.lease(own, hash, &meant, found, lease) {
+                    Ok(Leased::Told(line)) => Ok(Outcome::Leased(line)),
+                    Ok(Leased::Full) => Ok(Outcome::OutOfMemory),
+                    Ok(Leased::NotLeasable) => return tell(NOT_LEASABLE, form, out),
+                    Err(error) => Err(error),
+                },
+                Err(refused) => return refuse(refused, command, form, out),
+            },
+        };
+        match outcome {
+            Ok(outcome) => encode(out, command, form, &outcome),
+            Err(error) => tell(&error.to_string(), form, out),
+        }
+    }
+
+    /// Leases quota of a key, with its parents where it has some.
+    fn lease(
+        &mut self,
+        own: &[u8],
+        hash: u64,
+        meant: &Meant<'_>,
+        found: Option<&Found<'_>>,
+        lease: &Lease<'_>,
+    ) -> Result<Leased, BoundKeyError> {
+        let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
+        let ask = LeaseAsk { client, want, used, unused, weight, ttl };
+        let (key, hash, rule) = match meant {
+            Meant::Bound(found) if found.has_parents() => {
+                self.list(found)?;
+                let place = self.place();
+                let Scratch { charges, notes, .. } = &mut *self.scratch;
+                let leased = charges.locked(place, |engines| {
+                    match charges.lease(place, notes, engines, &ask) {
+                        Ok(Leased::Full) => Err(charges.first().1),
+                        other => other,
+                    }
+                });
+                return Ok(leased.unwrap_or(Leased::Full));
+            }
+            Meant::Bound(found) => (found.key(), hash, self.rule_of(found)),
+            Meant::Policy { policy, limit } => {
+                let rule =
+                    limit.map_or(Rule::from(policy), |limit| self.in_force.rule(limit, policy));
+                (own, self.hash_of(own, hash, found), rule)
             }
         };
-        encode(out, command, form, &outcome);
+        let leased = self.service.shards().with_room(self.now, hash, |engine| {
+            match engine.lease(self.now, hash, key, Some(rule), &ask) {
+                Leased::Full => None,
+                done => Some(done),
+            }
+        });
+        Ok(leased.unwrap_or(Leased::Full))
+    }
+
+    /// The hash of the key as the client writes it.
+    fn hash_of(&self, own: &[u8], hash: u64, found: Option<&Found<'_>>) -> u64 {
+        match found {
+            Some(found) if found.key() != own => self.service.shards().hash(own),
+            _ => hash,
+        }
+    }
+
+    /// Changes a key, with its parents where it has some.
+    fn change(
+        &mut self,
+        own: &[u8],
+        hash: u64,
+        found: Option<&Found<'_>>,
+        change: Change,
+    ) -> Result<Limited, BoundKeyError> {
+        if let Some(found) = found.filter(|found| found.has_parents()) {
+            return self.change_together(found, change);
+        }
+        let now = self.now;
+        let (key, rule) = match found {
+            Some(found) => (found.key(), Some(self.rule_of(found))),
+            None => (own, None),
+        };
+        Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, rule)))
     }
 
     /// Runs `change` on the shard of `hash`; when it finds no room, again after others made some.
@@ -121,45 +227,114 @@ impl Round<'_> {
             .unwrap_or(Limited::Full)
     }
 
-    fn take(&self, key: &[u8], hash: u64, policy: &Policy, take: &Take<'_>) -> Outcome<'static> {
+    fn take(
+        &self,
+        key: &[u8],
+        hash: u64,
+        policy: &Policy,
+        limit: Option<usize>,
+        take: &Take<'_>,
+    ) -> Outcome<'static> {
         let now = self.now;
-        let (show_cas, compare_cas) = match take.cas {
-            CasAsk::None => (false, None),
-            CasAsk::Show => (true, None),
-            CasAsk::Compare(unique) => (true, Some(unique)),
-        };
-        let units = TakeUnits {
-            cost: take.cost,
-            part: take.part,
-            peek: take.peek,
-            wait: take.wait,
-            hold: take.hold,
-            compare_cas,
-            client_flags: None,
-        };
+        let (units, show_cas) = units_of(take);
+        let rule = limit.map_or(Rule::from(policy), |limit| self.in_force.rule(limit, policy));
         let done = self.service.shards().with_room(now, hash, |engine| {
-            let Some(id) = take.id else {
-                return match engine.take(now, hash, key, Some(policy), &units) {
-                    Limited::Full => None,
-                    done => Some(verdict(done, show_cas)),
-                };
-            };
-            if let Some(RepeatedAnswer::Verdict(line)) = engine.repeated(now, key, id) {
-                return Some(Outcome::Verdict(line));
+            match recall(engine, now, key, take.id) {
+                Recalled::Answer(line) => return Some(Outcome::Verdict(line)),
+                Recalled::NoRoom => return Some(Outcome::OutOfMemory),
+                Recalled::Nothing => {}
             }
-            if !engine.may_keep_answer() {
-                return Some(Outcome::OutOfMemory);
+            let limited = engine.take(now, hash, key, Some(rule), &units);
+            if limited == Limited::Full {
+                return None;
             }
-            match engine.take(now, hash, key, Some(policy), &units) {
-                Limited::Full => None,
-                done => {
-                    let outcome = verdict(done, show_cas);
-                    if let (Outcome::Verdict(line), false) = (outcome, take.peek) {
-                        engine.keep_answer(now, key, id, RepeatedAnswer::Verdict(line));
+            if let Some(limit) = limit {
+                self.note_judgement(limit, limited.judgement(&units));
+            }
+            let outcome = verdict(limited, show_cas);
+            keep(engine, now, key, take.id.filter(|_| !take.peek), &outcome);
+            Some(outcome)
+        });
+        done.unwrap_or(Outcome::OutOfMemory)
+    }
+
+    /// Takes from a bound key and its parents.
+    fn take_with_parents(
+        &mut self,
+        found: &Found<'_>,
+        take: &Take<'_>,
+    ) -> Result<Outcome<'static>, BoundKeyError> {
+        let (units, show_cas) = units_of(take);
+        self.list(found)?;
+        Ok(self.take_listed(&units, take.id, |charged| verdict(charged.all, show_cas)))
+    }
+
+    /// Answers a `takem`.
+    pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
+        let mut counted = std::mem::take(&mut self.scratch.more_keys);
+        counted.resize_with(1, Vec::new);
+        let listed = self.list_all(many.keys, &mut counted[0]);
+        self.scratch.more_keys = counted;
+        let outcome = match listed {
+            Ok(true) => {
+                let units = TakeUnits { cost: many.cost, peek: many.peek, ..TakeUnits::default() };
+                self.take_listed(&units, many.id, |charged| match verdict(charged.all, false) {
+                    Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
+                        Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
                     }
-                    Some(outcome)
-                }
+                    outcome => outcome,
+                })
             }
+            Ok(false) => Outcome::NotFound,
+            Err(error) if !quiet => return line(out, &error.to_string()),
+            Err(_) => return,
+        };
+        if quiet {
+            return;
+        }
+        match outcome {
+            Outcome::Verdict(verdict) => encode_verdict(out, &verdict),
+            Outcome::NotFound => line(out, "NOT_FOUND"),
+            _ => line(out, "SERVER_ERROR out of memory storing object"),
+        }
+    }
+
+    /// Lists the keys of a `takem` with their parents; false when one is bound to nothing.
+    fn list_all(&mut self, keys: Keys<'_>, counted: &mut Vec<u8>) -> Result<bool, BoundKeyError> {
+        let limits = self.in_force.limits();
+        let charges = &mut self.scratch.charges;
+        charges.clear();
+        for (member, (key, _)) in keys.iter().enumerate() {
+            match limits.find(key.as_bytes(), counted)? {
+                Some(found) if found.companion().is_none() => {
+                    charges.add(limits, self.service.shards(), &found, member)?;
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes from the keys that are listed. The answer to an `id` is kept beside the first key.
+    fn take_listed(
+        &mut self,
+        units: &TakeUnits,
+        id: Option<&[u8]>,
+        answer: impl Fn(Charged) -> Outcome<'static>,
+    ) -> Outcome<'static> {
+        let place = self.place();
+        let Scratch { charges, notes, .. } = &mut *self.scratch;
+        let (key, hash) = charges.first();
+        let done = charges.locked(place, |engines| {
+            match recall(engines.engine(hash), place.now, key, id) {
+                Recalled::Answer(line) => return Ok(Outcome::Verdict(line)),
+                Recalled::NoRoom => return Ok(Outcome::OutOfMemory),
+                Recalled::Nothing => {}
+            }
+            let outcome = answer(charges.take(place, notes, engines, units)?);
+            let id = id.filter(|_| !units.peek);
+            keep(engines.engine(hash), place.now, key, id, &outcome);
+            Ok(outcome)
         });
         done.unwrap_or(Outcome::OutOfMemory)
     }
@@ -201,10 +376,68 @@ impl Round<'_> {
             shadow: false,
         };
         let units = TakeUnits { cost: slide.units, peek: slide.units == 0, ..TakeUnits::default() };
-        match self.limited(hash, |engine| engine.take(now, hash, key, Some(&policy), &units)) {
+        match self
+            .limited(hash, |engine| engine.take(now, hash, key, Some(Rule::from(&policy)), &units))
+        {
             Limited::Decided(facts) => Outcome::Slid(facts.decision.used),
             other => unusual(other),
         }
+    }
+}
+
+/// A take as the engine words it, and whether its cas unique is told.
+fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
+    let (show_cas, compare_cas) = match take.cas {
+        CasAsk::None => (false, None),
+        CasAsk::Show => (true, None),
+        CasAsk::Compare(unique) => (true, Some(unique)),
+    };
+    let units = TakeUnits {
+        cost: take.cost,
+        part: take.part,
+        peek: take.peek,
+        wait: take.wait,
+        hold: take.hold,
+        compare_cas,
+        client_flags: None,
+        lease: None,
+    };
+    (units, show_cas)
+}
+
+/// What is known of a request with an `id`.
+enum Recalled {
+    /// It came before.
+    Answer(VerdictLine),
+    /// It is new, and its answer could not be kept.
+    NoRoom,
+    /// It is new, or has no `id`.
+    Nothing,
+}
+
+fn recall(engine: &mut Engine, now: Now, key: &[u8], id: Option<&[u8]>) -> Recalled {
+    let Some(id) = id else { return Recalled::Nothing };
+    match engine.repeated(now, key, id) {
+        Some(RepeatedAnswer::Verdict(line)) => Recalled::Answer(line),
+        _ if engine.may_keep_answer() => Recalled::Nothing,
+        _ => Recalled::NoRoom,
+    }
+}
+
+fn keep(engine: &mut Engine, now: Now, key: &[u8], id: Option<&[u8]>, outcome: &Outcome<'_>) {
+    if let (Some(id), Outcome::Verdict(line)) = (id, outcome) {
+        engine.keep_answer(now, key, id, RepeatedAnswer::Verdict(*line));
+    }
+}
+
+fn settled(limited: Limited) -> Outcome<'static> {
+    match limited {
+        Limited::Decided(Facts { decision, .. }) => Outcome::Settled {
+            limit: decision.limit,
+            remaining: decision.remaining,
+            reset_ms: milliseconds(decision.reset),
+        },
+        other => unusual(other),
     }
 }
 

@@ -31,7 +31,7 @@ pub use self::check::check_file;
 pub use self::companion::{Companion, Companions};
 pub use self::error::{BoundKeyError, LimitsError};
 pub use self::found::{Found, Parent, Parents};
-pub use self::handle::LimitsHandle;
+pub use self::handle::{InForce, LimitFigures, LimitSums, LimitsHandle};
 use self::index::Index;
 use self::overrides::Overrides;
 use self::pattern::{Captures, Pattern};

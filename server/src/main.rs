@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use tollgate::auth::AuthFile;
 use tollgate::config::{Config, ConfigError, LogFormat, LogLevel, Startup};
+use tollgate::limits::{self, Limits};
 use tollgate::process::{self, Pidfile};
 use tollgate::{Server, ServerError};
 use tracing_subscriber::EnvFilter;
@@ -22,6 +23,10 @@ fn main() -> ExitCode {
     match Config::from_env_args() {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
+        Ok(Startup::CheckLimits(path)) => match limits::check_file(&path) {
+            Ok(listing) => print(&listing),
+            Err(error) => fail(&error, ConfigError::EXIT_CODE),
+        },
         Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }
@@ -29,7 +34,10 @@ fn main() -> ExitCode {
 
 /// `--check-config`: what the configuration comes to, with the files it names read once.
 fn check(config: &Config) -> ExitCode {
-    match config.auth_file.as_deref().map(AuthFile::load).transpose() {
+    if let Err(error) = config.auth_file.as_deref().map(AuthFile::load).transpose() {
+        return fail(&error, ConfigError::EXIT_CODE);
+    }
+    match config.limits_file.as_deref().map(Limits::load).transpose() {
         Ok(_) => print(&config.to_toml()),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
+use crate::limits::Limits;
 use crate::net::BoundListener;
 use crate::service::Service;
 use crate::snapshot::{self, SnapshotError};
@@ -26,6 +28,8 @@ use crate::worker::{self, WorkerHandle};
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
 /// The sweep looks at every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 300;
+/// How often the limits file is looked at.
+const LIMITS_FILE_PERIOD: Duration = Duration::from_secs(1);
 /// Who had come when the end was asked for is still let in for so long, and heard.
 const DRAIN_LISTEN: Duration = Duration::from_millis(100);
 /// What clients had sent is read to its end for so long. Who then goes on sending is hung up on
@@ -56,6 +60,9 @@ pub enum ServerError {
     /// The authentication file is bad.
     #[error(transparent)]
     Auth(#[from] crate::auth::AuthError),
+    /// The limits file is bad.
+    #[error(transparent)]
+    Limits(#[from] crate::limits::LimitsError),
     /// The snapshot could not be written.
     #[error("snapshot not saved: {0}")]
     Snapshot(#[from] SnapshotError),
@@ -107,6 +114,8 @@ impl Server {
         // Before anybody can know of the server and send it one.
         let signals = Signals::listen(&runtime)?;
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
+        let limits = config.limits_file.as_deref().map(Limits::load).transpose()?;
+        let limits = limits.unwrap_or_default();
         let listeners = bind_all(&config)?;
         let addresses: Vec<SocketAddr> =
             listeners.iter().filter_map(BoundListener::address).collect();
@@ -114,7 +123,7 @@ impl Server {
             write_ports(path, &addresses)
                 .map_err(|source| ServerError::File { path: path.clone(), source })?;
         }
-        let service = Service::new(config, users, random_seeds(), Box::new(verbosity));
+        let service = Service::new(config, users, limits, random_seeds(), Box::new(verbosity));
         let port = addresses.first().map_or(0, SocketAddr::port);
         service.port.store(usize::from(port), Ordering::Relaxed);
         Ok(Self { service: Arc::new(service), listeners, runtime, signals })
@@ -254,6 +263,7 @@ async fn watch_over(service: &Arc<Service>, signals: Signals) {
     let Signals { mut terminate, mut interrupt, mut save, mut reload } = signals;
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut limits_file = LimitsFile::now(service);
     loop {
         let why = tokio::select! {
             biased;
@@ -264,11 +274,14 @@ async fn watch_over(service: &Arc<Service>, signals: Signals) {
             () = service.stopped() => "shutdown command",
             _ = reload.recv() => {
                 service.reload_users();
+                service.reload_limits();
+                limits_file = LimitsFile::now(service);
                 tracing::info!("reloaded on SIGHUP");
                 continue;
             }
             _ = tick.tick() => {
                 keep_house(service);
+                limits_file.follow(service);
                 continue;
             }
         };
@@ -283,6 +296,40 @@ async fn watch_over(service: &Arc<Service>, signals: Signals) {
             std::process::exit(1);
         });
         return;
+    }
+}
+
+/// The limits file as it was read last. It is looked at by its figures once a second: that sees an
+/// editor's write and a container's changed link alike, and needs nothing of the system.
+struct LimitsFile {
+    seen: Option<FileMark>,
+    looked: Instant,
+}
+
+/// Device, inode, length, and the seconds and nanoseconds of the last write.
+type FileMark = (u64, u64, u64, i64, i64);
+
+impl LimitsFile {
+    fn now(service: &Service) -> Self {
+        Self { seen: Self::mark(service), looked: Instant::now() }
+    }
+
+    fn mark(service: &Service) -> Option<FileMark> {
+        let data = std::fs::metadata(service.config().limits_file.as_ref()?).ok()?;
+        Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
+    }
+
+    /// Reads the limits again if the file has changed. One that is gone for the moment is as it was.
+    fn follow(&mut self, service: &Service) {
+        if service.config().limits_file.is_none() || self.looked.elapsed() < LIMITS_FILE_PERIOD {
+            return;
+        }
+        self.looked = Instant::now();
+        let mark = Self::mark(service);
+        if mark.is_some() && mark != self.seen {
+            self.seen = mark;
+            service.reload_limits();
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::connections::Connections;
 use crate::counters::{Counters, Sums};
+use crate::limits::{Limits, LimitsHandle};
 use crate::prefixes::Prefixes;
 use crate::shards::{Shards, ShardsOptions};
 
@@ -49,6 +50,7 @@ pub struct Service {
     counters: Box<[CachePadded<Counters>]>,
     connections: Connections,
     prefixes: Prefixes,
+    limits: LimitsHandle,
     users: RwLock<Option<AuthFile>>,
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
     reading: Buffered,
@@ -63,12 +65,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// The shared state of a server of this configuration. `seeds` are those of the key hash;
+    /// The shared state of a server of this configuration. `limits` are those of
+    /// its limits file, `seeds` those of the key hash;
     /// `verbosity` is told what clients ask with the `verbosity` command.
     #[must_use]
     pub fn new(
         config: Config,
         users: Option<AuthFile>,
+        limits: Limits,
         seeds: [u64; 4],
         verbosity: Box<dyn Fn(u32) + Send + Sync>,
     ) -> Self {
@@ -88,6 +92,7 @@ impl Service {
             counters,
             connections: Connections::default(),
             prefixes,
+            limits: LimitsHandle::new(limits, config.threads),
             users: RwLock::new(users),
             verbosity,
             reading: Buffered::default(),
@@ -131,6 +136,12 @@ impl Service {
         &self.prefixes
     }
 
+    /// The limits bound to keys.
+    #[must_use]
+    pub fn limits(&self) -> &LimitsHandle {
+        &self.limits
+    }
+
     /// The figures of worker number `worker`, which alone may add to them.
     #[must_use]
     pub fn counters(&self, worker: usize) -> &Counters {
@@ -155,6 +166,7 @@ impl Service {
         self.shards.reset_figures();
         self.connections.reset_figures();
         self.prefixes.reset();
+        self.limits.reset_figures();
     }
 
     pub(crate) fn note_prefix(&self, command: &Command<'_>, hit: bool) {
@@ -181,6 +193,18 @@ impl Service {
         match AuthFile::load(path) {
             Ok(users) => *self.users.write() = Some(users),
             Err(error) => tracing::error!(%error, "authentication file kept as it was"),
+        }
+    }
+
+    /// Reads the limits file again; the last good one stays when it is bad.
+    pub fn reload_limits(&self) {
+        let Some(path) = &self.config.limits_file else { return };
+        match self.limits.reload(path) {
+            Ok(_) => {
+                let count = self.limits.load().limits().len();
+                tracing::info!(count, path = %path.display(), "limits read");
+            }
+            Err(error) => tracing::error!(%error, "limits kept as they were"),
         }
     }
 

@@ -10,13 +10,15 @@ use protocol::{
     Refusal, Request, SetMode, decode, encode, encode_hit, encode_inspection, likely_key,
 };
 
+use crate::admin::SHUTDOWN_NOT_ENABLED;
+use crate::bound::{Bound, is_policy, tell};
 use crate::counters::Counters;
+use crate::limits::{Found, InForce};
+use crate::scratch::Scratch;
 use crate::service::Service;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
-
-const SHUTDOWN_NOT_ENABLED: &[u8] = b"ERROR: shutdown not enabled\r\n";
 
 /// Why [`Session::run`] came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +58,12 @@ pub struct Round<'a> {
     pub now: Now,
     /// How many more requests this client may make in its turn.
     pub requests: usize,
+    /// This worker's number.
+    pub worker: usize,
+    /// The limits of the round.
+    pub in_force: &'a InForce,
+    /// Memory of the worker's.
+    pub scratch: &'a mut Scratch,
 }
 
 impl Session {
@@ -103,6 +111,21 @@ impl Session {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
+        let mut keys = std::mem::take(&mut round.scratch.keys);
+        keys.resize_with(BATCH_REQUESTS, Vec::new);
+        let ran = self.run_batch_with(round, &mut keys, input, out);
+        round.scratch.keys = keys;
+        ran
+    }
+
+    /// As [`Session::run_batch`], with room for the counted keys of the requests.
+    fn run_batch_with(
+        &mut self,
+        round: &mut Round<'_>,
+        keys: &mut [Vec<u8>],
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
         let mut batch: ArrayVec<Decided<'_>, BATCH_REQUESTS> = ArrayVec::new();
         let bounds = round.service.shards().bounds();
         let mut ahead = 0;
@@ -111,9 +134,7 @@ impl Session {
             let scanned = if batch.is_empty() { self.scanned } else { 0 };
             match decode(&input[ahead..], scanned, bounds) {
                 Ok(Decoded::Request { request, consumed }) => {
-                    let hash =
-                        first_key(&request).map_or(0, |key| round.service.shards().hash(key));
-                    batch.push(Decided { request, consumed, hash });
+                    batch.push(Decided { request, consumed });
                     ahead += consumed;
                 }
                 Ok(Decoded::Incomplete { scanned, needed }) => {
@@ -126,15 +147,23 @@ impl Session {
                 }
             }
         }
+        let keys: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = batch
+            .iter()
+            .zip(keys)
+            .map(|(decided, counted)| match first_key(&decided.request) {
+                Some(key) => look_up(round, key, counted),
+                None => LookedUp { hash: 0, bound: Ok(None) },
+            })
+            .collect();
         if batch.len() > 1 {
-            round.service.shards().prefetch(batch.iter().map(|decided| decided.hash));
+            round.service.shards().prefetch(keys.iter().map(|key| key.hash));
         }
         let mut done = 0;
-        for Decided { request, consumed, hash } in &batch {
+        for (Decided { request, consumed }, key) in batch.iter().zip(&keys) {
             if let Some(pause) = pause_before(round, out) {
                 return (done, Some(pause));
             }
-            match self.answer(round, request, *hash, out) {
+            match self.answer(round, request, key, out) {
                 Answer::Given => {}
                 Answer::Partly => return (done, Some(Pause::Replies)),
                 Answer::Close => return (done + consumed, Some(Pause::Close)),
@@ -213,9 +242,9 @@ impl Session {
 
     fn answer(
         &mut self,
-        round: &Round<'_>,
+        round: &mut Round<'_>,
         request: &Request<'_>,
-        hash: u64,
+        key: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
         if !self.authenticated {
@@ -223,21 +252,16 @@ impl Session {
         }
         match request {
             Request::Command { command, form } => {
-                match &command.operation {
-                    Operation::Native(native) => round.native(command, native, form, hash, out),
-                    _ => round.command(command, form, hash, out),
-                }
+                round.one_key(command, form, key, out);
                 Answer::Given
             }
             Request::Retrieve { keys, with_cas, touch } => {
-                let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch, hash };
+                let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
                 self.retrieve(round, retrieval, out)
             }
-            // It takes from bound keys, and no limit is bound to a key yet.
-            Request::TakeMany { quiet, .. } => {
-                if !quiet {
-                    line(out, "NOT_FOUND");
-                }
+            Request::TakeMany { cost, keys, peek, id, quiet } => {
+                let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
+                round.take_many(many, *quiet, out);
                 Answer::Given
             }
             Request::Admin { admin: Admin::Quit, .. } => Answer::Close,
@@ -283,31 +307,51 @@ impl Session {
     /// Each key that is there, then `END`. A long answer is given in parts.
     fn retrieve(
         &mut self,
-        round: &Round<'_>,
+        round: &mut Round<'_>,
         retrieval: Retrieval<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
-        let Retrieval { keys, with_cas, touch, hash } = retrieval;
+        let mut counted = std::mem::take(&mut round.scratch.more_keys);
+        counted.resize_with(BATCH_REQUESTS, Vec::new);
+        let answer = self.retrieve_with(round, &mut counted, retrieval, out);
+        round.scratch.more_keys = counted;
+        answer
+    }
+
+    fn retrieve_with(
+        &mut self,
+        round: &mut Round<'_>,
+        counted: &mut [Vec<u8>],
+        retrieval: Retrieval<'_>,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let Retrieval { keys, with_cas, touch } = retrieval;
         let operation = Get { touch, ..Get::default() };
         let start = self.answered;
         let mut keys = keys.skip(start).iter();
-        let mut first_hash = (start == 0).then_some(hash);
         loop {
-            let group: ArrayVec<(Command<'_>, usize, u64), BATCH_REQUESTS> = keys
+            let group: ArrayVec<(Command<'_>, usize), BATCH_REQUESTS> = keys
                 .by_ref()
                 .take(BATCH_REQUESTS)
                 .map(|(key, offset)| {
-                    let hash = first_hash
-                        .take()
-                        .unwrap_or_else(|| round.service.shards().hash(key.as_bytes()));
-                    (Command { key, operation: Operation::Get(operation) }, offset, hash)
+                    (Command { key, operation: Operation::Get(operation) }, offset)
                 })
                 .collect();
+            let looked: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = group
+                .iter()
+                .zip(counted.iter_mut())
+                .map(|((command, _), counted)| look_up(round, command.key.as_bytes(), counted))
+                .collect();
             if group.len() > 1 {
-                round.service.shards().prefetch(group.iter().map(|(_, _, hash)| *hash));
+                round.service.shards().prefetch(looked.iter().map(|key| key.hash));
             }
-            for (command, offset, hash) in &group {
-                round.retrieve(command, *hash, with_cas, out);
+            for ((command, offset), LookedUp { hash, bound }) in group.iter().zip(&looked) {
+                match bound {
+                    Ok(None) => round.retrieve(command, *hash, with_cas, out),
+                    Ok(Some(found)) => round.bound_retrieve(found, command, *hash, with_cas, out),
+                    // A key that no limit can count under has no usage.
+                    Err(_) => {}
+                }
                 if out.len() >= REPLY_BYTES_HIGH {
                     self.answered = start + offset;
                     return Answer::Partly;
@@ -331,8 +375,14 @@ const BATCH_REQUESTS: usize = 16;
 struct Decided<'a> {
     request: Request<'a>,
     consumed: usize,
-    /// Of its first key.
-    hash: u64,
+}
+
+/// What was found out about a key before it is used.
+pub(crate) struct LookedUp<'a> {
+    /// Of the key as it is counted.
+    pub(crate) hash: u64,
+    /// What it is bound to.
+    pub(crate) bound: Bound<'a>,
 }
 
 /// A `get` of one key or many.
@@ -341,8 +391,27 @@ struct Retrieval<'a> {
     keys: Keys<'a>,
     with_cas: bool,
     touch: Option<Exptime>,
-    /// Of the first key.
-    hash: u64,
+}
+
+/// A `takem`.
+#[derive(Clone, Copy)]
+pub(crate) struct TakeMany<'a> {
+    pub(crate) cost: u64,
+    pub(crate) keys: Keys<'a>,
+    pub(crate) peek: bool,
+    pub(crate) id: Option<&'a [u8]>,
+}
+
+/// Looks a key up; `counted` holds the key that is counted where a limit makes one.
+#[inline]
+fn look_up<'a>(round: &Round<'a>, key: &'a [u8], counted: &'a mut Vec<u8>) -> LookedUp<'a> {
+    let (shards, limits) = (round.service.shards(), round.in_force.limits());
+    if limits.is_empty() {
+        return LookedUp { hash: shards.hash(key), bound: Ok(None) };
+    }
+    let bound = limits.find(key, counted);
+    let counted = bound.as_ref().ok().and_then(Option::as_ref).map_or(key, Found::key);
+    LookedUp { hash: shards.hash(counted), bound }
 }
 
 /// What ends a batch besides its being full.
@@ -371,7 +440,7 @@ fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
 }
 
 /// What became of one request.
-enum Answer {
+pub(crate) enum Answer {
     Given,
     /// Answered in part: the same request again once the answers are written.
     Partly,
@@ -379,6 +448,34 @@ enum Answer {
 }
 
 impl Round<'_> {
+    fn one_key(
+        &mut self,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        key: &LookedUp<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let hash = key.hash;
+        let found = match &key.bound {
+            Ok(found) => found.as_ref(),
+            Err(error) => return tell(&error.to_string(), form, out),
+        };
+        if let Operation::Native(native) = &command.operation {
+            return self.native(command, native, form, hash, found, out);
+        }
+        if let Form::Meta { policy: Some(token), .. } = form
+            && matches!(command.operation, Operation::Arithmetic(_) | Operation::Get(_))
+            && is_policy(token)
+        {
+            let counted = found.map_or(command.key.as_bytes(), Found::key);
+            return self.written_command(token, counted, command, form, hash, out);
+        }
+        match found {
+            None => self.command(command, form, hash, out),
+            Some(found) => self.bound_command(found, command, form, hash, out),
+        }
+    }
+
     fn command(&self, command: &Command<'_>, form: &Form<'_>, hash: u64, out: &mut Vec<u8>) {
         let meta = matches!(form, Form::Meta { .. });
         self.counters.cmd_meta.add(u64::from(meta));
@@ -405,7 +502,7 @@ impl Round<'_> {
     }
 
     /// Counts a command as memcached's `stats` does (MEMCACHED.md, section 6).
-    fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>, meta: bool) {
+    pub(crate) fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>, meta: bool) {
         let counters = self.counters;
         let hit = !matches!(outcome, Outcome::Miss | Outcome::Vivified(_) | Outcome::NotFound);
         let vivified = matches!(outcome, Outcome::Vivified(_));
@@ -422,7 +519,9 @@ impl Round<'_> {
                 if hit || vivified { &counters.get_hits } else { &counters.get_misses }.add(1);
             }
             Operation::Arithmetic(arithmetic) => match (outcome, arithmetic.decrement) {
-                (Outcome::Number(_), false) => counters.incr_hits.add(1),
+                (Outcome::Number(_) | Outcome::Refused(_) | Outcome::NotStored, false) => {
+                    counters.incr_hits.add(1);
+                }
                 (Outcome::Number(_), true) => counters.decr_hits.add(1),
                 (Outcome::NotFound, false) => counters.incr_misses.add(1),
                 (Outcome::NotFound, true) => counters.decr_misses.add(1),
@@ -459,57 +558,9 @@ impl Round<'_> {
         }
         self.service.note_prefix(command, hit);
     }
-
-    fn admin(&self, admin: Admin<'_>, quiet: bool, out: &mut Vec<u8>) -> Answer {
-        let service = self.service;
-        let answer: &[u8] = match admin {
-            Admin::FlushAll(_) if !service.config().flush_all => {
-                b"CLIENT_ERROR flush_all not allowed\r\n"
-            }
-            Admin::FlushAll(delay) => {
-                self.counters.cmd_flush.add(1);
-                service.shards().flush(self.now, delay);
-                b"OK\r\n"
-            }
-            Admin::Verbosity(level) => {
-                service.set_verbosity(level);
-                b"OK\r\n"
-            }
-            Admin::Version => {
-                line(out, &format!("VERSION {}", crate::MEMCACHED_VERSION));
-                return Answer::Given;
-            }
-            Admin::Noop => b"MN\r\n",
-            Admin::Stats(topic) => {
-                crate::stats::write(service, self.now, topic, out);
-                return Answer::Given;
-            }
-            Admin::CacheMemlimit(megabytes) if service.set_memory_limit(megabytes) => b"OK\r\n",
-            Admin::CacheMemlimit(_) => {
-                b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-            }
-            Admin::Shutdown if !service.config().shutdown_command => SHUTDOWN_NOT_ENABLED,
-            Admin::Shutdown => {
-                service.stop();
-                return Answer::Close;
-            }
-            Admin::Machinery => b"OK\r\n",
-            Admin::Watch if !service.config().watching => {
-                b"CLIENT_ERROR watch commands not allowed\r\n"
-            }
-            Admin::Dump if !service.config().dumping => b"ERROR metadump not allowed\r\n",
-            // Not built.
-            Admin::Watch | Admin::Dump => b"ERROR\r\n",
-            Admin::Quit => return Answer::Close,
-        };
-        if !quiet {
-            out.extend_from_slice(answer);
-        }
-        Answer::Given
-    }
 }
 
-fn line(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn line(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }

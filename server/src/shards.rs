@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
 use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Record};
-use parking_lot::Mutex;
+use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
 /// Shards per worker: two workers meet at one lock in one of so many commands.
@@ -183,6 +185,40 @@ impl Shards {
         }
     }
 
+    /// As [`Shards::with_room`], on all shards of `hashes` at once. `change` says with the hash of a
+    /// key that it found no room for that one, and has then changed nothing.
+    pub(crate) fn together<T>(
+        &self,
+        now: Now,
+        hashes: &(impl Iterator<Item = u64> + Clone),
+        mut change: impl FnMut(&mut Together<'_>) -> Result<T, u64>,
+    ) -> Option<T> {
+        loop {
+            let lacking = match change(&mut self.lock_all(hashes.clone())) {
+                Ok(done) => return Some(done),
+                Err(hash) => self.shard(hash),
+            };
+            if !self.make_room(now, lacking, 0) {
+                return None;
+            }
+        }
+    }
+
+    /// Locks in the order of the shards, so that two who do so cannot wait for each other; all
+    /// others hold one lock at a time.
+    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> Together<'_> {
+        let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
+            hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
+        numbers.sort_unstable();
+        let mut engines = ArrayVec::<(usize, MutexGuard<'_, Engine>), KEYS_TOGETHER_MAX>::new();
+        for number in numbers {
+            if engines.last().is_none_or(|(last, _)| *last != number) {
+                engines.push((number, self.shards[number].lock()));
+            }
+        }
+        Together { shards: self, engines }
+    }
+
     /// Evicts by turns in all shards, `home` last, until `bytes` fit; false when nothing may go.
     fn make_room(&self, now: Now, home: usize, bytes: usize) -> bool {
         let mut freed = false;
@@ -244,6 +280,17 @@ impl Shards {
         totals
     }
 
+    /// How many keys each limit has at work, by the number of the limit. States past their time and
+    /// not yet swept are among them.
+    #[must_use]
+    pub fn active_keys(&self) -> HashMap<u32, u64> {
+        let mut keys = HashMap::new();
+        for shard in &self.shards {
+            shard.lock().active_keys(|limit, count| *keys.entry(limit).or_default() += count);
+        }
+        keys
+    }
+
     /// Zeroes the figures that `stats reset` zeroes.
     pub fn reset_figures(&self) {
         for shard in &self.shards {
@@ -283,6 +330,25 @@ impl Shards {
     pub fn restore(&self, now: Now, record: &Record<'_>) -> bool {
         let hash = self.hasher.hash(record.key);
         self.shards[self.shard(hash)].lock().restore(now, hash, record)
+    }
+}
+
+/// Most keys that one request changes at once: those of a `takem`, each with its parents.
+pub(crate) const KEYS_TOGETHER_MAX: usize =
+    protocol::TAKE_KEYS_MAX * (1 + crate::limits::PARENTS_MAX);
+
+/// Several shards, locked at once.
+pub(crate) struct Together<'a> {
+    shards: &'a Shards,
+    engines: ArrayVec<(usize, MutexGuard<'a, Engine>), KEYS_TOGETHER_MAX>,
+}
+
+impl Together<'_> {
+    /// The engine of a key whose hash was among those that were locked for.
+    pub(crate) fn engine(&mut self, hash: u64) -> &mut Engine {
+        let number = self.shards.shard(hash);
+        let place = self.engines.binary_search_by_key(&number, |(number, _)| *number);
+        &mut self.engines[place.expect("the shard of every key is locked")].1
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mu
             cachedump(service, now, class, count, out);
             return;
         }
+        StatsTopic::Other(topic) if topic.trim_ascii() == b"limits" => limits(service, &mut lines),
         StatsTopic::Other(_) => {
             out.extend_from_slice(b"ERROR\r\n");
             return;
@@ -81,6 +82,24 @@ pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mu
 /// `seconds.microseconds`: the Prometheus exporter takes nothing else.
 fn processor_time(time: TimeVal) -> String {
     format!("{}.{:06}", time.tv_sec(), time.tv_usec())
+}
+
+/// What each limit has judged, in the order of the file.
+fn limits(service: &Service, lines: &mut Lines<'_>) {
+    let in_force = service.limits().load();
+    lines.stat("limits", in_force.limits().len());
+    lines.stat("limits_generation", service.limits().generation());
+    lines.stat("limits_refused", service.limits().refused());
+    let active = service.shards().active_keys();
+    for limit in in_force.limits() {
+        let Some(figures) = in_force.figures(limit.index()) else { continue };
+        let (name, sums) = (limit.name(), figures.sums());
+        lines.stat(&format!("{name}:policy"), limit.policy());
+        lines.stat(&format!("{name}:allowed"), sums.allowed);
+        lines.stat(&format!("{name}:denied"), sums.denied);
+        lines.stat(&format!("{name}:shadow_denied"), sums.shadow_denied);
+        lines.stat(&format!("{name}:active_keys"), active.get(&figures.number()).unwrap_or(&0));
+    }
 }
 
 fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {

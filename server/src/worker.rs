@@ -25,7 +25,9 @@ use tokio::task::unconstrained;
 
 use crate::connection::{After, Connection, Read, Turn};
 use crate::connections::Registration;
+use crate::limits::InForce;
 use crate::net::DetachedStream;
+use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
@@ -91,6 +93,9 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
         ready: Arc::new(SegQueue::new()),
         input: vec![0; INPUT_BYTES].into_boxed_slice(),
         output: Vec::with_capacity(2 * REPLY_BYTES_HIGH),
+        limits_generation: service.limits().generation(),
+        in_force: service.limits().load(),
+        scratch: Scratch::default(),
     };
     let thread = std::thread::Builder::new()
         .name(format!("worker-{number}"))
@@ -129,6 +134,10 @@ struct Place {
     connection: Connection,
     queue: Arc<ConnectionWaker>,
     waker: Waker,
+    /// It was read in this round and has not been run: it must not be read again before.
+    has_work: bool,
+    /// It was woken meanwhile, and is to be looked at once more after its turn.
+    woken: bool,
 }
 
 struct Worker {
@@ -141,6 +150,10 @@ struct Worker {
     ready: Arc<SegQueue<usize>>,
     input: Box<[u8]>,
     output: Vec<u8>,
+    /// Which `in_force` is.
+    limits_generation: u64,
+    in_force: Arc<InForce>,
+    scratch: Scratch,
 }
 
 /// What a round has to run.
@@ -197,7 +210,8 @@ impl Worker {
         let waker = Waker::from(Arc::clone(&queue));
         registration.info.set_waker(waker.clone());
         waker.wake_by_ref();
-        entry.insert(Place { connection: Connection::new(registration, stream), queue, waker });
+        let connection = Connection::new(registration, stream);
+        entry.insert(Place { connection, queue, waker, has_work: false, woken: false });
     }
 
     fn hang_up(&mut self, number: usize) {
@@ -210,30 +224,37 @@ impl Worker {
     fn read_ready(&mut self) -> ArrayVec<Work, ROUND_CONNECTIONS> {
         let mut work = ArrayVec::new();
         let mut used = 0;
-        let counters = self.service.counters(self.number);
+        let service = Arc::clone(&self.service);
+        let counters = service.counters(self.number);
         while !work.is_full() && self.input.len() - used >= READ_BYTES_MIN {
             let Some(number) = self.ready.pop() else { break };
             // Numbers are used again: a word for one that is gone may find its successor, which
             // is then looked at once too often.
             let Some(place) = self.connections.get_mut(number) else { continue };
             place.queue.queued.store(false, Ordering::Release);
+            if place.has_work {
+                // Woken from another thread since it was read: what was read runs first.
+                place.woken = true;
+                continue;
+            }
             let room = &mut self.input[used..];
             let room = &mut room[..READ_BYTES_MAX.min(INPUT_BYTES - used)];
             let mut context = Context::from_waker(&place.waker);
-            match place.connection.read(&mut context, &self.service, counters, room) {
-                Ok(Read::Wait) => {}
-                Ok(Read::Held) => work.push(Work { number, input: None }),
+            let input = match place.connection.read(&mut context, &service, counters, room) {
+                Ok(Read::Wait) => continue,
+                Ok(Read::Held) => None,
                 Ok(Read::Bytes(count)) => {
-                    work.push(Work { number, input: Some(used..used + count) });
                     used += count;
+                    Some(used - count..used)
                 }
+                // A stream that fails is a client that left without saying so.
                 Ok(Read::Close) | Err(_) => {
-                    // A stream that fails is a client that left without saying so.
-                    let place = self.connections.remove(number);
-                    place.connection.release(&self.service);
-                    self.count.fetch_sub(1, Ordering::Relaxed);
+                    self.hang_up(number);
+                    continue;
                 }
-            }
+            };
+            place.has_work = true;
+            work.push(Work { number, input });
         }
         work
     }
@@ -256,9 +277,27 @@ impl Worker {
         let service = Arc::clone(&self.service);
         let counters = service.counters(self.number);
         let now = service.clock().now();
+        // Read before the limits themselves: none is kept beyond the round in which it changed.
+        let generation = service.limits().generation();
+        if generation != self.limits_generation {
+            self.in_force = service.limits().load();
+            self.limits_generation = generation;
+        }
         for Work { number, input } in work {
             let Some(place) = self.connections.get_mut(*number) else { continue };
-            let mut turn = Turn { service: &service, counters, now, output: &mut self.output };
+            place.has_work = false;
+            if std::mem::take(&mut place.woken) {
+                place.queue.wake_by_ref();
+            }
+            let mut turn = Turn {
+                service: &service,
+                counters,
+                now,
+                worker: self.number,
+                in_force: &self.in_force,
+                scratch: &mut self.scratch,
+                output: &mut self.output,
+            };
             let mut context = Context::from_waker(&place.waker);
             let after = match input {
                 Some(range) => {

@@ -82,7 +82,7 @@ impl Engine {
         }
         if slot.is_some_and(Slot::is_second) {
             // The state of a limit: it remembers its policy, and the plain verbs act on it.
-            return self.apply_bound(now, hash, None, command);
+            return self.apply_bound(now, hash, key, None, &command.operation).0;
         }
         let at = At { now, hash, key, slot };
         match &command.operation {
@@ -245,6 +245,11 @@ impl Engine {
         let slot = self.store.find(hash, key);
         let slot = slot.filter(|slot| !self.store.expire_if_past(now, hash, *slot));
         At { now, hash, key, slot }
+    }
+
+    /// This shard's number, and how many there are.
+    pub(crate) fn shard(&self) -> (u64, u64) {
+        (self.options.shard, self.options.shards)
     }
 
     pub(crate) fn next_cas(&mut self, explicit: Option<u64>) -> u64 {

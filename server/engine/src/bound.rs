@@ -4,13 +4,12 @@
 //! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`limited`).
 
 use protocol::{
-    Arithmetic, COUNT_MAX, Command, Delete, ItemView, Operation, Outcome, Policy, Set, SetMode,
-    Value, lenient_u64,
+    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,
 };
 
 use crate::apply::Engine;
-use crate::limit::Verdict;
-use crate::limited::{Facts, Limited, SetUsed, Take};
+use crate::limited::{Facts, Judgement, Limited, SetUsed, Take};
+use crate::policies::Rule;
 use crate::time::Now;
 
 /// Where a command applies, and under which policy: that of the limit bound to the key, or `None`
@@ -20,22 +19,30 @@ struct Place<'a> {
     now: Now,
     hash: u64,
     key: &'a [u8],
-    policy: Option<&'a Policy>,
+    rule: Option<Rule<'a>>,
 }
 
 impl Engine {
-    /// Applies a plain verb to a key that a limit holds.
+    /// Applies a plain verb to a key that a limit holds; tells how the limit judged, too.
     pub fn apply_bound(
         &mut self,
         now: Now,
         hash: u64,
-        policy: Option<&Policy>,
-        command: &Command<'_>,
-    ) -> Outcome<'static> {
-        let place = Place { now, hash, key: command.key.as_bytes(), policy };
-        match &command.operation {
-            Operation::Arithmetic(arithmetic) => self.count_bound(place, arithmetic),
+        key: &[u8],
+        rule: Option<Rule<'_>>,
+        operation: &Operation<'_>,
+    ) -> (Outcome<'static>, Judgement) {
+        let place = Place { now, hash, key, rule };
+        let outcome = match operation {
+            Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
+                match self.put_back(now, hash, key, rule, units(arithmetic.delta)) {
+                    Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
+                    other => unusual(other),
+                }
+            }
+            Operation::Arithmetic(arithmetic) => return self.count_bound(place, arithmetic),
             Operation::Get(_) | Operation::Inspect => self.look_bound(place),
+            Operation::Set(set) if set.mode == SetMode::Add => return self.add_bound(place, set),
             Operation::Set(set) => self.set_bound(place, set),
             Operation::Delete(delete) => self.delete_bound(place, delete),
             Operation::Touch(_) => match self.look_bound(place) {
@@ -44,80 +51,50 @@ impl Engine {
             },
             Operation::TooLarge { .. } => Outcome::TooLarge,
             Operation::Native(_) => Outcome::NotAllowed,
-        }
+        };
+        (outcome, Judgement::Nothing)
     }
 
-    fn count_bound(&mut self, place: Place<'_>, arithmetic: &Arithmetic) -> Outcome<'static> {
-        let Place { now, hash, key, policy } = place;
-        // More than any limit: refused as a whole, without a number no client can read.
-        let units = arithmetic.delta.min(COUNT_MAX);
-        if arithmetic.decrement {
-            return match self.put_back(now, hash, key, policy, units) {
-                Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
-                other => unusual(other),
-            };
-        }
-        // A plain client cannot be told to wait: a queue admits it at once or not at all.
-        let take = Take {
-            cost: units,
-            wait: Some(0),
-            compare_cas: arithmetic.compare_cas,
-            ..Take::default()
-        };
-        match self.take(now, hash, key, policy, &take) {
-            Limited::Decided(facts) if facts.decision.verdict == Verdict::Deny && !facts.shadow => {
-                // Above the limit, whatever is owed or spent: that is how a plain client knows.
-                let above = facts.decision.limit.saturating_add(1);
-                let attempted = usage(&facts).saturating_add(units);
-                Outcome::Refused(view(&facts, attempted.max(above).min(COUNT_MAX)))
-            }
-            Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
-            other => unusual(other),
-        }
+    fn count_bound(
+        &mut self,
+        place: Place<'_>,
+        arithmetic: &Arithmetic,
+    ) -> (Outcome<'static>, Judgement) {
+        let Place { now, hash, key, rule } = place;
+        let take = taking(arithmetic);
+        let limited = self.take(now, hash, key, rule, &take);
+        (counted(limited, take.cost), limited.judgement(&take))
     }
 
     fn look_bound(&mut self, place: Place<'_>) -> Outcome<'static> {
-        match self.look(place.now, place.hash, place.key, place.policy) {
+        match self.look(place.now, place.hash, place.key, place.rule) {
             Some((_, facts)) if facts.has_state => Outcome::Hit(view(&facts, usage(&facts))),
             _ => Outcome::Miss,
         }
     }
 
     fn set_bound(&mut self, place: Place<'_>, set: &Set<'_>) -> Outcome<'static> {
-        let Place { now, hash, key, policy } = place;
+        let Place { now, hash, key, rule } = place;
         if matches!(set.mode, SetMode::Append | SetMode::Prepend | SetMode::Replace) {
             return Outcome::NotAllowed;
         }
         let Some(units) = lenient_u64(set.value) else { return Outcome::NonNumeric };
-        if set.mode == SetMode::Add {
-            if let Outcome::Hit(_) = self.look_bound(place) {
-                return Outcome::NotStored;
-            }
-            let take = Take {
-                cost: units.min(COUNT_MAX),
-                wait: Some(0),
-                client_flags: Some(set.client_flags),
-                ..Take::default()
-            };
-            return match self.take(now, hash, key, policy, &take) {
-                Limited::Decided(facts)
-                    if facts.decision.verdict != Verdict::Deny || facts.shadow =>
-                {
-                    Outcome::Stored(view(&facts, usage(&facts)))
-                }
-                Limited::Decided(_) => Outcome::NotStored,
-                other => unusual(other),
-            };
-        }
         let used = SetUsed {
-            used: units.min(COUNT_MAX),
+            used: self::units(units),
             client_flags: set.client_flags,
             compare_cas: set.compare_cas,
         };
-        match self.set_used(now, hash, key, policy, &used) {
+        match self.set_used(now, hash, key, rule, &used) {
             Limited::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
             other => unusual(other),
         }
+    }
+
+    fn add_bound(&mut self, place: Place<'_>, set: &Set<'_>) -> (Outcome<'static>, Judgement) {
+        let Place { now, hash, key, rule } = place;
+        let Some(take) = adding(set) else { return (Outcome::NonNumeric, Judgement::Nothing) };
+        let limited = self.take(now, hash, key, rule, &take);
+        (added(limited), limited.judgement(&take))
     }
 
     fn delete_bound(&mut self, place: Place<'_>, delete: &Delete) -> Outcome<'static> {
@@ -128,6 +105,61 @@ impl Engine {
         }
         self.store.remove(at.hash, slot);
         Outcome::Deleted
+    }
+}
+
+/// More than any limit is refused as a whole, without a number that no client can read.
+fn units(delta: u64) -> u64 {
+    delta.min(COUNT_MAX)
+}
+
+/// What an `incr` takes from a key that a limit holds. A plain client cannot be told to wait: a queue
+/// admits it at once or not at all.
+#[must_use]
+pub fn taking(arithmetic: &Arithmetic) -> Take {
+    Take {
+        cost: units(arithmetic.delta),
+        wait: Some(0),
+        compare_cas: arithmetic.compare_cas,
+        ..Take::default()
+    }
+}
+
+/// What an `incr` of so many units hears; of none, it is a look.
+#[must_use]
+pub fn counted(limited: Limited, units: u64) -> Outcome<'static> {
+    match limited {
+        Limited::Decided(facts) if facts.refuses() && units > 0 => {
+            // Above the limit, whatever is owed or spent: that is how a plain client knows.
+            let above = facts.decision.limit.saturating_add(1);
+            let attempted = usage(&facts).saturating_add(units);
+            Outcome::Refused(view(&facts, attempted.max(above).min(COUNT_MAX)))
+        }
+        Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
+        other => unusual(other),
+    }
+}
+
+/// What an `add` takes: all of its value where there is no state; `None` for what is no number.
+#[must_use]
+pub fn adding(set: &Set<'_>) -> Option<Take> {
+    Some(Take {
+        cost: units(lenient_u64(set.value)?),
+        wait: Some(0),
+        compare_cas: Some(0),
+        client_flags: Some(set.client_flags),
+        ..Take::default()
+    })
+}
+
+/// What an `add` hears.
+#[must_use]
+pub fn added(limited: Limited) -> Outcome<'static> {
+    match limited {
+        Limited::Decided(facts) if facts.refuses() => Outcome::NotStored,
+        Limited::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
+        Limited::Exists(_) => Outcome::NotStored,
+        other => unusual(other),
     }
 }
 

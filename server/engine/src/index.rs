@@ -52,8 +52,12 @@ impl Lines {
         &mut self.chunks[number >> CHUNK_SHIFT][number & (CHUNK_LINES - 1)]
     }
 
+    fn is_full(&self) -> bool {
+        self.len == self.chunks.len() * CHUNK_LINES
+    }
+
     fn push(&mut self) -> usize {
-        if self.len == self.chunks.len() * CHUNK_LINES {
+        if self.is_full() {
             self.chunks.push(vec![Line::EMPTY; CHUNK_LINES].into_boxed_slice());
         }
         *self.get_mut(self.len) = Line::EMPTY;
@@ -108,6 +112,22 @@ impl Index {
     /// Bytes taken from the allocator.
     pub(crate) fn allocated_bytes(&self) -> usize {
         (self.lines.chunks.len() + self.overflow.chunks.len()) * CHUNK_LINES * size_of::<Line>()
+    }
+
+    /// Most bytes that one more entry takes from the allocator.
+    pub(crate) const GROWTH_MAX: usize = 2 * CHUNK_LINES * size_of::<Line>();
+
+    /// Bytes that an entry under `hash` may take from the allocator.
+    pub(crate) fn growth(&self, hash: u64) -> usize {
+        let mut line = self.lines.get(self.line_of(hash));
+        while let Some(next) = line.next.checked_sub(1) {
+            line = self.overflow.get(next as usize);
+        }
+        let extends = line.used() == WAYS && self.free_overflow == NONE;
+        let splits = self.len + 1 > self.lines.len * ITEMS_PER_LINE;
+        let chunks = usize::from(extends && self.overflow.is_full())
+            + usize::from(splits && self.lines.is_full());
+        chunks * CHUNK_LINES * size_of::<Line>()
     }
 
     fn line_of(&self, hash: u64) -> usize {
@@ -351,7 +371,9 @@ mod tests {
         let mut index = Index::new();
         let fresh = index.allocated_bytes();
         for slot in 0..100_000 {
+            let expected = index.allocated_bytes() + index.growth(hash(slot));
             index.insert(hash(slot), slot, hash);
+            assert!(index.allocated_bytes() <= expected);
         }
         let full = index.allocated_bytes();
         assert!(full < 100_000 * 11, "{full} bytes for 100,000 items");

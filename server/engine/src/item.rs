@@ -93,6 +93,8 @@ impl Mark {
     pub(crate) const WON: Self = Self(0b0001_0000);
     /// The key came in base64.
     pub(crate) const BASE64: Self = Self(0b0010_0000);
+    /// A limit has refused the key since it was idle.
+    pub(crate) const REFUSED: Self = Self(0b0100_0000);
 }
 
 /// The figures of an item that are not its key or value.

@@ -13,7 +13,7 @@ mod warm;
 mod gcra;
 mod leaky;
 mod tat;
-mod wide;
+pub(crate) mod wide;
 
 mod fixed;
 mod sliding;
@@ -49,6 +49,8 @@ pub struct Ask {
     pub wait: Option<u64>,
     /// How long a hold lasts in nanoseconds, where the caller says so. Only `concurrency`.
     pub hold: Option<u64>,
+    /// The lease that a hold shall have. Only `concurrency`; without one it counts its own.
+    pub lease: Option<u64>,
     /// The hash of the key, for what is spread over keys (`phase=auto`).
     pub hash: u64,
 }
@@ -193,6 +195,43 @@ pub fn set_used(policy: &Policy, state: &mut Vec<u8>, now: Now, used: u64) {
     }
 }
 
+/// Sees to it that at least so many units are used, or the whole limit: of a rate to the tick, as if
+/// they had not been refilled.
+pub(crate) fn cover(policy: &Policy, state: &mut Vec<u8>, now: Now, hash: u64, units: u64) {
+    match Limiter::of(policy) {
+        Some(Limiter::Bucket(bucket)) => bucket.cover(state, now, units),
+        Some(Limiter::Gcra(gcra)) => gcra.cover(state, now, units),
+        Some(Limiter::Leaky(leaky)) => leaky.cover(state, now, units),
+        Some(Limiter::Concurrency(_)) | None => {}
+        Some(window) => with!(window, window => {
+            let ask = Ask { peek: true, hash, ..Ask::default() };
+            let lacks = |state: &mut Vec<u8>| {
+                let seen = window.take(state, now, &ask);
+                seen.used < units.min(seen.limit)
+            };
+            if !lacks(state) {
+                return;
+            }
+            window.set_used(state, now, units);
+            if lacks(state) {
+                // A window that is over for this key's hash, which setting does not know.
+                state.clear();
+                window.set_used(state, now, units);
+            }
+        }),
+    }
+}
+
+/// Counts so many units, the oldest first, as taken now, where a window slides: for units that were
+/// taken before they were spent.
+pub(crate) fn recount(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
+    match Limiter::of(policy) {
+        Some(Limiter::Sliding(sliding)) => sliding.recount(state, now, units),
+        Some(Limiter::Log(log)) => log.recount(state, now, units),
+        _ => {}
+    }
+}
+
 /// Goes on under `new` with a state written under `old`.
 ///
 /// The same algorithm: the new parameters hold at once, as each says. Among windows (fixed, sliding,
@@ -219,6 +258,17 @@ pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
                 with!(new, new => new.set_used(state, now, used));
             }
         }
+    }
+}
+
+/// Nanoseconds for which a unit taken now counts in full in its window, or would in the one that it
+/// would open; `None` for what is no window.
+pub(crate) fn counted_for(policy: &Policy, state: &[u8], now: Now, hash: u64) -> Option<u64> {
+    match Limiter::of(policy)? {
+        Limiter::Fixed(fixed) => Some(fixed.counted_for(state, now, hash)),
+        Limiter::Sliding(sliding) => Some(sliding.counted_for(state, now)),
+        Limiter::Log(log) => Some(log.rate.period),
+        Limiter::Bucket(_) | Limiter::Gcra(_) | Limiter::Leaky(_) | Limiter::Concurrency(_) => None,
     }
 }
 

@@ -1,19 +1,22 @@
 //! Commands on keys that a limit holds: load the state, ask the algorithm, keep what it says.
 //!
 //! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
-//! another. Not here: the arithmetic (`limit`), plain items (`apply`).
+//! another. Not here: the arithmetic (`limit`), quota leases (`lease`), plain items (`apply`).
 //!
 //! ```text
-//! policy u32 | holds u16 | hold: lease u64, units u64, end u64 … | the algorithm's own state
+//! rule u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
+//!
+//! The top bit of `holds` says whether there are leases.
 
 use protocol::Policy;
 
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::item::{Content, Figures};
+use crate::item::{Content, Figures, Mark};
+use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
-use crate::policies::Policies;
+use crate::policies::{Kept, Policies, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::time::{Deadline, Now};
 
@@ -24,8 +27,11 @@ pub const HOLDS_MAX: usize = 1024;
 const UNLIMITED: Policy =
     Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
 
+/// Beside the number of holds: leases follow them.
+pub(crate) const HAS_LEASES: u16 = 1 << 15;
+
 const HEAD_BYTES: usize = 6;
-const HOLD_BYTES: usize = 24;
+pub(crate) const HOLD_BYTES: usize = 24;
 
 /// A take, as a caller words it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +50,8 @@ pub struct Take {
     pub compare_cas: Option<u64>,
     /// The client's 32 bits, where it writes them.
     pub client_flags: Option<u32>,
+    /// The lease of the hold, where it is to be the same as that of another key.
+    pub lease: Option<u64>,
 }
 
 /// What became of a command on a limited key.
@@ -61,23 +69,6 @@ pub enum Limited {
     Full,
 }
 
-/// A state of a limit as it is saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LimitRecord<'a> {
-    /// 1 to 250 bytes.
-    pub key: &'a [u8],
-    /// The client's 32 bits.
-    pub client_flags: u32,
-    /// The cas unique.
-    pub cas: u64,
-    /// Milliseconds until it is idle.
-    pub left_ms: u64,
-    /// The policy it was written under.
-    pub policy: Policy,
-    /// Holds and the algorithm's own state; instants in it are of the process that wrote it.
-    pub body: &'a [u8],
-}
-
 /// A decision and what belongs to the key beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
@@ -93,11 +84,47 @@ pub struct Facts {
     pub shadow: bool,
 }
 
+/// How a limit judged an attempt, for its figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    /// Nothing was attempted: a look, or an attempt for nothing.
+    Nothing,
+    /// It passed.
+    Allowed,
+    /// It was refused.
+    Denied,
+    /// It would have been refused, but the policy only watches.
+    ShadowDenied,
+}
+
+impl Facts {
+    /// Whether the caller must not go on.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.decision.verdict == Verdict::Deny && !self.shadow
+    }
+}
+
+impl Limited {
+    /// How the limit judged what `take` asked.
+    #[must_use]
+    pub fn judgement(&self, take: &Take) -> Judgement {
+        match self {
+            Self::Decided(_) if take.peek || take.cost == 0 => Judgement::Nothing,
+            Self::Decided(facts) if facts.refuses() => Judgement::Denied,
+            Self::Decided(facts) if facts.shadow => Judgement::ShadowDenied,
+            Self::Decided(_) => Judgement::Allowed,
+            _ => Judgement::Nothing,
+        }
+    }
+}
+
 /// What a shard needs for limits beside its store: the policies its states remember, and buffers
 /// that are used again from command to command.
 pub(crate) struct LimitParts {
-    policies: Policies,
+    pub(crate) policies: Policies,
     repeats: Repeats,
+    last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
     encoded: Vec<u8>,
 }
@@ -107,6 +134,7 @@ impl Default for LimitParts {
         Self {
             policies: Policies::new(),
             repeats: Repeats::default(),
+            last_lease: 0,
             spare: (Vec::new(), Vec::new()),
             encoded: Vec::new(),
         }
@@ -123,35 +151,44 @@ struct Hold {
 }
 
 /// A key's state, taken apart.
-struct Loaded {
-    policy: Policy,
+pub(crate) struct Loaded {
+    pub(crate) policy: Policy,
+    /// The limit of the rule.
+    limit: u32,
+    /// The number of the rule, where the state has it already.
+    number: Option<u32>,
     holds: Vec<Hold>,
-    state: Vec<u8>,
+    /// `None` for none: most keys have none, and pay eight bytes for that.
+    pub(crate) leases: Option<Box<Leases>>,
+    pub(crate) state: Vec<u8>,
     figures: Figures,
     slot: Option<Slot>,
 }
 
-fn read_u64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// The number of the policy that a state was written under.
-fn policy_number(state: &[u8]) -> Option<u32> {
+/// The number of the rule that a state was written under.
+pub(crate) fn rule_number_of(state: &[u8]) -> Option<u32> {
     state.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 impl Engine {
-    /// Takes from a key under `policy`, or under the one its state remembers.
+    /// Takes from a key under `rule`, or under the one its state remembers.
     pub fn take(
         &mut self,
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         take: &Take,
     ) -> Limited {
         let at = self.at(now, hash, key);
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
+        let holds_by_itself = holds_by_itself(&loaded.policy);
+        let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
+        let lease = may_hold.then(|| take.lease.unwrap_or_else(|| self.next_lease(now)));
         let ask = Ask {
             cost: take.cost,
             part: take.part,
@@ -159,16 +196,21 @@ impl Engine {
             over: loaded.policy.over,
             wait: take.wait,
             hold: take.hold,
+            lease,
             hash,
         };
         if let Some(unique) = take.compare_cas {
-            let cas = loaded.slot.map_or(0, |_| loaded.figures.cas);
-            if unique != cas {
+            // Without uniques (`-C`) every state has 0, and is there all the same.
+            let is_it = match loaded.slot {
+                None => unique == 0,
+                Some(_) => unique != 0 && unique == loaded.figures.cas,
+            };
+            if !is_it {
                 let decision = look(&mut loaded, now, Ask { cost: take.cost, ..ask });
                 return Limited::Exists(self.facts(loaded, decision, false));
             }
         }
-        let wants_hold = take.hold.is_some() && !take.peek && !holds_by_itself(&loaded.policy);
+        let wants_hold = may_hold && !holds_by_itself;
         if wants_hold && loaded.holds.len() >= HOLDS_MAX {
             self.put_away(loaded);
             return Limited::TooManyHolds;
@@ -177,19 +219,37 @@ impl Engine {
         let mut decision = limit::take(&policy, &mut loaded.state, now, &ask);
         loaded.figures.client_flags = take.client_flags.unwrap_or(loaded.figures.client_flags);
         let allowed = decision.verdict != Verdict::Deny;
-        if let (true, true, Some(hold)) = (wants_hold, allowed, take.hold) {
-            // A cas unique is never given twice, so it may name the hold too.
-            let lease = self.next_cas(None);
+        if wants_hold
+            && allowed
+            && let (Some(lease), Some(hold)) = (lease, take.hold)
+        {
             let end = now.mono.0.saturating_add(hold);
             loaded.holds.push(Hold { lease, units: decision.granted, end });
             decision.lease = Some(lease);
             decision.changed = true;
         }
         let shadow = !allowed && policy.shadow;
+        let refused = !allowed && !take.peek;
         if !decision.changed {
+            if refused && let Some(slot) = loaded.slot {
+                self.store.item_mut(slot).set_mark(Mark::REFUSED);
+            }
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
+        if refused {
+            loaded.figures = loaded.figures.mark(Mark::REFUSED, true);
+        }
         self.keep(at, loaded, decision, shadow)
+    }
+
+    /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
+    /// so that one given before a restart names nothing later. A hold in a store of 4096 shards is
+    /// below 2^53 until the year 2039, and every client language reads that.
+    pub fn next_lease(&mut self, now: Now) -> u64 {
+        let (shard, shards) = self.shard();
+        let by_clock = now.unix_ms.saturating_mul(shards).saturating_add(shard);
+        self.limits.last_lease = by_clock.max(self.limits.last_lease.saturating_add(shards));
+        self.limits.last_lease
     }
 
     /// The answer given before to this `id` on this key.
@@ -214,13 +274,13 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
     ) -> Option<(Policy, Facts)> {
         let at = self.at(now, hash, key);
-        if policy.is_none() && !is_state(at) {
+        if rule.is_none() && !is_state(at) {
             return None;
         }
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
         let policy = loaded.policy;
         Some((policy, self.facts(loaded, decision, false)))
@@ -232,14 +292,14 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         units: u64,
     ) -> Limited {
         let at = self.at(now, hash, key);
         if !is_state(at) {
             return Limited::NotFound;
         }
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         limit::put_back(&loaded.policy, &mut loaded.state, now, units);
         self.keep_and_look(at, loaded)
     }
@@ -250,14 +310,14 @@ impl Engine {
         now: Now,
         hash: u64,
         key: &[u8],
-        policy: Option<&Policy>,
+        rule: Option<Rule<'_>>,
         set: &SetUsed,
     ) -> Limited {
         let at = self.at(now, hash, key);
-        if policy.is_none() && !is_state(at) {
+        if rule.is_none() && !is_state(at) {
             return Limited::NotFound;
         }
-        let mut loaded = self.load(at, policy);
+        let mut loaded = self.load(at, rule);
         if let Some(unique) = set.compare_cas {
             if loaded.slot.is_none() {
                 self.put_away(loaded);
@@ -322,69 +382,23 @@ impl Engine {
         self.keep_and_look(at, loaded)
     }
 
-    /// Each live state of a limit with all that has to outlive the process.
-    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
-        self.store.items().filter(move |item| !item.deadline().is_past(now)).filter_map(
-            move |item| {
-                let state = item.state()?;
-                Some(LimitRecord {
-                    key: item.key(),
-                    client_flags: item.client_flags(),
-                    cas: item.cas(),
-                    left_ms: item.deadline().left_ms(now).unwrap_or(0),
-                    policy: *self.limits.policies.get(policy_number(state)?)?,
-                    body: state.get(4..)?,
-                })
-            },
-        )
+    pub(crate) fn rule_number(&mut self, kept: &Kept) -> u32 {
+        self.limits.policies.number(kept, self.store.states_by_rule())
     }
 
-    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
-    /// process's clock. False when there is no room, or when the body is no state.
-    pub fn restore_limit(
-        &mut self,
-        now: Now,
-        hash: u64,
-        record: &LimitRecord<'_>,
-        shift: i128,
-    ) -> bool {
-        let Some(count) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
-            return false;
-        };
-        let holds_end = 2 + usize::from(count) * HOLD_BYTES;
-        let (Some(holds), Some(state)) =
-            (record.body.get(2..holds_end), record.body.get(holds_end..))
-        else {
-            return false;
-        };
-        self.raise_cas(record.cas);
-        let at = self.at(now, hash, record.key);
-        let number = self.policy_number(&record.policy);
-        let mut bytes = number.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&count.to_le_bytes());
-        for hold in holds.chunks_exact(HOLD_BYTES) {
-            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
-            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
-            bytes.extend_from_slice(&hold[..16]);
-            bytes.extend_from_slice(&end.to_le_bytes());
+    /// Calls `each` with every limit that has keys at work, and how many; a limit may come twice.
+    pub fn active_keys(&self, mut each: impl FnMut(u32, u64)) {
+        for (limit, number) in self.limits.policies.limits() {
+            let states = self.store.states_by_rule().get(number as usize).copied().unwrap_or(0);
+            if states > 0 {
+                each(limit, u64::from(states));
+            }
         }
-        let mut state = state.to_vec();
-        limit::shift(&record.policy, &mut state, shift);
-        bytes.extend_from_slice(&state);
-        let deadline = Deadline::after_ms(now, record.left_ms);
-        let figures = Figures::new(record.cas, record.client_flags, deadline);
-        let content = Content::State(&bytes);
-        self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
     }
 
-    fn policy_number(&mut self, policy: &Policy) -> u32 {
-        let (store, policies) = (&self.store, &mut self.limits.policies);
-        policies.number(policy, || store.items().filter_map(|item| policy_number(item.state()?)))
-    }
-
-    /// The state of a key under `policy`, or under the one it remembers. Where both differ the new
+    /// The state of a key under `rule`, or under the one it remembers. Where both differ the new
     /// one holds at once. A plain item of that name counts as no state.
-    fn load(&mut self, at: At<'_>, policy: Option<&Policy>) -> Loaded {
+    pub(crate) fn load(&mut self, at: At<'_>, rule: Option<Rule<'_>>) -> Loaded {
         let (mut holds, mut state) = std::mem::take(&mut self.limits.spare);
         holds.clear();
         state.clear();
@@ -392,12 +406,14 @@ impl Engine {
         let found = at.slot.filter(|slot| slot.is_second());
         let item = found.map(|slot| self.store.item(slot));
         let Some((item, bytes)) = item.and_then(|item| Some((item, item.state()?))) else {
-            let policy = policy.copied().unwrap_or(UNLIMITED);
-            return Loaded { policy, holds, state, figures: fresh, slot: None };
+            let policy = rule.map_or(UNLIMITED, |rule| *rule.policy);
+            let limit = rule.map_or(0, |rule| rule.limit);
+            let (number, leases, slot) = (None, None, None);
+            return Loaded { policy, limit, number, holds, leases, state, figures: fresh, slot };
         };
         let figures = item.figures();
-        let count =
-            bytes.get(4..6).map_or(0, |run| usize::from(u16::from_le_bytes([run[0], run[1]])));
+        let marked = bytes.get(4..6).map_or(0, |run| u16::from_le_bytes([run[0], run[1]]));
+        let count = usize::from(marked & !HAS_LEASES);
         let body = HEAD_BYTES + count * HOLD_BYTES;
         for number in 0..count {
             let start = HEAD_BYTES + number * HOLD_BYTES;
@@ -408,23 +424,39 @@ impl Engine {
                 holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
             }
         }
-        state.extend_from_slice(bytes.get(body..).unwrap_or_default());
-        let remembered =
-            policy_number(bytes).and_then(|number| self.limits.policies.get(number).copied());
-        let policy = match (policy, remembered) {
-            (Some(policy), Some(old)) if *policy != old => {
-                limit::adopt(&old, policy, &mut state, at.now);
-                *policy
+        let mut own = bytes.get(body..).unwrap_or_default();
+        let mut leases = None;
+        if marked & HAS_LEASES != 0
+            && let Some((read, rest)) = Leases::decode(own)
+        {
+            leases = Some(Box::new(read));
+            own = rest;
+        }
+        state.extend_from_slice(own);
+        let number = rule_number_of(bytes);
+        let kept = number.and_then(|number| self.limits.policies.get(number).copied());
+        let remembered = kept.map(|kept| kept.policy);
+        if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
+            end_leases(old, &mut state, leases, at.now, at.hash);
+        }
+        let (policy, limit, number) = match (rule, kept) {
+            (Some(rule), Some(old)) if *rule.policy != old.policy => {
+                limit::adopt(&old.policy, rule.policy, &mut state, at.now);
+                (*rule.policy, rule.limit, None)
             }
-            (Some(policy), _) => *policy,
-            (None, Some(old)) => old,
-            (None, None) => UNLIMITED,
+            (Some(rule), Some(old)) if rule.limit == old.limit => (old.policy, old.limit, number),
+            (Some(rule), _) => (*rule.policy, rule.limit, None),
+            (None, Some(old)) => (old.policy, old.limit, number),
+            (None, None) => (UNLIMITED, 0, None),
         };
-        Loaded { policy, holds, state, figures, slot: found }
+        if leases.is_some() {
+            cover_leases(&policy, &mut state, &mut leases, at.now, at.hash);
+        }
+        Loaded { policy, limit, number, holds, leases, state, figures, slot: found }
     }
 
     /// Keeps the buffers for the next command.
-    fn put_away(&mut self, loaded: Loaded) {
+    pub(crate) fn put_away(&mut self, loaded: Loaded) {
         self.limits.spare = (loaded.holds, loaded.state);
     }
 
@@ -440,7 +472,11 @@ impl Engine {
         facts
     }
 
-    fn keep_and_look(&mut self, at: At<'_>, mut loaded: Loaded) -> Limited {
+    pub(crate) fn keep_and_look(&mut self, at: At<'_>, mut loaded: Loaded) -> Limited {
+        if loaded.leases.is_some() {
+            let Loaded { policy, state, leases, .. } = &mut loaded;
+            cover_leases(policy, state, leases, at.now, at.hash);
+        }
         let decision = look(&mut loaded, at.now, Ask { hash: at.hash, ..Ask::default() });
         self.keep(at, loaded, decision, false)
     }
@@ -453,29 +489,40 @@ impl Engine {
         decision: Decision,
         shadow: bool,
     ) -> Limited {
-        if loaded.state.is_empty() && loaded.holds.is_empty() {
+        if loaded.state.is_empty() && loaded.holds.is_empty() && loaded.leases.is_none() {
             if let Some(slot) = loaded.slot.take() {
                 self.store.remove(at.hash, slot);
             }
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
-        let number = self.policy_number(&loaded.policy);
+        let number = match loaded.number {
+            Some(number) => number,
+            None => self.rule_number(&Kept { policy: loaded.policy, limit: loaded.limit }),
+        };
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
         bytes.extend_from_slice(&number.to_le_bytes());
-        bytes.extend_from_slice(&(loaded.holds.len() as u16).to_le_bytes());
+        let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
+        bytes.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes());
         for hold in &loaded.holds {
             for part in [hold.lease, hold.units, hold.end] {
                 bytes.extend_from_slice(&part.to_le_bytes());
             }
         }
+        if let Some(leases) = &loaded.leases {
+            leases.encode(&mut bytes);
+        }
         bytes.extend_from_slice(&loaded.state);
         let now_ns = at.now.mono.0;
+        let leases_end = loaded
+            .leases
+            .as_ref()
+            .map_or(0, |leases| kept_until(&loaded.policy, &loaded.state, leases, at.now, at.hash));
         let idle_at = loaded
             .holds
             .iter()
             .map(|hold| hold.end)
-            .fold(now_ns.saturating_add(decision.reset), u64::max);
+            .fold(now_ns.saturating_add(decision.reset).max(leases_end), u64::max);
         let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
         let mut figures = loaded.figures;
         figures.cas = self.next_cas(None);

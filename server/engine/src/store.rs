@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::arena::{Arena, FIRST, Slot};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark};
+use crate::limited::rule_number_of;
 use crate::prefetch::prefetch;
 use crate::time::Now;
 
@@ -116,8 +117,9 @@ const CANDIDATES_FOR_EXPIRY: usize = 64;
 /// What goes first when room is needed: the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// By the milliseconds until it is idle: the sooner, the sooner it goes.
-    State(Reverse<u64>),
+    /// Those that were refused go last, and else by the milliseconds until it is idle: the sooner, the
+    /// sooner it goes.
+    State(Reverse<(bool, u64)>),
     /// By the tenths of a second since its last use.
     Plain(u32),
     Past,
@@ -136,6 +138,8 @@ pub(crate) struct Store {
     accounted_bytes: usize,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
+    /// How many states there are of each rule, by its number.
+    states_by_rule: Vec<u32>,
     /// Where the draw of candidates for eviction goes on.
     draw: u64,
     /// Where the sweep goes on.
@@ -160,6 +164,7 @@ impl Store {
             budget,
             accounted_bytes: 0,
             item_bytes: 0,
+            states_by_rule: Vec::new(),
             draw: 1,
             sweep: FIRST,
             may_evict,
@@ -268,7 +273,30 @@ impl Store {
         self.remove(hash, slot);
     }
 
+    /// How many states there are of each rule, by its number; those past the end have none.
+    pub(crate) fn states_by_rule(&self) -> &[u32] {
+        &self.states_by_rule
+    }
+
+    /// Notes that a state comes under a rule.
+    fn count_in(&mut self, state: &[u8]) {
+        let Some(number) = rule_number_of(state) else { return };
+        let number = number as usize;
+        if number >= self.states_by_rule.len() {
+            self.states_by_rule.resize(number + 1, 0);
+        }
+        self.states_by_rule[number] += 1;
+    }
+
+    /// Notes that the item in `slot`, if it is a state, goes from its rule.
+    fn count_out(&mut self, slot: Slot) {
+        if let Some(number) = self.item(slot).state().and_then(rule_number_of) {
+            self.states_by_rule[number as usize] -= 1;
+        }
+    }
+
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
+        self.count_out(slot);
         self.item_bytes -= self.item(slot).bytes();
         self.index.remove(hash, slot.raw());
         self.free(slot);
@@ -294,12 +322,19 @@ impl Store {
         let fits =
             |slot: Slot| slot.is_second() == is_state && self.arena(slot).same_class(slot, bytes);
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
+            if let Content::State(state) = content
+                && rule_number_of(state) != self.item(slot).state().and_then(rule_number_of)
+            {
+                self.count_out(slot);
+                self.count_in(state);
+            }
             self.item_bytes -= self.item(slot).bytes();
             self.item_mut(slot).fill(now, figures, key, content);
             self.item_bytes += bytes;
             return Ok(slot);
         }
-        self.make_room(now, bytes, is_state, key)?;
+        let new = old.is_none().then_some(hash);
+        self.make_room(now, bytes, is_state, new, key)?;
         let slot = if is_state {
             self.states.allocate(bytes).ok_or(Full)?.in_second()
         } else {
@@ -307,11 +342,15 @@ impl Store {
         };
         self.item_mut(slot).fill(now, figures, key, content);
         self.item_bytes += bytes;
+        if let Content::State(state) = content {
+            self.count_in(state);
+        }
         let mut place = slot;
         // Making room may have moved the old item, but never removes it.
         if old.is_some()
             && let Some(old) = self.find(hash, key)
         {
+            self.count_out(old);
             self.item_bytes -= self.item(old).bytes();
             self.index.relocate(hash, old.raw(), slot.raw());
             if self.free(old) == Some(slot) {
@@ -329,16 +368,18 @@ impl Store {
         Ok(place)
     }
 
-    /// Evicts until an item of `bytes` fits the cap. The item of `keep` is never the victim.
+    /// Evicts until an item of `bytes` fits the cap, `new` being its hash where it is not in the
+    /// index yet. The item of `keep` is never the victim.
     fn make_room(
         &mut self,
         now: Now,
         bytes: usize,
         is_state: bool,
+        new: Option<u64>,
         keep: &[u8],
     ) -> Result<(), Full> {
         for _ in 0..EVICTIONS_MAX {
-            if !self.lacks_room_for(bytes, is_state) {
+            if !self.lacks_room_for(bytes, is_state, new) {
                 return Ok(());
             }
             self.evict(now, keep)?;
@@ -346,8 +387,12 @@ impl Store {
         Err(Full)
     }
 
-    fn lacks_room_for(&self, bytes: usize, is_state: bool) -> bool {
+    fn lacks_room_for(&self, bytes: usize, is_state: bool, new: Option<u64>) -> bool {
         let growth = if is_state { self.states.growth(bytes) } else { self.plain.growth(bytes) };
+        if !self.budget.lacks(growth + Index::GROWTH_MAX) {
+            return false;
+        }
+        let growth = growth + new.map_or(0, |hash| self.index.growth(hash));
         growth > 0 && self.budget.lacks(growth)
     }
 
@@ -357,8 +402,9 @@ impl Store {
     }
 
     /// Removes the best victim of a random handful: anything past its deadline, else the plain item
-    /// longest unused, else, where there are only states of limits, the one that is idle soonest:
-    /// who is being refused has used the most and is idle last.
+    /// longest unused, else, where there are only states of limits, the one that is idle soonest. Who
+    /// is being refused goes last: a flood of other keys must not free an offender, even where all are
+    /// idle at the end of the same window.
     pub(crate) fn evict(&mut self, now: Now, keep: &[u8]) -> Result<(), Full> {
         let mut best: Option<(Rank, Slot)> = None;
         let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
@@ -382,7 +428,8 @@ impl Store {
             let rank = if item.deadline().is_past(now) {
                 Rank::Past
             } else if states {
-                Rank::State(Reverse(item.deadline().left_ms(now).unwrap_or(u64::MAX)))
+                let left_ms = item.deadline().left_ms(now).unwrap_or(u64::MAX);
+                Rank::State(Reverse((item.has(Mark::REFUSED), left_ms)))
             } else {
                 Rank::Plain(item.idle(now))
             };
@@ -451,6 +498,7 @@ impl Store {
         self.plain = Arena::new();
         self.states = Arena::new();
         self.item_bytes = 0;
+        self.states_by_rule.clear();
         self.sweep = FIRST;
         self.account();
     }

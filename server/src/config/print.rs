@@ -69,6 +69,7 @@ impl Config {
         options.extend(self.hashpower.map(|power| format!("hashpower={power}")));
         page.set("extended", options);
         page.path("auth_file", self.auth_file.as_deref());
+        page.path("limits", self.limits_file.as_deref());
         page.set("enable_shutdown", self.shutdown_command);
         page.set("disable_flush_all", !self.flush_all);
         page.set("disable_dumping", !self.dumping);

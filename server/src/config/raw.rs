@@ -112,6 +112,10 @@ pub struct RawConfig {
     #[arg(short = 'Y', long, help_heading = COMMANDS)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) auth_file: Option<PathBuf>,
+    /// Limits bound to keys, a TOML file; read again when it changes and on SIGHUP
+    #[arg(long, help_heading = COMMANDS)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) limits: Option<PathBuf>,
     /// Let clients stop the server with shutdown
     #[arg(short = 'A', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) enable_shutdown: Option<bool>,
@@ -254,7 +258,7 @@ impl RawConfig {
             memory_limit disable_evictions max_item_size memory_file disable_cas
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
-            auth_file enable_shutdown disable_flush_all disable_dumping disable_watch
+            auth_file limits enable_shutdown disable_flush_all disable_dumping disable_watch
             prefix_delimiter
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
@@ -307,7 +311,7 @@ pub(super) fn help(first_line: &str) -> String {
             }
         })
         .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
-        .override_usage("tollgate [OPTIONS]")
+        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE")
         .before_help(first_line.to_owned())
         .after_help(
             "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs\n\

@@ -54,6 +54,7 @@ impl RawConfig {
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
             auth_file: self.auth_file,
+            limits_file: self.limits,
             shutdown_command: self.enable_shutdown.unwrap_or(false),
             flush_all: !self.disable_flush_all.unwrap_or(false),
             dumping: !self.disable_dumping.unwrap_or(false),

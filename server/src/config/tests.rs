@@ -12,8 +12,19 @@ fn start(args: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
     match Config::from_sources(args, variables) {
         Ok(Startup::Serve(config) | Startup::Check(config)) => Ok(*config),
         Ok(Startup::Print(text)) => Err(format!("printed {text}")),
+        Ok(Startup::CheckLimits(path)) => Err(format!("checks {}", path.display())),
         Err(error) => Err(error.to_string()),
     }
+}
+
+#[test]
+fn a_limits_file_is_checked_by_a_verb_of_its_own() {
+    assert_eq!(tollgate(&["check-limits", "a.toml"]), Err("checks a.toml".to_owned()));
+    assert_eq!(tollgate(&["check-limits"]), Err("write check-limits FILE".to_owned()));
+    assert_eq!(tollgate(&["check-limits", "a", "b"]), Err("write check-limits FILE".to_owned()));
+    let config = tollgate(&["--limits", "a.toml"]).expect("a good command line");
+    assert_eq!(config.limits_file, Some(PathBuf::from("a.toml")));
+    assert!(config.to_toml().contains("limits = \"a.toml\"\n"));
 }
 
 fn tollgate(args: &[&str]) -> Result<Config, String> {

@@ -1,20 +1,143 @@
-//! The limits in force, replaced as a whole while requests use them.
+//! The limits in force, replaced as a whole while requests use them, and what each has judged.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
+use crossbeam::utils::CachePadded;
+use engine::{Judgement, Rule};
 use parking_lot::Mutex;
+use protocol::Policy;
 
 use super::{Limits, LimitsError};
+use crate::counters::Figure;
 
-/// The current [`Limits`]. A request loads them once and uses the same to its end.
+/// What one worker has seen a limit judge.
+#[derive(Debug, Default)]
+struct Judged {
+    allowed: Figure,
+    denied: Figure,
+    shadow_denied: Figure,
+}
+
+/// What a limit has judged: one set per worker, which alone writes it. It stays with the name of
+/// the limit when the file is read again.
+#[derive(Debug)]
+pub struct LimitFigures {
+    /// What the engine knows the limit by, from 1; never given to another.
+    number: u32,
+    workers: Box<[CachePadded<Judged>]>,
+}
+
+/// The figures of a limit over all workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitSums {
+    /// Attempts that passed.
+    pub allowed: u64,
+    /// Attempts that were refused.
+    pub denied: u64,
+    /// Attempts that would have been refused, but the limit only watches.
+    pub shadow_denied: u64,
+}
+
+impl LimitFigures {
+    fn new(number: u32, workers: usize) -> Self {
+        Self { number, workers: (0..workers.max(1)).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// What the engine knows the limit by.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Counts a judgement; `worker` is who calls.
+    pub fn note(&self, worker: usize, judgement: Judgement) {
+        let Some(judged) = self.workers.get(worker) else { return };
+        match judgement {
+            Judgement::Nothing => {}
+            Judgement::Allowed => judged.allowed.add(1),
+            Judgement::Denied => judged.denied.add(1),
+            Judgement::ShadowDenied => judged.shadow_denied.add(1),
+        }
+    }
+
+    /// All workers together.
+    #[must_use]
+    pub fn sums(&self) -> LimitSums {
+        self.workers.iter().fold(LimitSums::default(), |sums, judged| LimitSums {
+            allowed: sums.allowed + judged.allowed.get(),
+            denied: sums.denied + judged.denied.get(),
+            shadow_denied: sums.shadow_denied + judged.shadow_denied.get(),
+        })
+    }
+
+    fn reset(&self) {
+        for judged in &self.workers {
+            for figure in [&judged.allowed, &judged.denied, &judged.shadow_denied] {
+                figure.reset();
+            }
+        }
+    }
+}
+
+/// The limits in force, and the figures of each in their order.
+#[derive(Debug)]
+pub struct InForce {
+    limits: Limits,
+    figures: Box<[Arc<LimitFigures>]>,
+    /// The number of the next limit that is new.
+    next_number: u32,
+}
+
+impl InForce {
+    fn new(limits: Limits, before: Option<&Self>, workers: usize) -> Self {
+        let of = |name: &str| {
+            let before = before?;
+            Some(Arc::clone(&before.figures[before.limits.by_name(name.as_bytes())?.index()]))
+        };
+        let mut next_number = before.map_or(1, |before| before.next_number);
+        let figures = limits
+            .iter()
+            .map(|limit| {
+                of(limit.name()).unwrap_or_else(|| {
+                    next_number += 1;
+                    Arc::new(LimitFigures::new(next_number - 1, workers))
+                })
+            })
+            .collect();
+        Self { limits, figures, next_number }
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The policy of a key as the engine takes it; `limit` is the index of the limit it is of.
+    #[must_use]
+    pub fn rule<'p>(&self, limit: usize, policy: &'p Policy) -> Rule<'p> {
+        Rule { policy, limit: self.figures.get(limit).map_or(0, |figures| figures.number) }
+    }
+
+    /// The figures of the limit with this index.
+    #[must_use]
+    pub fn figures(&self, limit: usize) -> Option<&LimitFigures> {
+        self.figures.get(limit).map(Arc::as_ref)
+    }
+}
+
+/// The current [`InForce`]. A worker loads it once a round and uses the same to its end.
 #[derive(Debug)]
 pub struct LimitsHandle {
-    current: ArcSwap<Limits>,
+    current: ArcSwap<InForce>,
+    workers: usize,
     /// Rises after `current` was replaced, never before.
     generation: AtomicU64,
+    /// Reloads that were refused.
+    refused: AtomicU64,
     /// Held while replacing, so that of two reloads the one that read last wins.
     replacing: Mutex<()>,
 }
@@ -22,23 +145,19 @@ pub struct LimitsHandle {
 impl LimitsHandle {
     /// Begins with these, as generation 0.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, workers: usize) -> Self {
         Self {
-            current: ArcSwap::from_pointee(limits),
+            current: ArcSwap::from_pointee(InForce::new(limits, None, workers)),
+            workers,
             generation: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             replacing: Mutex::new(()),
         }
     }
 
-    /// The limits now. Cheap, and to be held shortly: use [`LimitsHandle::load_full`] to keep them.
-    #[must_use]
-    pub fn load(&self) -> Guard<Arc<Limits>> {
-        self.current.load()
-    }
-
     /// The limits now, to keep.
     #[must_use]
-    pub fn load_full(&self) -> Arc<Limits> {
+    pub fn load(&self) -> Arc<InForce> {
         self.current.load_full()
     }
 
@@ -49,6 +168,12 @@ impl LimitsHandle {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// How often a file was refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Reads the file anew; answers the new generation.
     ///
     /// # Errors
@@ -56,9 +181,19 @@ impl LimitsHandle {
     /// The file is refused or unreadable: the limits stay as they are.
     pub fn reload(&self, path: &Path) -> Result<u64, LimitsError> {
         let _only = self.replacing.lock();
-        let limits = Limits::load(path)?;
-        self.current.store(Arc::new(limits));
+        let limits = Limits::load(path).inspect_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        })?;
+        let next = InForce::new(limits, Some(&self.current.load()), self.workers);
+        self.current.store(Arc::new(next));
         Ok(self.generation.fetch_add(1, Ordering::Release) + 1)
+    }
+
+    /// Zeroes the figures, as `stats reset` does.
+    pub fn reset_figures(&self) {
+        for figures in &self.current.load().figures {
+            figures.reset();
+        }
     }
 }
 
@@ -73,21 +208,44 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory for one file");
         let path = dir.path().join("limits.toml");
         let limit = "[[limit]]\nname = \"a\"\nmatch = \"a:{x}\"\npolicy = \"fixed:5/s\"\n";
-        let handle = LimitsHandle::new(Limits::default());
+        let handle = LimitsHandle::new(Limits::default(), 1);
         assert!(handle.reload(&path).is_err(), "there is no file yet");
-        assert_eq!((handle.generation(), handle.load().len()), (0, 0));
+        assert_eq!((handle.generation(), handle.load().limits().len()), (0, 0));
 
         fs::write(&path, limit).expect("the directory is ours");
         assert_eq!(handle.reload(&path).expect("a good file"), 1);
-        let kept = handle.load_full();
+        let kept = handle.load();
         fs::write(&path, format!("{limit}wrong = 1\n")).expect("the directory is ours");
         let error = handle.reload(&path).expect_err("a bad file").to_string();
         assert_eq!(error, format!("{}:5: unknown field `wrong`", path.display()));
-        assert_eq!(handle.generation(), 1);
+        assert_eq!((handle.generation(), handle.refused()), (1, 2));
         assert!(Arc::ptr_eq(&kept, &handle.load()));
 
         fs::write(&path, "").expect("the directory is ours");
         assert_eq!(handle.reload(&path).expect("no limits are limits too"), 2);
-        assert_eq!((handle.load().len(), kept.len()), (0, 1));
+        assert_eq!((handle.load().limits().len(), kept.limits().len()), (0, 1));
+    }
+
+    #[test]
+    fn figures_stay_with_the_name_of_their_limit() {
+        let dir = tempfile::tempdir().expect("a directory for one file");
+        let path = dir.path().join("limits.toml");
+        let limit = |name: &str| {
+            format!("[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{x}}\"\npolicy = \"block\"\n")
+        };
+        let handle = LimitsHandle::new(Limits::default(), 2);
+        fs::write(&path, limit("a")).expect("the directory is ours");
+        handle.reload(&path).expect("a good file");
+        let before = handle.load();
+        before.figures(0).expect("one limit").note(0, Judgement::Denied);
+        fs::write(&path, limit("b") + &limit("a")).expect("the directory is ours");
+        handle.reload(&path).expect("a good file");
+        // A worker that still uses what was in force is counted too.
+        before.figures(0).expect("one limit").note(1, Judgement::Denied);
+        let now = handle.load();
+        assert_eq!(now.figures(0).expect("two limits").sums(), LimitSums::default());
+        assert_eq!(now.figures(1).expect("two limits").sums().denied, 2);
+        handle.reset_figures();
+        assert_eq!(now.figures(1).expect("two limits").sums().denied, 0);
     }
 }

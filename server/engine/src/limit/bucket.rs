@@ -230,15 +230,36 @@ impl Bucket {
         at.saturating_sub(now.mono.0.into()).try_into().unwrap_or(u64::MAX)
     }
 
+    /// Gives units back at their usual price: what a warm-up added for heat stays paid, and what it has
+    /// stored stays as it is. Heat may have changed since they were taken, and giving back at another
+    /// price would let more through than was ever paid for.
     pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let Some(mut seen) = self.see(state, now, true) else { return };
-        let stored = self.line().map_or(0, |line| line.after_giving(seen.stored, units));
-        let surcharge =
-            self.line().map_or(0, |line| line.surcharge(stored) - line.surcharge(seen.stored));
-        let paid = self.cost(units).saturating_add(surcharge);
-        seen.full_at = seen.full_at.saturating_sub(paid).max(seen.clock);
-        seen.stored = stored;
+        seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
         self.keep(seen, state);
+    }
+
+    /// Sees to it that at least so many tokens are missing, as if they had been all the time: the
+    /// bucket was not idle, so nothing was stored and its periods went on.
+    pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let units = units.min(self.capacity);
+        let unseen = self.unseen(now);
+        if self.steps() {
+            let (missing, next) = decode_steps(state).map_or_else(
+                || (self.capacity.saturating_sub(self.init), unseen.clock / self.count()),
+                |(missing, next)| self.refilled(missing, next, now),
+            );
+            if missing < units {
+                encode_steps(units, next, state);
+            }
+            return;
+        }
+        let clock = self.see(state, now, true).map_or(unseen.clock, |seen| seen.clock);
+        let (full_at, stored) = self.decode(state).unwrap_or((unseen.full_at, unseen.stored));
+        let covered = clock.saturating_add(self.cost(units));
+        if full_at < covered {
+            self.encode(covered, stored, state);
+        }
     }
 
     /// Leaves what a warm-up has stored: usage is set, not heat.
@@ -329,18 +350,28 @@ impl Bucket {
         Some(Seen { clock, full_at: full_at.max(clock), stored })
     }
 
-    fn see_steps(&self, missing: u64, next: u128, now: Now) -> Seen {
+    fn count(&self) -> u128 {
+        self.rate.count.into()
+    }
+
+    /// What is missing after the refills up to now, and the instant of the next.
+    fn refilled(&self, missing: u64, next: u128, now: Now) -> (u64, u128) {
         let period = u128::from(self.rate.period);
         let since = u128::from(now.mono.0).checked_sub(next);
         let refills = since.map_or(0, |since| since / period + 1);
-        let missing = u128::from(missing).saturating_sub(refills * u128::from(self.rate.count));
+        let missing = u128::from(missing).saturating_sub(refills * self.count());
+        (missing as u64, next + refills * period)
+    }
+
+    fn see_steps(&self, missing: u64, next: u128, now: Now) -> Seen {
+        let (missing, next) = self.refilled(missing, next, now);
         if missing == 0 {
             // Periods count from the take that finds the bucket full.
             let clock = self.fresh_clock(now);
             return Seen { clock, full_at: clock, stored: 0 };
         }
-        let clock = (next + refills * period) * u128::from(self.rate.count);
-        Seen { clock, full_at: clock.saturating_add(missing * period), stored: 0 }
+        let clock = next * self.count();
+        Seen { clock, full_at: clock.saturating_add(self.cost(missing)), stored: 0 }
     }
 
     fn is_idle(&self, seen: Seen) -> bool {

@@ -7,8 +7,9 @@
 //! There are never more than [`HOLDS_MAX`] holds. With so many the answer is as if all units were
 //! held.
 //!
-//! The leases of a new state count up from the milliseconds of the clock, so that one handed out
-//! before an idle state was dropped does not free the hold of somebody else.
+//! A hold is named by the caller, who knows a name that is free everywhere. Where none is given the
+//! leases of a new state count up from the milliseconds of the clock, so that one handed out before
+//! an idle state was dropped does not free the hold of somebody else.
 //!
 //! The state: the next lease, then for each hold its lease, units and end; about 15 bytes a hold.
 
@@ -52,7 +53,8 @@ impl Concurrency {
         let judged = Judged::new(self.max, used_before, &Ask { over: false, ..*ask });
         let mut lease = None;
         if judged.charge > 0 {
-            lease = Some(holds.begin(judged.charge, now, ask.hold.unwrap_or(self.hold)));
+            let nanos = ask.hold.unwrap_or(self.hold);
+            lease = Some(holds.begin(judged.charge, now, nanos, ask.lease));
             if !ask.peek {
                 holds.write(state);
             }
@@ -84,7 +86,7 @@ impl Concurrency {
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let mut holds = Holds::read(state, now);
         holds.list.clear();
-        holds.begin(used.min(self.max), now, self.hold);
+        holds.begin(used.min(self.max), now, self.hold, None);
         holds.write(state);
     }
 
@@ -187,10 +189,12 @@ impl Holds {
         }
     }
 
-    /// Begins a hold of at least a nanosecond, and tells its lease.
-    fn begin(&mut self, units: u64, now: Now, nanos: u64) -> u64 {
-        let lease = self.next_lease;
-        self.next_lease = lease.saturating_add(1);
+    /// Begins a hold of at least a nanosecond, and tells its lease: `named`, or the next.
+    fn begin(&mut self, units: u64, now: Now, nanos: u64, named: Option<u64>) -> u64 {
+        let lease = named.unwrap_or(self.next_lease);
+        if named.is_none() {
+            self.next_lease = lease.saturating_add(1);
+        }
         let end = instant(now).saturating_add_unsigned(nanos.max(1));
         self.list.push(Hold { lease, units, end });
         lease

@@ -93,6 +93,12 @@ impl Fixed {
         self.open(state, now, None).map_or(0, |open| open.used)
     }
 
+    /// Nanoseconds to the end of the window, or of the one that a call would open.
+    pub(crate) fn counted_for(&self, state: &[u8], now: Now, hash: u64) -> u64 {
+        let span = || self.left(self.span_at(now, Some(hash)), now, Some(hash)).unwrap_or(0);
+        self.open(state, now, Some(hash)).map_or_else(span, |open| open.left)
+    }
+
     /// Goes on with a state written under `old`.
     ///
     /// A window opened by its first call has now opened then, however long it is. Where one of the

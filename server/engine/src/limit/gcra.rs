@@ -102,6 +102,16 @@ impl Gcra {
         }
     }
 
+    /// Sees to it that at least so many units are used.
+    pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let stored = tat::decode(state).unwrap_or(0);
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), 2 * self.tolerance());
+        let covered = ticks.saturating_add(tat::cost(self.rate, units.min(self.limit())));
+        if stored < covered {
+            tat::encode(covered, state);
+        }
+    }
+
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let stored = tat::decode(state).unwrap_or(0);
         let ticks = tat::standing(stored, tat::ticks(self.rate, now), 2 * self.tolerance());

@@ -149,6 +149,15 @@ impl Leaky {
         }
     }
 
+    /// Sees to it that it holds at least so many units.
+    pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let seen = self.see(state, now, true);
+        let covered = seen.clock.saturating_add(self.cost(units.min(self.capacity)));
+        if seen.empty < covered {
+            tat::encode(covered, state);
+        }
+    }
+
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let clock = self.see(state, now, true).clock;
         self.keep(clock.saturating_add(self.cost(used.min(self.capacity))), state, now);

@@ -94,6 +94,41 @@ impl Log {
         live.write(state);
     }
 
+    /// Counts so many units, the oldest first, as if they had been taken now.
+    pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let mut live = self.read(state, now);
+        let units = units.min(live.units);
+        if units == 0 {
+            return;
+        }
+        let at = live.tick(now);
+        live.trim(state);
+        let mut left = units;
+        while left > 0 && live.entries > 0 {
+            let mut entries = Reader(&state[HEADER_BYTES..]);
+            let since_previous = entries.count().unwrap_or(0);
+            let oldest = entries.count().unwrap_or(0);
+            if oldest > left {
+                let rest = entries.0.to_vec();
+                state.truncate(HEADER_BYTES);
+                put_count(state, since_previous);
+                put_count(state, oldest - left);
+                state.extend_from_slice(&rest);
+                live.units -= left;
+                break;
+            }
+            left -= oldest;
+            live.drop_oldest(state);
+        }
+        let before = live.units;
+        if self.is_full(&live, at) {
+            // No unit may be lost: the oldest entry counts from now too.
+            live.drop_oldest(state);
+        }
+        let joined = before - live.units;
+        self.push(state, &mut live, at, units + joined);
+    }
+
     /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let at = self.read(state, now).tick(now);

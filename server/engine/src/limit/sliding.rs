@@ -82,6 +82,20 @@ impl Sliding {
         self.write(state, &counts);
     }
 
+    /// Counts so many units that count whole, the oldest first, as if they had been taken now.
+    pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let mut counts = self.read(state, now);
+        let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
+        let mut left = units;
+        for count in counts.counts[..whole].iter_mut().rev() {
+            let moved = left.min(*count);
+            *count -= moved;
+            left -= moved;
+        }
+        counts.add(units - left);
+        self.write(state, &counts);
+    }
+
     /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let mut counts = self.read(state, now);
@@ -93,6 +107,13 @@ impl Sliding {
     /// The weighted count, rounded up.
     pub(crate) fn used(&self, state: &[u8], now: Now) -> u64 {
         self.used_of(&self.read(state, now)).min(COUNT_MAX)
+    }
+
+    /// Nanoseconds for which a unit taken now counts whole: until its slice is the oldest, or with
+    /// `strict` until it is none any more.
+    pub(crate) fn counted_for(&self, state: &[u8], now: Now) -> u64 {
+        let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
+        self.until(&self.read(state, now), whole, 0)
     }
 
     /// Goes on with a state written under `old`.

@@ -125,8 +125,16 @@ pub(super) mod tests {
     use super::*;
 
     /// A plain take, to be varied by tests.
-    pub(in crate::limit) const TAKE: Ask =
-        Ask { cost: 1, part: false, peek: false, over: false, wait: None, hold: None, hash: 0 };
+    pub(in crate::limit) const TAKE: Ask = Ask {
+        cost: 1,
+        part: false,
+        peek: false,
+        over: false,
+        wait: None,
+        hold: None,
+        lease: None,
+        hash: 0,
+    };
 
     pub(in crate::limit) const SECOND: u64 = 1_000_000_000;
 

@@ -81,11 +81,6 @@ impl Line {
         stored.saturating_sub(self.permit.saturating_mul(units.into()))
     }
 
-    /// What is stored after so many units are given back.
-    pub(super) fn after_giving(&self, stored: u128, units: u64) -> u128 {
-        stored.saturating_add(self.permit.saturating_mul(units.into())).min(self.max)
-    }
-
     /// What is stored after so many idle ticks.
     pub(super) fn after_idling(&self, stored: u128, ticks: u128) -> u128 {
         stored.saturating_add(self.per_tick.saturating_mul(ticks)).min(self.max)

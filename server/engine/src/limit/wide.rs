@@ -2,7 +2,7 @@
 
 /// `a × b ÷ divisor`, rounded down, and the remainder; exact however large the product. A quotient
 /// that does not fit is [`u128::MAX`].
-pub(super) fn mul_div(a: u128, b: u128, divisor: u128) -> (u128, u128) {
+pub(crate) fn mul_div(a: u128, b: u128, divisor: u128) -> (u128, u128) {
     if let Some(product) = a.checked_mul(b) {
         return (product / divisor, product % divisor);
     }

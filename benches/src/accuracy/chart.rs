@@ -1,0 +1,168 @@
+//! Line charts as SVG: panels in a grid, each with its axes.
+//!
+//! Here: what every picture shares, its size, colours and letters. Not here: which lines there are
+//! (`figures`). The background is white, so that a picture can be read on a dark page too.
+
+use std::io;
+
+use plotters::backend::SVGBackend;
+use plotters::chart::{ChartBuilder, SeriesLabelPosition};
+use plotters::drawing::{DrawingAreaErrorKind, IntoDrawingArea};
+use plotters::element::PathElement;
+use plotters::series::LineSeries;
+use plotters::style::{BLACK, Color, IntoFont, RGBColor, ShapeStyle, WHITE};
+
+/// Why a picture could not be drawn.
+pub type ChartError = DrawingAreaErrorKind<io::Error>;
+
+const FONT: &str = "sans-serif";
+
+/// A line of a panel.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// In the legend; empty for none.
+    pub name: &'static str,
+    /// Its colour.
+    pub color: RGBColor,
+    /// In pixels.
+    pub width: u32,
+    /// Minutes and calls.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A pair of axes with lines.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    /// Above it; empty for none.
+    pub title: String,
+    /// The first is drawn first.
+    pub lines: Vec<Line>,
+    /// Where the legend is, if there is one.
+    pub legend: Option<SeriesLabelPosition>,
+}
+
+/// A whole picture.
+#[derive(Debug, Clone)]
+pub struct Chart {
+    /// Above all panels.
+    pub title: &'static str,
+    /// Below each column.
+    pub x_label: &'static str,
+    /// Beside each row.
+    pub y_label: &'static str,
+    /// The last minute; the first is 0.
+    pub x_end: f64,
+    /// The most calls that can be shown.
+    pub y_end: f64,
+    /// Panels in a row.
+    pub columns: usize,
+    /// Width and height in pixels.
+    pub size: (u32, u32),
+    /// By rows.
+    pub panels: Vec<Panel>,
+}
+
+impl Chart {
+    /// The picture as a text.
+    ///
+    /// # Errors
+    ///
+    /// [`ChartError`], if a panel has no room.
+    pub fn draw(&self) -> Result<String, ChartError> {
+        let mut svg = String::new();
+        {
+            let root = SVGBackend::with_string(&mut svg, self.size).into_drawing_area();
+            root.fill(&WHITE)?;
+            let body = root.titled(self.title, (FONT, 19).into_font())?;
+            let rows = self.panels.len().div_ceil(self.columns);
+            for (area, panel) in body.split_evenly((rows, self.columns)).iter().zip(&self.panels) {
+                let mut builder = ChartBuilder::on(area);
+                builder.margin(8).margin_right(16).x_label_area_size(40).y_label_area_size(52);
+                if !panel.title.is_empty() {
+                    builder.caption(&panel.title, (FONT, 15));
+                }
+                let mut chart = builder.build_cartesian_2d(0.0..self.x_end, 0.0..self.y_end)?;
+                chart
+                    .configure_mesh()
+                    .x_desc(self.x_label)
+                    .y_desc(self.y_label)
+                    .label_style((FONT, 13))
+                    .axis_desc_style((FONT, 13))
+                    .x_labels(7)
+                    .y_labels(6)
+                    .x_label_formatter(&|minutes| format!("{minutes}"))
+                    .y_label_formatter(&|calls| format!("{calls}"))
+                    .bold_line_style(BLACK.mix(0.12))
+                    .light_line_style(WHITE)
+                    .draw()?;
+                for line in &panel.lines {
+                    let style = ShapeStyle::from(&line.color).stroke_width(line.width);
+                    let points = thinned(&line.points);
+                    let drawn = chart.draw_series(LineSeries::new(points, style))?;
+                    if !line.name.is_empty() {
+                        drawn.label(line.name).legend(move |(x, y)| {
+                            PathElement::new(vec![(x, y), (x + 22, y)], style)
+                        });
+                    }
+                }
+                if let Some(position) = &panel.legend {
+                    chart
+                        .configure_series_labels()
+                        .position(position.clone())
+                        .background_style(WHITE.mix(0.85))
+                        .border_style(BLACK.mix(0.3))
+                        .label_font((FONT, 13))
+                        .draw()?;
+                }
+            }
+            root.present()?;
+        }
+        Ok(svg)
+    }
+}
+
+/// The points without those in the middle of a level stretch.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let level = |n: usize| {
+        n > 0 && n + 1 < points.len() && {
+            let (before, at, after) = (points[n - 1].1, points[n].1, points[n + 1].1);
+            before.total_cmp(&at).is_eq() && at.total_cmp(&after).is_eq()
+        }
+    };
+    (0..points.len()).filter(|n| !level(*n)).map(|n| points[n]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plotters::style::BLACK;
+
+    use super::{Chart, Line, Panel, thinned};
+
+    #[test]
+    fn level_stretches_need_two_points() {
+        let points = [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (3.0, 2.0), (4.0, 1.0)];
+        assert_eq!(thinned(&points), [points[0], points[2], points[3], points[4]]);
+        assert_eq!(thinned(&[]), []);
+    }
+
+    #[test]
+    fn a_chart_is_the_same_text_twice() {
+        let line =
+            Line { name: "a line", color: BLACK, width: 1, points: vec![(0.0, 0.0), (1.0, 9.0)] };
+        let panel = Panel { title: "a panel".to_owned(), lines: vec![line], legend: None };
+        let chart = Chart {
+            title: "a chart",
+            x_label: "minutes",
+            y_label: "calls",
+            x_end: 1.0,
+            y_end: 10.0,
+            columns: 2,
+            size: (400, 300),
+            panels: vec![panel.clone(), panel],
+        };
+        let svg = chart.draw().expect("there is room");
+        assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"), "{svg}");
+        assert_eq!(svg.matches("a panel").count(), 2);
+        assert_eq!(chart.draw().expect("there is room"), svg);
+    }
+}

@@ -1,0 +1,383 @@
+//! Quota leases: units of a limited key that a client takes at once and spends by itself.
+//!
+//! Here: what a lease does to the key's limit, when it ends, what a client is told. Not here: how
+//! large it is (`lease/size`), how it is stored (`lease/records`), how a capacity is divided
+//! (`share`).
+//!
+//! A grant is taken from the limit's state like any other units, so `take`, `incr` and leases share
+//! one state. What clients hold is *outstanding*, and `used + outstanding ≤ limit` always:
+//!
+//! - Of a rate (`bucket`, `gcra`, `leaky`) what is outstanding is not refilled meanwhile: a bucket and
+//!   all that was lent from it never hold more than the capacity. Its refill begins when the lease ends.
+//! - Of a count (`fixed`, `sliding`, `log`) a lease ends before its units leave the window. Where the
+//!   window slides, they count as spent when they are told to be, or when the lease ends.
+//! - What else makes the count of a key smaller than what is outstanding (a policy that changes,
+//!   `set`, refunds) is corrected before the next decision. Where a new policy's limit is below what is
+//!   out already, nothing remains. Removing the key removes its leases.
+//!
+//! A holder is believed: it tells what it spent and what it gives back, together at most what it has.
+//! Of one that is not heard of before its lease ends nobody knows what it spent, so all of it is taken
+//! to be: whatever holders spent of what they had, and all takes together, come to no more than the
+//! capacity and what refills in any span, or than the limit in a window. That costs units that nobody
+//! spent: a dead holder's count returns when it leaves the window, its rate from the end of the lease
+//! on, by refill. Clients should therefore report when they stop (`want` 0).
+
+mod records;
+mod size;
+
+use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
+
+pub(crate) use self::records::{Held, Leases};
+use self::size::{Size, rate};
+use crate::apply::{At, Engine};
+use crate::limit::{self, Ask, Decision};
+use crate::limited::{Limited, Loaded};
+use crate::policies::Rule;
+use crate::time::{Nanos, Now};
+
+/// Most clients that hold leases of one key at a time; one more is told when the first of them ends.
+pub const LEASE_CLIENTS_MAX: usize = crate::share::CLIENTS_MAX;
+
+/// How long a lease holds where the client does not say, in nanoseconds: ten seconds.
+pub const LEASE_TTL_DEFAULT: u64 = 10_000 * NANOS_PER_MS;
+
+/// How long a lease holds at most, whatever the client says, in nanoseconds: an hour.
+pub const LEASE_TTL_MAX: u64 = 3_600_000 * NANOS_PER_MS;
+
+const NANOS_PER_MS: u64 = 1_000_000;
+
+/// A client's request for quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseAsk<'a> {
+    /// Who asks: 1 to 250 bytes.
+    pub client: &'a [u8],
+    /// Units it can make use of, beside those it has. 0 only reports; with nothing left in hand it
+    /// ends the lease.
+    pub want: u64,
+    /// Units spent since the last call. More than it has counts as all it has; a report that is sent
+    /// twice counts twice.
+    pub used: u64,
+    /// Units given back. With `used`, more than it has counts as all it has.
+    pub unused: u64,
+    /// Its share beside other clients; 0 counts as 1.
+    pub weight: u32,
+    /// Nanoseconds the lease shall hold; by default [`LEASE_TTL_DEFAULT`], at most
+    /// [`LEASE_TTL_MAX`], and no longer than the units are counted in the window. What a client keeps
+    /// never ends sooner than it was told before.
+    pub ttl: Option<u64>,
+}
+
+/// What became of a request for quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leased {
+    /// Decided:
+    ///
+    /// - `granted`: units added to those the client has; maybe 0. With `shadow` all that it wants,
+    ///   though only what there is was taken from the limit.
+    /// - `safe`: all that it may spend now if nobody answers it any more: what it had, told neither
+    ///   as spent nor as given back, and what was granted. Who takes this figure for its balance, less
+    ///   what it spent since it asked, also has what an answer that was lost granted.
+    /// - `ttl_ms`: how long it may spend them, counted from when it asked; rounded down, 0 where
+    ///   there is nothing to spend.
+    /// - `refresh_ms`: when to ask again: half the ttl asked for, so that one call may fail, or the end
+    ///   of the lease where that is sooner. Where there is nothing to spend, the time until a unit is
+    ///   there if nobody else calls, rounded up, at most [`LEASE_TTL_MAX`]: all of that for `block`.
+    /// - `remaining`: units left to others.
+    /// - `lease`: its number, the same from call to call while it lasts; 0 where there is none.
+    Told(LeaseLine),
+    /// A policy whose units cannot be spent elsewhere: holders (`concurrency`) and places in a queue
+    /// (`leaky` with `wait`).
+    NotLeasable,
+    /// There is no room for the state; nothing was changed.
+    Full,
+}
+
+/// What leases of a policy are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Everything passes.
+    Free,
+    /// Nothing passes.
+    Closed,
+    /// Neither counts nor rates.
+    NotLeasable,
+    /// Units that refill.
+    Rate,
+    /// Units that count until their window is over.
+    Window,
+    /// Units that count until they leave a window that slides.
+    Sliding,
+}
+
+impl Kind {
+    fn of(policy: &Policy) -> Self {
+        match policy.algorithm {
+            Algorithm::Unlimited => Self::Free,
+            Algorithm::Block => Self::Closed,
+            Algorithm::Concurrency { .. } | Algorithm::Leaky { wait: Some(_), .. } => {
+                Self::NotLeasable
+            }
+            Algorithm::Bucket { .. } | Algorithm::Gcra { .. } | Algorithm::Leaky { .. } => {
+                Self::Rate
+            }
+            Algorithm::Fixed { .. } => Self::Window,
+            Algorithm::Sliding { .. } | Algorithm::Log { .. } => Self::Sliding,
+        }
+    }
+
+    fn has_leases(self) -> bool {
+        matches!(self, Self::Rate | Self::Window | Self::Sliding)
+    }
+}
+
+/// A client's call in progress: what is left of its lease after its report.
+struct Call<'a> {
+    ask: LeaseAsk<'a>,
+    /// Its lease, `units` being what it still has and `rate` what it spends now.
+    held: Held,
+    /// It had no lease.
+    is_new: bool,
+    /// Nanoseconds to the next call.
+    refresh: u64,
+}
+
+impl Engine {
+    /// Lends quota of a key under `rule`, or under the one its state remembers, and hears what
+    /// became of the quota lent before.
+    pub fn lease(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        rule: Option<Rule<'_>>,
+        ask: &LeaseAsk<'_>,
+    ) -> Leased {
+        let at = self.at(now, hash, key);
+        let mut loaded = self.load(at, rule);
+        let kind = Kind::of(&loaded.policy);
+        if !kind.has_leases() {
+            self.put_away(loaded);
+            return match kind {
+                Kind::NotLeasable => Leased::NotLeasable,
+                Kind::Closed => Leased::Told(told_apart(0, 0, LEASE_TTL_MAX)),
+                _ => Leased::Told(told_apart(ask.want, COUNT_MAX, ttl_of(ask) / 2)),
+            };
+        }
+        let mut leases = loaded.leases.take().unwrap_or_default();
+        let before = leases.take_out(ask.client);
+        let mut call = report(&mut loaded, at, before, ask);
+        let (granted, changed) = grant(&mut loaded, at, &mut call, &leases);
+        if call.is_new && granted > 0 {
+            call.held.lease = self.next_lease(now);
+        }
+        let ends = call.held.units == 0 && (call.is_new || ask.want == 0);
+        if !ends {
+            leases.push(call.held, ask.client);
+        }
+        loaded.leases = (!leases.is_empty()).then_some(leases);
+        let wait = wait_for_a_unit(&mut loaded, at, kind);
+        let shadow = loaded.policy.shadow;
+        let decision = if changed || before.is_some() {
+            match self.keep_and_look(at, loaded) {
+                Limited::Decided(facts) => facts.decision,
+                _ => return Leased::Full,
+            }
+        } else {
+            let decision = limit_peek(&mut loaded, at, 0);
+            self.put_away(loaded);
+            decision
+        };
+        Leased::Told(told(now, &call, granted, shadow, decision.remaining, wait))
+    }
+}
+
+/// Hears what a client spent and gives back.
+fn report<'a>(
+    loaded: &mut Loaded,
+    at: At<'_>,
+    before: Option<Held>,
+    ask: &LeaseAsk<'a>,
+) -> Call<'a> {
+    let since = at.now.mono.0;
+    let weight = ask.weight.max(1);
+    let new = Held { lease: 0, units: 0, end: since, until: u64::MAX, since, rate: 0, weight };
+    let had = before.unwrap_or(new);
+    let spent = ask.used.min(had.units);
+    let given = ask.unused.min(had.units - spent);
+    let units = had.units - spent - given;
+    // They were spent some time since they were taken. What is given back is of the newest.
+    limit::recount(&loaded.policy, &mut loaded.state, at.now, spent + given);
+    if given > 0 {
+        limit::put_back(&loaded.policy, &mut loaded.state, at.now, given);
+    }
+    // What it keeps leaves the window when it would have.
+    let counted = limit::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
+    let kept_until = if units > 0 { had.until } else { u64::MAX };
+    let until = counted.map_or(u64::MAX, |counted| since.saturating_add(counted).min(kept_until));
+    let ttl = ttl_of(ask);
+    let kept_end = if units > 0 { had.end } else { 0 };
+    let end = since.saturating_add(ttl).min(until).max(kept_end);
+    let refresh = (ttl / 2).min(end.saturating_sub(since)).max(NANOS_PER_MS);
+    let rate = rate(spent, since.saturating_sub(had.since));
+    let held = Held { lease: had.lease, units, end, until, since, rate, weight };
+    Call { ask: *ask, held, is_new: before.is_none(), refresh }
+}
+
+/// Takes what the client gets, and adds it to what it has: how much, and whether the state changed.
+fn grant(loaded: &mut Loaded, at: At<'_>, call: &mut Call<'_>, others: &Leases) -> (u64, bool) {
+    let seen = limit_peek(loaded, at, 0);
+    let out = others.outstanding().saturating_add(call.held.units);
+    let no_place = call.is_new && others.len() >= LEASE_CLIENTS_MAX;
+    if no_place || call.held.end.saturating_sub(at.now.mono.0) < NANOS_PER_MS {
+        return (0, false);
+    }
+    let ttl = call.held.end - at.now.mono.0;
+    let counted = limit::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
+    let left = counted.unwrap_or(seen.reset);
+    let size = Size {
+        limit: seen.limit,
+        remaining: seen.remaining.min(seen.limit.saturating_sub(out)),
+        left: if left == 0 { ttl } else { left },
+        refresh: call.refresh,
+        want: call.ask.want,
+        weight: call.held.weight,
+        has: (!call.is_new).then_some((call.held.units, call.held.rate)),
+    };
+    let cost = size.grant(others.iter().map(|(held, _)| held));
+    // Nothing is taken too: a bucket that begins empty fills from when it is first asked.
+    let ask = Ask { cost, part: cost > 0, hash: at.hash, ..Ask::default() };
+    let Decision { granted, changed, .. } =
+        limit::take(&loaded.policy, &mut loaded.state, at.now, &ask);
+    call.held.units = call.held.units.saturating_add(granted);
+    if call.is_new {
+        // Until it tells more it is taken to spend what it got until it asks again.
+        call.held.rate = rate(granted, call.refresh);
+    }
+    (granted, changed)
+}
+
+/// Nanoseconds until a client without a lease can be granted a unit if nobody calls.
+fn wait_for_a_unit(loaded: &mut Loaded, at: At<'_>, kind: Kind) -> u64 {
+    // Nothing is lent from an overdraft: a unit must be there beyond it.
+    let debt = match loaded.policy.algorithm {
+        Algorithm::Bucket { debt, .. } => debt,
+        _ => 0,
+    };
+    let seen = limit_peek(loaded, at, debt.saturating_add(1).min(COUNT_MAX));
+    let retry = seen.retry.unwrap_or(LEASE_TTL_MAX);
+    let Some(leases) = &loaded.leases else { return retry };
+    let first_end = leases.first_end().saturating_sub(at.now.mono.0);
+    if leases.len() >= LEASE_CLIENTS_MAX {
+        return retry.max(first_end);
+    }
+    // What is out is not refilled before a lease ends; and the state is as it would be then.
+    let waits = kind == Kind::Rate && leases.outstanding() >= seen.limit;
+    if waits { first_end.saturating_add(retry) } else { retry }
+}
+
+fn told(
+    now: Now,
+    call: &Call<'_>,
+    granted: u64,
+    shadow: bool,
+    remaining: u64,
+    wait: u64,
+) -> LeaseLine {
+    let Held { lease, units, end, .. } = call.held;
+    // A policy that only watches refuses nobody; what is beyond the limit is not taken from it.
+    let left_ms = end.saturating_sub(now.mono.0) / NANOS_PER_MS;
+    let beyond = if shadow && left_ms > 0 { call.ask.want.saturating_sub(granted) } else { 0 };
+    let granted = granted + beyond;
+    let safe = if left_ms > 0 { units.saturating_add(beyond) } else { 0 };
+    let spends = safe > 0 || call.ask.want == 0;
+    let refresh = if spends { call.refresh } else { wait.clamp(1, LEASE_TTL_MAX) };
+    let ttl_ms = if safe > 0 { left_ms } else { 0 };
+    let lease = if units > 0 || !call.is_new { lease } else { 0 };
+    let refresh_ms = if spends { refresh / NANOS_PER_MS } else { refresh.div_ceil(NANOS_PER_MS) };
+    LeaseLine { granted, ttl_ms, refresh_ms, remaining, lease, safe }
+}
+
+/// The answer of a policy that keeps nothing.
+fn told_apart(granted: u64, remaining: u64, refresh: u64) -> LeaseLine {
+    let refresh_ms = (refresh / NANOS_PER_MS).max(1);
+    let ttl_ms = if granted > 0 { 2 * refresh_ms } else { 0 };
+    LeaseLine { granted, ttl_ms, refresh_ms, remaining, lease: 0, safe: granted }
+}
+
+fn ttl_of(ask: &LeaseAsk<'_>) -> u64 {
+    ask.ttl.unwrap_or(LEASE_TTL_DEFAULT).min(LEASE_TTL_MAX)
+}
+
+fn limit_peek(loaded: &mut Loaded, at: At<'_>, cost: u64) -> Decision {
+    let ask = Ask { cost, peek: true, hash: at.hash, ..Ask::default() };
+    limit::take(&loaded.policy, &mut loaded.state, at.now, &ask)
+}
+
+/// Ends the leases of a state that are over at `now`, under the policy it was written under, and sees
+/// to it that what is still out is counted.
+///
+/// A state is looked at when a key is called, not when a lease ends: so its refill is made up end by
+/// end, up to each no further than what was out then (`limit::cover`). In a window that slides the units
+/// of a lease may have been spent just before its end. Other windows count them to their own end.
+pub(crate) fn end_leases(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    leases: &mut Leases,
+    now: Now,
+    hash: u64,
+) {
+    let mut out = leases.outstanding();
+    for (end, units) in leases.take_ended(now) {
+        let at = |nanos| Now { mono: Nanos(nanos), ..now };
+        match Kind::of(policy) {
+            Kind::Rate => limit::cover(policy, state, at(end), hash, out),
+            Kind::Sliding => limit::recount(policy, state, at(end.saturating_sub(1)), units),
+            _ => {}
+        }
+        out = out.saturating_sub(units);
+    }
+    limit::cover(policy, state, now, hash, out);
+}
+
+/// Sees to it that what is outstanding is counted, whatever became of the state; drops leases of a
+/// policy that has none.
+pub(crate) fn cover_leases(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    leases: &mut Option<Box<Leases>>,
+    now: Now,
+    hash: u64,
+) {
+    let held = leases.take().filter(|held| !held.is_empty() && Kind::of(policy).has_leases());
+    if let Some(held) = &held {
+        limit::cover(policy, state, now, hash, held.outstanding());
+    }
+    *leases = held;
+}
+
+/// Until when a state is to be kept for its leases. All may be out until the last of them ends, and be
+/// refilled, or leave a window that slides, only after that.
+pub(crate) fn kept_until(
+    policy: &Policy,
+    state: &[u8],
+    leases: &Leases,
+    now: Now,
+    hash: u64,
+) -> u64 {
+    let (end, kind) = (leases.last_end(), Kind::of(policy));
+    if kind == Kind::Window || end <= now.mono.0 {
+        return end;
+    }
+    let (mut state, mut then) = (state.to_vec(), Now { mono: Nanos(end), ..now });
+    if kind == Kind::Rate {
+        limit::cover(policy, &mut state, then, hash, leases.outstanding());
+    } else {
+        then.mono.0 -= 1;
+        limit::recount(policy, &mut state, then, leases.outstanding());
+    }
+    let ask = Ask { peek: true, hash, ..Ask::default() };
+    end.saturating_add(limit::take(policy, &mut state, then, &ask).reset)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The leases of one key as bytes: who holds how much, until when.
+//!
+//! Here: the list as it lies in an item's state. Not here: how much a lease is (`size`), what a
+//! lease does to the limit (`lease`).
+//!
+//! ```text
+//! bytes u32 | leases u16 | outstanding u64 | first end u64 | last end u64 | lease …
+//! lease: number u64 | units u64 | end u64 | until u64 | since u64 | rate u64 | weight u32 | n u8 | client n bytes
+//! ```
+//!
+//! The figures in front let a `take` pass leases by without reading them.
+
+use crate::time::Now;
+
+const HEAD_BYTES: usize = 30;
+const FIXED_BYTES: usize = 53;
+
+/// One client's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Its number.
+    pub(crate) lease: u64,
+    /// Units that may be spent and were not told to be.
+    pub(crate) units: u64,
+    /// Nanoseconds on the monotonic clock: from then on nothing may be spent.
+    pub(crate) end: u64,
+    /// Likewise: up to then its units are counted, so it cannot end later.
+    pub(crate) until: u64,
+    /// When the client called last, likewise.
+    pub(crate) since: u64,
+    /// Millionths of a unit that it spends a second.
+    pub(crate) rate: u64,
+    /// Its share beside the others.
+    pub(crate) weight: u32,
+}
+
+/// The leases of a key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Leases {
+    /// One after the other, as they are stored.
+    list: Vec<u8>,
+    len: usize,
+    outstanding: u64,
+    first_end: u64,
+    last_end: u64,
+}
+
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The lease at the front of a list, its client, and what follows.
+fn split(list: &[u8]) -> Option<(Held, &[u8], &[u8])> {
+    let (fixed, rest) = list.split_at_checked(FIXED_BYTES)?;
+    let held = Held {
+        lease: read_u64(fixed, 0)?,
+        units: read_u64(fixed, 8)?,
+        end: read_u64(fixed, 16)?,
+        until: read_u64(fixed, 24)?,
+        since: read_u64(fixed, 32)?,
+        rate: read_u64(fixed, 40)?,
+        weight: u32::from_le_bytes(fixed.get(48..52)?.try_into().ok()?),
+    };
+    let (client, rest) = rest.split_at_checked(usize::from(*fixed.last()?))?;
+    Some((held, client, rest))
+}
+
+impl Leases {
+    /// The leases at the front of `bytes`, and what follows.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let length = usize::try_from(u32::from_le_bytes(*bytes.first_chunk()?)).ok()?;
+        let len = usize::from(u16::from_le_bytes(*bytes.get(4..)?.first_chunk()?));
+        let (outstanding, first_end) = (read_u64(bytes, 6)?, read_u64(bytes, 14)?);
+        let last_end = read_u64(bytes, 22)?;
+        let (list, rest) = bytes.get(HEAD_BYTES..)?.split_at_checked(length)?;
+        Some((Self { list: list.to_vec(), len, outstanding, first_end, last_end }, rest))
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&u32::try_from(self.list.len()).unwrap_or(0).to_le_bytes());
+        out.extend_from_slice(&u16::try_from(self.len).unwrap_or(u16::MAX).to_le_bytes());
+        for figure in [self.outstanding, self.first_end, self.last_end] {
+            out.extend_from_slice(&figure.to_le_bytes());
+        }
+        out.extend_from_slice(&self.list);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Units of all leases together.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// When the first of them ends; meaningless where there is none.
+    pub(crate) fn first_end(&self) -> u64 {
+        self.first_end
+    }
+
+    /// When the last of them ends; meaningless where there is none.
+    pub(crate) fn last_end(&self) -> u64 {
+        self.last_end
+    }
+
+    /// Each lease and its client.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Held, &[u8])> {
+        let mut rest = self.list.as_slice();
+        std::iter::from_fn(move || {
+            let (held, client, after) = split(rest)?;
+            rest = after;
+            Some((held, client))
+        })
+    }
+
+    /// Adds a lease; a client's name is cut at 255 bytes.
+    pub(crate) fn push(&mut self, held: Held, client: &[u8]) {
+        let client = &client[..client.len().min(usize::from(u8::MAX))];
+        let first = self.is_empty();
+        for figure in [held.lease, held.units, held.end, held.until, held.since, held.rate] {
+            self.list.extend_from_slice(&figure.to_le_bytes());
+        }
+        self.list.extend_from_slice(&held.weight.to_le_bytes());
+        self.list.push(client.len() as u8);
+        self.list.extend_from_slice(client);
+        self.len += 1;
+        self.outstanding = self.outstanding.saturating_add(held.units);
+        self.first_end = if first { held.end } else { self.first_end.min(held.end) };
+        self.last_end = self.last_end.max(held.end);
+    }
+
+    /// Takes a client's lease out.
+    pub(crate) fn take_out(&mut self, client: &[u8]) -> Option<Held> {
+        let mut found = None;
+        self.keep(|held, name| {
+            let is_it = name == client;
+            found = found.or(is_it.then_some(*held));
+            !is_it
+        });
+        found
+    }
+
+    /// Takes the leases out that have ended: when, and their units, in the order of their ends.
+    pub(crate) fn take_ended(&mut self, now: Now) -> Vec<(u64, u64)> {
+        let mut ended = Vec::new();
+        if self.is_empty() || self.first_end > now.mono.0 {
+            return ended;
+        }
+        self.keep(|held, _| {
+            let lasts = held.end > now.mono.0;
+            if !lasts {
+                ended.push((held.end, held.units));
+            }
+            lasts
+        });
+        ended.sort_unstable();
+        ended
+    }
+
+    /// Moves every instant by so many nanoseconds. `None` where the list is none.
+    pub(crate) fn shifted(&self, by: i128) -> Option<Self> {
+        let moved = |at: u64| {
+            let at = i128::from(at).saturating_add(by).max(0);
+            u64::try_from(at).unwrap_or(u64::MAX)
+        };
+        let mut to = Self::default();
+        let mut rest = self.list.as_slice();
+        while !rest.is_empty() {
+            let (held, client, after) = split(rest)?;
+            let (end, since) = (moved(held.end), moved(held.since));
+            let until = if held.until == u64::MAX { held.until } else { moved(held.until) };
+            to.push(Held { end, until, since, ..held }, client);
+            rest = after;
+        }
+        Some(to)
+    }
+
+    fn keep(&mut self, mut keeps: impl FnMut(&Held, &[u8]) -> bool) {
+        let before = std::mem::take(self);
+        for (held, client) in before.iter() {
+            if keeps(&held, client) {
+                self.push(held, client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(lease: u64, units: u64, end: u64) -> Held {
+        Held { lease, units, end, until: u64::MAX, since: 1, rate: 7, weight: 3 }
+    }
+
+    fn three() -> Leases {
+        let mut leases = Leases::default();
+        leases.push(held(1, 10, 300), b"a");
+        leases.push(held(2, 0, 100), &[b'b'; 250]);
+        leases.push(held(3, 5, 200), b"");
+        leases
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut bytes = Vec::new();
+        three().encode(&mut bytes);
+        bytes.extend_from_slice(b"rest");
+        assert_eq!(Leases::decode(&bytes), Some((three(), b"rest".as_slice())));
+        for cut in 0..bytes.len() - 4 {
+            assert_eq!(Leases::decode(&bytes[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn figures_follow_the_list() {
+        let mut leases = three();
+        let figures =
+            |leases: &Leases| (leases.outstanding(), leases.first_end(), leases.last_end());
+        assert_eq!(figures(&leases), (15, 100, 300));
+        assert_eq!(leases.take_out(b"a"), Some(held(1, 10, 300)));
+        assert_eq!(leases.take_out(b"a"), None);
+        assert_eq!(figures(&leases), (5, 100, 200));
+        let at = |nanos| Now { mono: crate::Nanos(nanos), unix_ms: 0 };
+        assert_eq!((leases.take_ended(at(99)), leases.len()), (vec![], 2));
+        assert_eq!((leases.take_ended(at(100)), leases.len()), (vec![(100, 0)], 1));
+        assert_eq!(leases.take_ended(at(200)), [(200, 5)]);
+        assert_eq!(leases, Leases::default());
+        assert_eq!(three().take_ended(at(u64::MAX)), [(100, 0), (200, 5), (300, 10)]);
+    }
+
+    #[test]
+    fn instants_move_and_stay_in_range() {
+        let moved = three().shifted(-150).expect("a list");
+        let ends: Vec<_> = moved.iter().map(|(held, _)| (held.end, held.since)).collect();
+        assert_eq!(ends, [(150, 0), (0, 0), (50, 0)]);
+        assert_eq!((moved.first_end(), moved.last_end()), (0, 150));
+        let mut torn = three();
+        torn.list.pop();
+        torn.list.truncate(50);
+        assert_eq!(torn.shifted(0), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! How large a lease is: the three sizes of the design, as pure arithmetic.
+//!
+//! With limit L, remaining R, time left t, weight w, own rate d, refresh f, all units whole:
+//!
+//! | who asks | grant |
+//! | --- | --- |
+//! | a client without a lease | `floor(½·L·w/Σw)`, at least 1; scarce: at most half of R |
+//! | one that has a lease | up to `clamp(ceil(d·f), 1, R)` in hand |
+//! | the same, scarce (R < 0.1·L) | up to `clamp(floor(R·f/t·d/Σd), 1, floor(R/2))` in hand |
+//!
+//! Never more than it wants, never more than R; of the last unit there is no half, so it is granted.
+//! "In hand" counts what the client has left of earlier grants: else one that spends nothing would
+//! hoard a unit with every call. Where the clients' needs `d·f` together exceed what there is, which
+//! is R and all that is out, none gets more than its fair share (`share`) of it: who comes first
+//! does not take all.
+//!
+//! Not here: what R, t and d are for which policy (`lease`).
+//! Source: the project's design, "Quota leases".
+
+use super::records::Held;
+use crate::limit::wide::mul_div;
+use crate::share::{Want, fair};
+
+/// Rates are in millionths of a unit a second.
+const RATE_UNIT: u128 = 1_000_000 * 1_000_000_000;
+
+/// Time between two calls that a rate is measured over, at least: a millisecond.
+const SPAN_MIN: u64 = 1_000_000;
+
+/// What a client's grant depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size {
+    /// L.
+    pub(super) limit: u64,
+    /// R.
+    pub(super) remaining: u64,
+    /// t in nanoseconds, at least 1.
+    pub(super) left: u64,
+    /// f in nanoseconds.
+    pub(super) refresh: u64,
+    /// Units it asks for.
+    pub(super) want: u64,
+    /// w.
+    pub(super) weight: u32,
+    /// What the client has already, and d; `None` for one without a lease.
+    pub(super) has: Option<(u64, u64)>,
+}
+
+impl Size {
+    /// Units to grant, beside the leases of all other clients.
+    pub(super) fn grant(&self, others: impl Iterator<Item = Held>) -> u64 {
+        let units = match self.has {
+            None => self.first(others),
+            Some((in_hand, rate)) if self.is_scarce() => {
+                self.scarce(rate, others).saturating_sub(in_hand)
+            }
+            Some((in_hand, rate)) => self.top_up(in_hand, rate, others).saturating_sub(in_hand),
+        };
+        units.min(self.want).min(self.remaining)
+    }
+
+    fn is_scarce(&self) -> bool {
+        u128::from(self.remaining) * 10 < u128::from(self.limit)
+    }
+
+    /// The last unit has no half.
+    fn half(&self) -> u64 {
+        (self.remaining / 2).max(1)
+    }
+
+    fn first(&self, others: impl Iterator<Item = Held>) -> u64 {
+        let own = u128::from(self.weight.max(1));
+        let weights = own + others.map(|held| u128::from(held.weight.max(1))).sum::<u128>();
+        let share = (u128::from(self.limit) * own / (2 * weights)) as u64;
+        let most = if self.is_scarce() { self.half() } else { u64::MAX };
+        share.max(1).min(most)
+    }
+
+    fn scarce(&self, rate: u64, others: impl Iterator<Item = Held>) -> u64 {
+        let rates = u128::from(rate) + others.map(|held| u128::from(held.rate)).sum::<u128>();
+        if rates == 0 {
+            return 1;
+        }
+        // Rounding down twice is rounding down once: both divisors are whole.
+        let due = u128::from(self.remaining) * u128::from(self.refresh);
+        let units = mul_div(due, rate.into(), rates).0 / u128::from(self.left.max(1));
+        u64::try_from(units).unwrap_or(u64::MAX).clamp(1, self.half())
+    }
+
+    fn top_up(&self, in_hand: u64, rate: u64, others: impl Iterator<Item = Held>) -> u64 {
+        let need = |rate| needed(rate, self.refresh);
+        let mut wants = vec![Want { units: need(rate), weight: self.weight }];
+        let mut there = self.remaining.saturating_add(in_hand);
+        for held in others {
+            there = there.saturating_add(held.units);
+            wants.push(Want { units: need(held.rate), weight: held.weight });
+        }
+        fair(there, &wants, 0).floor().max(1)
+    }
+}
+
+/// `ceil(d·f)`.
+pub(super) fn needed(rate: u64, refresh: u64) -> u64 {
+    let units = (u128::from(rate) * u128::from(refresh)).div_ceil(RATE_UNIT);
+    u64::try_from(units).unwrap_or(u64::MAX)
+}
+
+/// The rate of so many units in so many nanoseconds, rounded up: who spends anything has one.
+pub(super) fn rate(units: u64, span: u64) -> u64 {
+    let rate = (u128::from(units) * RATE_UNIT).div_ceil(span.max(SPAN_MIN).into());
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn size(limit: u64, remaining: u64, has: Option<(u64, u64)>) -> Size {
+        let (left, refresh) = (60 * SECOND, 5 * SECOND);
+        Size { limit, remaining, left, refresh, want: u64::MAX, weight: 1, has }
+    }
+
+    fn other(weight: u32, units: u64, rate: u64) -> Held {
+        Held { lease: 1, units, end: 0, until: 0, since: 0, rate, weight }
+    }
+
+    fn grant(size: Size, others: &[Held]) -> u64 {
+        size.grant(others.iter().copied())
+    }
+
+    #[test]
+    fn a_first_grant_is_half_the_limit_by_weight() {
+        assert_eq!(grant(size(100, 100, None), &[]), 50);
+        assert_eq!(grant(size(101, 100, None), &[]), 50);
+        assert_eq!(grant(size(100, 50, None), &[other(1, 50, 0)]), 25);
+        assert_eq!(grant(Size { weight: 3, ..size(100, 50, None) }, &[other(1, 50, 0)]), 37);
+        assert_eq!(grant(size(100, 20, None), &[other(1, 80, 0)]), 20);
+        assert_eq!(grant(Size { want: 7, ..size(100, 100, None) }, &[]), 7);
+        assert_eq!(grant(Size { want: 0, ..size(100, 100, None) }, &[]), 0);
+        // A limit of one can be leased too.
+        assert_eq!(grant(size(1, 1, None), &[]), 1);
+        assert_eq!(grant(size(1, 0, None), &[]), 0);
+    }
+
+    #[test]
+    fn a_top_up_is_what_the_client_spends_until_it_asks_again() {
+        let rate = rate(10, 4 * SECOND);
+        assert_eq!(grant(size(100, 80, Some((0, rate))), &[]), 13);
+        // What it has in hand counts.
+        assert_eq!(grant(size(100, 80, Some((5, rate))), &[]), 8);
+        assert_eq!(grant(size(100, 80, Some((20, rate))), &[]), 0);
+        // Nothing spent: one unit to go on with, and no second one.
+        assert_eq!(grant(size(100, 80, Some((0, 0))), &[]), 1);
+        assert_eq!(grant(size(100, 80, Some((1, 0))), &[]), 0);
+        // R bounds it.
+        assert_eq!(grant(size(100, 12, Some((0, rate))), &[]), 12);
+    }
+
+    #[test]
+    fn needs_that_do_not_fit_are_divided_fairly() {
+        let rate = |units| rate(units, 5 * SECOND);
+        // The design's golden row: 120 for needs of 1000, 50 and 10, nothing out yet.
+        let ask = |own: u64| size(120, 120, Some((0, rate(own))));
+        let others = |a: u64, b: u64| [other(1, 0, rate(a)), other(1, 0, rate(b))];
+        assert_eq!(grant(ask(1000), &others(50, 10)), 60);
+        assert_eq!(grant(ask(50), &others(1000, 10)), 50);
+        assert_eq!(grant(ask(10), &others(1000, 50)), 10);
+        // What is out counts as there, but only what remains can be granted.
+        let held = [other(1, 70, rate(50)), other(1, 10, rate(10))];
+        assert_eq!(grant(size(120, 40, Some((0, rate(1000)))), &held), 40);
+    }
+
+    #[test]
+    fn what_is_scarce_goes_by_rate_and_never_more_than_half() {
+        let (slow, fast) = (rate(1, SECOND), rate(3, SECOND));
+        let others = [other(1, 0, slow)];
+        // R = 99 of 1000, f/t = 1/12, d/Σd = 3/4: floor(6.18).
+        assert_eq!(grant(size(1000, 99, Some((0, fast))), &others), 6);
+        // One more is not scarce.
+        assert_eq!(grant(size(1000, 100, Some((0, fast))), &others), 15);
+        let soon = |remaining| Size { left: SECOND, ..size(1000, remaining, Some((0, fast))) };
+        assert_eq!(grant(soon(99), &others), 49);
+        assert_eq!([3, 2, 1, 0].map(|remaining| grant(soon(remaining), &others)), [1, 1, 1, 0]);
+        // A rate of 0, and a client that comes when there is little.
+        assert_eq!(grant(size(1000, 99, Some((0, 0))), &[]), 1);
+        assert_eq!(grant(size(1000, 99, None), &[]), 49);
+        assert_eq!(grant(size(1000, 1, None), &[]), 1);
+    }
+
+    #[test]
+    fn the_largest_figures_do_not_overflow() {
+        for has in [None, Some((0, u64::MAX)), Some((u64::MAX, u64::MAX))] {
+            for remaining in [0, 1, protocol::COUNT_MAX] {
+                let size = Size {
+                    left: 1,
+                    refresh: u64::MAX,
+                    weight: u32::MAX,
+                    ..size(protocol::COUNT_MAX, remaining, has)
+                };
+                let others = vec![other(u32::MAX, u64::MAX, u64::MAX); 1500];
+                assert!(grant(size, &others) <= remaining);
+            }
+        }
+        assert_eq!(rate(u64::MAX, 0), u64::MAX);
+        assert_eq!(needed(u64::MAX, u64::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,99 @@
+//! The states of limits as they are saved, and put back by a process whose clock has another origin.
+//!
+//! Not here: plain items (`record`), the file they are saved in (`server/src/snapshot.rs`).
+
+use protocol::Policy;
+
+use crate::apply::Engine;
+use crate::item::{Content, Figures};
+use crate::lease::Leases;
+use crate::limit;
+use crate::limited::{HAS_LEASES, HOLD_BYTES, read_u64, rule_number_of};
+use crate::policies::Kept;
+use crate::time::{Deadline, Now};
+
+/// A state of a limit as it is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitRecord<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Milliseconds until it is idle.
+    pub left_ms: u64,
+    /// The policy it was written under.
+    pub policy: Policy,
+    /// Holds, leases and the algorithm's own state; instants in it are of the process that wrote it.
+    pub body: &'a [u8],
+}
+
+impl Engine {
+    /// Each live state of a limit with all that has to outlive the process.
+    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
+        self.store.items().filter(move |item| !item.deadline().is_past(now)).filter_map(
+            move |item| {
+                let state = item.state()?;
+                Some(LimitRecord {
+                    key: item.key(),
+                    client_flags: item.client_flags(),
+                    cas: item.cas(),
+                    left_ms: item.deadline().left_ms(now).unwrap_or(0),
+                    policy: self.limits.policies.get(rule_number_of(state)?)?.policy,
+                    body: state.get(4..)?,
+                })
+            },
+        )
+    }
+
+    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
+    /// process's clock. False when there is no room, or when the body is no state.
+    pub fn restore_limit(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
+            return false;
+        };
+        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
+        let (Some(holds), Some(mut state)) =
+            (record.body.get(2..holds_end), record.body.get(holds_end..))
+        else {
+            return false;
+        };
+        let mut leases = None;
+        if marked & HAS_LEASES != 0 {
+            let Some((read, rest)) = Leases::decode(state) else { return false };
+            leases = read.shifted(shift);
+            if leases.is_none() {
+                return false;
+            }
+            state = rest;
+        }
+        self.raise_cas(record.cas);
+        let at = self.at(now, hash, record.key);
+        let number = self.rule_number(&Kept { policy: record.policy, limit: 0 });
+        let mut bytes = number.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&marked.to_le_bytes());
+        for hold in holds.chunks_exact(HOLD_BYTES) {
+            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
+            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
+            bytes.extend_from_slice(&hold[..16]);
+            bytes.extend_from_slice(&end.to_le_bytes());
+        }
+        if let Some(leases) = leases {
+            leases.encode(&mut bytes);
+        }
+        let mut state = state.to_vec();
+        limit::shift(&record.policy, &mut state, shift);
+        bytes.extend_from_slice(&state);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let figures = Figures::new(record.cas, record.client_flags, deadline);
+        let content = Content::State(&bytes);
+        self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
+    }
+}

@@ -1,0 +1,60 @@
+//! Commands on no key: `flush_all`, `stats`, `version` and their like.
+//!
+//! Not here: the figures of `stats` (`stats`), `quit` and all that concerns one connection
+//! (`session`).
+
+use protocol::Admin;
+
+use crate::session::{Answer, Round, line};
+
+pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"ERROR: shutdown not enabled\r\n";
+
+impl Round<'_> {
+    pub(crate) fn admin(&self, admin: Admin<'_>, quiet: bool, out: &mut Vec<u8>) -> Answer {
+        let service = self.service;
+        let answer: &[u8] = match admin {
+            Admin::FlushAll(_) if !service.config().flush_all => {
+                b"CLIENT_ERROR flush_all not allowed\r\n"
+            }
+            Admin::FlushAll(delay) => {
+                self.counters.cmd_flush.add(1);
+                service.shards().flush(self.now, delay);
+                b"OK\r\n"
+            }
+            Admin::Verbosity(level) => {
+                service.set_verbosity(level);
+                b"OK\r\n"
+            }
+            Admin::Version => {
+                line(out, &format!("VERSION {}", crate::MEMCACHED_VERSION));
+                return Answer::Given;
+            }
+            Admin::Noop => b"MN\r\n",
+            Admin::Stats(topic) => {
+                crate::stats::write(service, self.now, topic, out);
+                return Answer::Given;
+            }
+            Admin::CacheMemlimit(megabytes) if service.set_memory_limit(megabytes) => b"OK\r\n",
+            Admin::CacheMemlimit(_) => {
+                b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
+            }
+            Admin::Shutdown if !service.config().shutdown_command => SHUTDOWN_NOT_ENABLED,
+            Admin::Shutdown => {
+                service.stop();
+                return Answer::Close;
+            }
+            Admin::Machinery => b"OK\r\n",
+            Admin::Watch if !service.config().watching => {
+                b"CLIENT_ERROR watch commands not allowed\r\n"
+            }
+            Admin::Dump if !service.config().dumping => b"ERROR metadump not allowed\r\n",
+            // Not built.
+            Admin::Watch | Admin::Dump => b"ERROR\r\n",
+            Admin::Quit => return Answer::Close,
+        };
+        if !quiet {
+            out.extend_from_slice(answer);
+        }
+        Answer::Given
+    }
+}

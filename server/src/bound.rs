@@ -1,0 +1,273 @@
+//! The plain verbs on keys that a limit is bound to, and the keys beside them.
+//!
+//! Here: which key and policy a command means, its parents, companions, how a refusal is told. Not
+//! here: which limit a key has (`limits`), what each verb does to a state (`engine`), the native
+//! verbs (`limiting`).
+
+use engine::limit::{Ask, take};
+use engine::{Facts, Judgement, Limited, Rule, Take, added, adding, counted, taking};
+use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
+
+use crate::limits::{BoundKeyError, Companion, Deny, Found};
+use crate::session::{Round, line};
+use crate::together::{Change, Charged, Place};
+
+/// What a key is bound to; `None` for a plain one.
+pub(crate) type Bound<'a> = Result<Option<Found<'a>>, BoundKeyError>;
+
+/// Nanoseconds as milliseconds, rounded up.
+pub(crate) fn milliseconds(nanos: u64) -> u64 {
+    nanos.div_ceil(1_000_000)
+}
+
+impl<'a> Round<'a> {
+    /// Where keys that are charged together lie.
+    pub(crate) fn place(&self) -> Place<'a> {
+        Place {
+            now: self.now,
+            shards: self.service.shards(),
+            in_force: self.in_force,
+            worker: self.worker,
+        }
+    }
+}
+
+impl Round<'_> {
+    /// The rule of a bound key.
+    pub(crate) fn rule_of<'f>(&self, found: &Found<'f>) -> Rule<'f> {
+        self.in_force.rule(found.limit().index(), found.policy())
+    }
+
+    /// Counts what a limit judged.
+    pub(crate) fn note_judgement(&self, limit: usize, judgement: Judgement) {
+        if let Some(figures) = self.in_force.figures(limit) {
+            figures.note(self.worker, judgement);
+        }
+    }
+
+    /// Answers a classic or meta verb on a bound key; `hash` is that of the counted key.
+    pub(crate) fn bound_command(
+        &mut self,
+        found: &Found<'_>,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let meta = matches!(form, Form::Meta { .. });
+        self.counters.cmd_meta.add(u64::from(meta));
+        let mut text = Vec::new();
+        let outcome = match self.bound_outcome(found, &command.operation, hash, &mut text) {
+            Ok(outcome) => outcome,
+            Err(error) => return tell(&error.to_string(), form, out),
+        };
+        let outcome = match outcome {
+            Outcome::Refused(_) if meta && found.limit().deny() == Deny::Ns => Outcome::NotStored,
+            Outcome::Refused(item) => Outcome::Refused(self.above_limit(found, item)),
+            outcome => outcome,
+        };
+        self.note(command, &outcome, meta);
+        encode(out, command, form, &outcome);
+    }
+
+    /// A plain client compares with the limit and knows of no override: what a smaller one refuses is
+    /// told above both.
+    fn above_limit<'t>(&self, found: &Found<'_>, item: ItemView<'t>) -> ItemView<'t> {
+        let Value::Number(told) = item.value else { return item };
+        if found.overridden().is_none() {
+            return item;
+        }
+        let ask = Ask { cost: 0, peek: true, ..Ask::default() };
+        let limit = take(found.limit().policy(), &mut Vec::new(), self.now, &ask).limit;
+        let told = told.max(limit.saturating_add(1)).min(protocol::COUNT_MAX);
+        ItemView { value: Value::Number(told), ..item }
+    }
+
+    /// Answers one key of a retrieval.
+    pub(crate) fn bound_retrieve(
+        &mut self,
+        found: &Found<'_>,
+        command: &Command<'_>,
+        hash: u64,
+        with_cas: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let mut text = Vec::new();
+        // Only what charges parents can fail.
+        let Ok(outcome) = self.bound_outcome(found, &command.operation, hash, &mut text) else {
+            return;
+        };
+        self.note(command, &outcome, false);
+        if let Outcome::Hit(item) = &outcome {
+            encode_hit(out, command.key.as_bytes(), item, with_cas);
+        }
+    }
+
+    /// Answers `ma` or `mg` that brings its own policy (`P`).
+    pub(crate) fn written_command(
+        &mut self,
+        token: &[u8],
+        counted_key: &[u8],
+        command: &Command<'_>,
+        form: &Form<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let policy = match self.scratch.written.parse(token) {
+            Ok(policy) => policy,
+            Err(why) => return tell(&format!("CLIENT_ERROR {why}"), form, out),
+        };
+        self.counters.cmd_meta.add(1);
+        let rule = Rule::from(&policy);
+        let (outcome, _) = self.apply_bound(counted_key, hash, rule, &command.operation);
+        self.note(command, &outcome, true);
+        encode(out, command, form, &outcome);
+    }
+
+    fn bound_outcome<'t>(
+        &mut self,
+        found: &Found<'_>,
+        operation: &Operation<'_>,
+        hash: u64,
+        text: &'t mut Vec<u8>,
+    ) -> Result<Outcome<'t>, BoundKeyError> {
+        if let Some(companion) = found.companion() {
+            return Ok(self.companion(found, companion, operation, hash, text));
+        }
+        if found.has_parents() {
+            match operation {
+                Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
+                    let change = Change::PutBack(arithmetic.delta.min(protocol::COUNT_MAX));
+                    let changed = self.change_together(found, change)?;
+                    return Ok(counted(changed, 0));
+                }
+                Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
+                    let take = taking(arithmetic);
+                    return Ok(counted(self.take_together(found, &take)?.first, take.cost));
+                }
+                Operation::Set(set) if set.mode == SetMode::Add => {
+                    let Some(take) = adding(set) else { return Ok(Outcome::NonNumeric) };
+                    return Ok(added(self.take_together(found, &take)?.first));
+                }
+                _ => {}
+            }
+        }
+        let (outcome, judgement) =
+            self.apply_bound(found.key(), hash, self.rule_of(found), operation);
+        self.note_judgement(found.limit().index(), judgement);
+        Ok(outcome)
+    }
+
+    fn apply_bound(
+        &self,
+        key: &[u8],
+        hash: u64,
+        rule: Rule<'_>,
+        operation: &Operation<'_>,
+    ) -> (Outcome<'static>, Judgement) {
+        let done = self.service.shards().with_room(self.now, hash, |engine| {
+            match engine.apply_bound(self.now, hash, key, Some(rule), operation) {
+                (Outcome::OutOfMemory, _) => None,
+                done => Some(done),
+            }
+        });
+        done.unwrap_or((Outcome::OutOfMemory, Judgement::Nothing))
+    }
+
+    /// Takes from a bound key and its parents.
+    pub(crate) fn take_together(
+        &mut self,
+        found: &Found<'_>,
+        take: &Take,
+    ) -> Result<Charged, BoundKeyError> {
+        self.list(found)?;
+        let place = self.place();
+        let notes = &mut self.scratch.notes;
+        let charges = &self.scratch.charges;
+        let taken = charges.locked(place, |engines| charges.take(place, notes, engines, take));
+        Ok(taken.unwrap_or(Charged::FULL))
+    }
+
+    /// Changes a bound key and its parents.
+    pub(crate) fn change_together(
+        &mut self,
+        found: &Found<'_>,
+        change: Change,
+    ) -> Result<Limited, BoundKeyError> {
+        self.list(found)?;
+        let (place, charges) = (self.place(), &self.scratch.charges);
+        let changed = charges.locked(place, |engines| charges.change(place, engines, change));
+        Ok(changed.unwrap_or(Limited::Full))
+    }
+
+    pub(crate) fn list(&mut self, found: &Found<'_>) -> Result<(), BoundKeyError> {
+        let charges = &mut self.scratch.charges;
+        charges.clear();
+        charges.add(self.in_force.limits(), self.service.shards(), found, 0)
+    }
+
+    /// A key beside a bound key: to be read. Those that limiter libraries keep there themselves may
+    /// be written, and what is written is of no effect: the live state is told.
+    fn companion<'t>(
+        &self,
+        found: &Found<'_>,
+        companion: Companion,
+        operation: &Operation<'_>,
+        hash: u64,
+        text: &'t mut Vec<u8>,
+    ) -> Outcome<'t> {
+        let of_a_library = matches!(companion, Companion::Expires | Companion::Expire);
+        match operation {
+            Operation::Get(_) | Operation::Inspect => {}
+            Operation::Set(set)
+                if of_a_library && matches!(set.mode, SetMode::Set | SetMode::Add) =>
+            {
+                return Outcome::Stored(ItemView::default());
+            }
+            Operation::Delete(_) if of_a_library => return Outcome::Deleted,
+            Operation::Touch(_) if of_a_library => return Outcome::Touched,
+            _ => return Outcome::NotAllowed,
+        }
+        // One unit: what a caller asks itself is when the next passes.
+        let look = Take { cost: 1, peek: true, wait: Some(0), ..Take::default() };
+        let looked = self.service.shards().with_room(self.now, hash, |engine| {
+            Some(engine.take(self.now, hash, found.key(), Some(self.rule_of(found)), &look))
+        });
+        let Some(Limited::Decided(Facts { decision, has_state, .. })) = looked else {
+            return Outcome::Miss;
+        };
+        let (reset_ms, unix_ms) = (milliseconds(decision.reset), self.now.unix_ms);
+        let retry_ms = decision.retry.map_or(-1, |nanos| milliseconds(nanos).cast_signed());
+        let number = match companion {
+            Companion::Limit => decision.limit,
+            Companion::Remaining => decision.remaining,
+            Companion::Reset => reset_ms,
+            Companion::Expires if has_state => (unix_ms + reset_ms).div_ceil(1000),
+            Companion::Expire if has_state => unix_ms + reset_ms,
+            Companion::Expires | Companion::Expire => return Outcome::Miss,
+            Companion::Retry | Companion::Info => {
+                let words = match companion {
+                    Companion::Retry => retry_ms.to_string(),
+                    _ => format!("{} {} {retry_ms} {reset_ms}", decision.limit, decision.remaining),
+                };
+                text.extend_from_slice(words.as_bytes());
+                return Outcome::Hit(ItemView { value: Value::Bytes(text), ..ItemView::default() });
+            }
+        };
+        Outcome::Hit(ItemView { value: Value::Number(number), ..ItemView::default() })
+    }
+}
+
+/// Whether the token of `P` is meant as a policy. memcached leaves the flag to proxies, and what they
+/// write there is not for us.
+pub(crate) fn is_policy(token: &[u8]) -> bool {
+    token.contains(&b':') || matches!(token, b"unlimited" | b"block")
+}
+
+/// Tells the client why nothing was done, unless it asked for silence: a meta command never does
+/// for an error.
+pub(crate) fn tell(why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
+    if matches!(form, Form::Meta { .. }) || !form.is_quiet() {
+        line(out, why);
+    }
+}

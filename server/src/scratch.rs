@@ -1,0 +1,18 @@
+//! Memory that a worker's requests use one after the other, so that none has to allocate its own.
+//!
+//! Not here: what lies in it.
+
+use crate::together::{Charges, Notes};
+use crate::written::WrittenPolicies;
+
+/// One per worker.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Counted keys of the requests of a batch.
+    pub(crate) keys: Vec<Vec<u8>>,
+    /// Counted keys of one request with many.
+    pub(crate) more_keys: Vec<Vec<u8>>,
+    pub(crate) charges: Charges,
+    pub(crate) notes: Notes,
+    pub(crate) written: WrittenPolicies,
+}

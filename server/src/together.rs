@@ -1,0 +1,474 @@
+//! Several keys charged in one step: all of them or none.
+//!
+//! Here: what is charged together (a key and its parents, the keys of a `takem`), the decision over
+//! all, and the one answer that tells of it. Not here: locks (`shards`), one key (`engine`).
+//!
+//! First every key is looked at; one refusal is a refusal of all. Then each is charged. Where one
+//! finds no room after all, those before it are brought back, and the whole is tried again after
+//! others made room.
+
+use std::ops::Range;
+
+use engine::limit::{Decision, Verdict};
+use engine::{Engine, Facts, Judgement, LeaseAsk, Leased, Limited, Now, Rule, Saved, Take};
+use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
+
+use crate::limits::{BoundKeyError, Found, InForce, Limits, Parents};
+use crate::shards::{KEYS_TOGETHER_MAX, Shards, Together};
+
+/// One key of several.
+#[derive(Debug)]
+struct Charge {
+    /// In [`Charges::keys`].
+    key: Range<usize>,
+    hash: u64,
+    policy: Policy,
+    /// The index of its limit.
+    limit: usize,
+    /// Which key of the request it is charged for, from 0.
+    member: usize,
+    /// How often the request charges it.
+    times: u64,
+}
+
+/// Keys that are charged together. Made once, used again.
+#[derive(Debug, Default)]
+pub(crate) struct Charges {
+    rows: Vec<Charge>,
+    keys: Vec<u8>,
+    parents: Parents,
+}
+
+/// What is noted while keys are charged: the figures of each, and how each stood. Made once, used
+/// again.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    facts: Vec<Facts>,
+    saved: Vec<Saved>,
+    bytes: Vec<u8>,
+}
+
+/// Where keys are charged.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) now: Now,
+    pub(crate) shards: &'a Shards,
+    pub(crate) in_force: &'a InForce,
+    /// Which worker counts what the limits judge.
+    pub(crate) worker: usize,
+}
+
+/// What charging together came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged {
+    /// The answer for all: the figures are those of the key that has least left, or of the one that
+    /// refuses for longest.
+    pub(crate) all: Limited,
+    /// The figures of the first key, with the decision for all.
+    pub(crate) first: Limited,
+    /// The key of the request that refused, from 0.
+    pub(crate) at: usize,
+}
+
+impl Charged {
+    /// There is no room, whatever others give.
+    pub(crate) const FULL: Self = Self::undecided(Limited::Full);
+
+    const fn undecided(limited: Limited) -> Self {
+        Self { all: limited, first: limited, at: 0 }
+    }
+}
+
+/// A change of several keys that cannot be refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change {
+    /// So many units are given back.
+    PutBack(u64),
+    /// A hold ends at its true cost.
+    Settle {
+        /// The hold.
+        lease: u64,
+        /// What it cost.
+        actual: u64,
+    },
+    /// A hold lasts for so many nanoseconds from now.
+    Renew {
+        /// The hold.
+        lease: u64,
+        /// Nanoseconds.
+        for_ns: u64,
+    },
+}
+
+impl Change {
+    /// Makes the change on one key.
+    pub(crate) fn apply(
+        self,
+        engine: &mut Engine,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        rule: Option<Rule<'_>>,
+    ) -> Limited {
+        match self {
+            Self::PutBack(units) => engine.put_back(now, hash, key, rule, units),
+            Self::Settle { lease, actual } => engine.settle(now, hash, key, lease, actual),
+            Self::Renew { lease, for_ns } => engine.renew(now, hash, key, lease, for_ns),
+        }
+    }
+}
+
+impl Charges {
+    /// Forgets the keys.
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.keys.clear();
+    }
+
+    /// Adds a bound key and its parents; what is there already is charged once more.
+    ///
+    /// # Errors
+    ///
+    /// A parent's key cannot be made, or there are too many keys.
+    pub(crate) fn add(
+        &mut self,
+        limits: &Limits,
+        shards: &Shards,
+        found: &Found<'_>,
+        member: usize,
+    ) -> Result<(), BoundKeyError> {
+        let mut parents = std::mem::take(&mut self.parents);
+        let listed = if found.has_parents() { limits.parents(found, &mut parents) } else { Ok(()) };
+        let added = listed.and_then(|()| {
+            let limit = found.limit().index();
+            self.push(shards, found.key(), found.policy(), limit, member)?;
+            if !found.has_parents() {
+                return Ok(());
+            }
+            parents
+                .iter()
+                .try_for_each(|row| self.push(shards, row.key, row.policy, row.limit, member))
+        });
+        self.parents = parents;
+        added
+    }
+
+    fn push(
+        &mut self,
+        shards: &Shards,
+        key: &[u8],
+        policy: &Policy,
+        limit: usize,
+        member: usize,
+    ) -> Result<(), BoundKeyError> {
+        let keys = &self.keys;
+        let is_it = |row: &&mut Charge| row.limit == limit && &keys[row.key.clone()] == key;
+        if let Some(row) = self.rows.iter_mut().find(is_it) {
+            row.times += 1;
+            return Ok(());
+        }
+        if self.rows.len() == KEYS_TOGETHER_MAX {
+            return Err(BoundKeyError::TooManyParents);
+        }
+        let start = self.keys.len();
+        self.keys.extend_from_slice(key);
+        let (key, hash) = (start..self.keys.len(), shards.hash(key));
+        self.rows.push(Charge { key, hash, policy: *policy, limit, member, times: 1 });
+        Ok(())
+    }
+
+    fn hashes(&self) -> impl Iterator<Item = u64> + Clone + '_ {
+        self.rows.iter().map(|row| row.hash)
+    }
+
+    fn key(&self, row: &Charge) -> &[u8] {
+        &self.keys[row.key.clone()]
+    }
+
+    /// The first key and its hash.
+    pub(crate) fn first(&self) -> (&[u8], u64) {
+        self.rows.first().map_or((&[], 0), |row| (self.key(row), row.hash))
+    }
+
+    /// Runs `change` with the shards of all keys locked, again after others made room where it
+    /// found none.
+    pub(crate) fn locked<T>(
+        &self,
+        place: Place<'_>,
+        change: impl FnMut(&mut Together<'_>) -> Result<T, u64>,
+    ) -> Option<T> {
+        place.shards.together(place.now, &self.hashes(), change)
+    }
+
+    /// Takes from all keys or from none. An error is the hash of the key that found no room.
+    pub(crate) fn take(
+        &self,
+        place: Place<'_>,
+        notes: &mut Notes,
+        engines: &mut Together<'_>,
+        take: &Take,
+    ) -> Result<Charged, u64> {
+        let Some(first) = self.rows.first() else {
+            return Ok(Charged::undecided(Limited::NotFound));
+        };
+        notes.facts.clear();
+        let mut granted = take.cost;
+        for (number, row) in self.rows.iter().enumerate() {
+            let ask = Take {
+                cost: row.cost(take.cost),
+                peek: true,
+                compare_cas: take.compare_cas.filter(|_| number == 0),
+                ..*take
+            };
+            let looked = engines.engine(row.hash).take(
+                place.now,
+                row.hash,
+                self.key(row),
+                Some(place.rule(row)),
+                &ask,
+            );
+            let Limited::Decided(facts) = looked else { return Ok(Charged::undecided(looked)) };
+            if facts.decision.verdict == Verdict::Part {
+                granted = granted.min(facts.decision.granted);
+            }
+            notes.facts.push(facts);
+        }
+        if notes.facts.iter().any(Facts::refuses) {
+            return Ok(self.refuse(place, notes, engines, take));
+        }
+        if take.peek {
+            return Ok(notes.allowed(granted, take.cost));
+        }
+        let holds = take.hold.is_some() || self.rows.iter().any(Charge::holds_by_itself);
+        let lease = holds.then(|| engines.engine(first.hash).next_lease(place.now));
+        let charge = Take { cost: granted, part: false, compare_cas: None, lease, ..*take };
+        let done = self.charge(place, notes, engines, &charge)?;
+        if let Some(undecided) = done {
+            return Ok(Charged::undecided(undecided));
+        }
+        if notes.facts.iter().any(Facts::refuses) {
+            // Two limits meet in one key, and the second saw what the first had taken.
+            return Ok(self.refuse(place, notes, engines, take));
+        }
+        for (row, facts) in self.rows.iter().zip(&mut notes.facts) {
+            place.note(row, Limited::Decided(*facts).judgement(&charge));
+            if granted < take.cost {
+                let rest = Take { cost: take.cost - granted, peek: true, ..charge };
+                let engine = engines.engine(row.hash);
+                let looked =
+                    engine.take(place.now, row.hash, self.key(row), Some(place.rule(row)), &rest);
+                if let Limited::Decided(look) = looked {
+                    facts.decision.retry = look.decision.retry;
+                }
+            }
+        }
+        Ok(notes.allowed(granted, take.cost))
+    }
+
+    /// Charges one key after the other; all are brought back unless each agreed.
+    fn charge(
+        &self,
+        place: Place<'_>,
+        notes: &mut Notes,
+        engines: &mut Together<'_>,
+        take: &Take,
+    ) -> Result<Option<Limited>, u64> {
+        notes.saved.clear();
+        notes.bytes.clear();
+        for (number, row) in self.rows.iter().enumerate() {
+            let engine = engines.engine(row.hash);
+            let key = self.key(row);
+            notes.saved.push(engine.save(place.now, row.hash, key, &mut notes.bytes));
+            let ask = Take {
+                cost: row.cost(take.cost),
+                client_flags: take.client_flags.filter(|_| number == 0),
+                ..*take
+            };
+            let taken = engine.take(place.now, row.hash, key, Some(place.rule(row)), &ask);
+            let agreed = matches!(taken, Limited::Decided(facts) if !facts.refuses());
+            if let Limited::Decided(facts) = taken {
+                notes.facts[number] = facts;
+            }
+            if agreed {
+                continue;
+            }
+            for (row, saved) in self.rows.iter().zip(&notes.saved).rev() {
+                let engine = engines.engine(row.hash);
+                engine.bring_back(place.now, row.hash, self.key(row), saved, &notes.bytes);
+            }
+            return match taken {
+                Limited::Decided(_) => Ok(None),
+                Limited::Full => Err(row.hash),
+                undecided => Ok(Some(undecided)),
+            };
+        }
+        Ok(None)
+    }
+
+    /// Tells of the key that refuses for longest: after that time all of them pass. Where refused
+    /// attempts count, this one does.
+    fn refuse(
+        &self,
+        place: Place<'_>,
+        notes: &mut Notes,
+        engines: &mut Together<'_>,
+        take: &Take,
+    ) -> Charged {
+        let mut worst: Option<(usize, u64)> = None;
+        for (number, (row, facts)) in self.rows.iter().zip(&mut notes.facts).enumerate() {
+            if facts.refuses() {
+                let ask = Take { cost: row.cost(take.cost), ..*take };
+                place.note(row, Limited::Decided(*facts).judgement(&ask));
+                let retry = facts.decision.retry.unwrap_or(u64::MAX);
+                if worst.is_none_or(|(_, longest)| retry > longest) {
+                    worst = Some((number, retry));
+                }
+            }
+            if row.policy.over && !take.peek {
+                let ask =
+                    Take { cost: row.cost(take.cost), compare_cas: None, hold: None, ..*take };
+                let engine = engines.engine(row.hash);
+                let counted =
+                    engine.take(place.now, row.hash, self.key(row), Some(place.rule(row)), &ask);
+                if let Limited::Decided(counted) = counted {
+                    let retry = counted.decision.retry;
+                    facts.decision =
+                        Decision { retry, verdict: facts.decision.verdict, ..counted.decision };
+                }
+            }
+        }
+        let number = worst.map_or(0, |(number, _)| number);
+        let facts = notes.facts[number];
+        let first = notes.facts[0];
+        let denied = |facts: Facts| {
+            let decision = Decision { verdict: Verdict::Deny, granted: 0, ..facts.decision };
+            Limited::Decided(Facts { decision, shadow: false, ..facts })
+        };
+        let all = Facts { cas: first.cas, ..facts };
+        Charged { all: denied(all), first: denied(first), at: self.rows[number].member }
+    }
+
+    /// Leases from the first key what all the others can spare, and takes that from them. What the
+    /// client gives back later they get by refill alone: they have no lease of their own.
+    pub(crate) fn lease(
+        &self,
+        place: Place<'_>,
+        notes: &mut Notes,
+        engines: &mut Together<'_>,
+        ask: &LeaseAsk<'_>,
+    ) -> Result<Leased, u64> {
+        let now = place.now;
+        let Some((first, others)) = self.rows.split_first() else { return Ok(Leased::Full) };
+        let mut want = ask.want;
+        for row in others {
+            let engine = engines.engine(row.hash);
+            let look = engine.look(now, row.hash, self.key(row), Some(place.rule(row)));
+            let spare = look.map_or(0, |(_, facts)| facts.decision.remaining);
+            let spare = if row.policy.shadow { COUNT_MAX } else { spare };
+            want = want.min(spare);
+        }
+        notes.saved.clear();
+        notes.bytes.clear();
+        let engine = engines.engine(first.hash);
+        notes.saved.push(engine.save(now, first.hash, self.key(first), &mut notes.bytes));
+        let ask = LeaseAsk { want, ..*ask };
+        let leased = engine.lease(now, first.hash, self.key(first), Some(place.rule(first)), &ask);
+        let Leased::Told(line) = leased else { return Ok(leased) };
+        if line.granted == 0 {
+            return Ok(leased);
+        }
+        let take = Take { cost: line.granted, wait: Some(0), ..Take::default() };
+        for row in others {
+            let engine = engines.engine(row.hash);
+            notes.saved.push(engine.save(now, row.hash, self.key(row), &mut notes.bytes));
+            let taken = engine.take(now, row.hash, self.key(row), Some(place.rule(row)), &take);
+            if matches!(taken, Limited::Decided(facts) if !facts.refuses()) {
+                continue;
+            }
+            for (row, saved) in self.rows.iter().zip(&notes.saved).rev() {
+                let engine = engines.engine(row.hash);
+                engine.bring_back(now, row.hash, self.key(row), saved, &notes.bytes);
+            }
+            return match taken {
+                Limited::Full => Err(row.hash),
+                // Two limits meet in one key, and the second saw what the first had taken.
+                _ => Ok(Leased::Told(LeaseLine {
+                    granted: 0,
+                    safe: line.safe - line.granted,
+                    ..line
+                })),
+            };
+        }
+        Ok(leased)
+    }
+
+    /// Makes a change that cannot be refused on every key that has it; tells of the first that had.
+    pub(crate) fn change(
+        &self,
+        place: Place<'_>,
+        engines: &mut Together<'_>,
+        change: Change,
+    ) -> Result<Limited, u64> {
+        let now = place.now;
+        let mut told = None;
+        for row in &self.rows {
+            let (engine, hash, key) = (engines.engine(row.hash), row.hash, self.key(row));
+            let done = change.apply(engine, now, hash, key, Some(place.rule(row)));
+            match done {
+                // Nothing is changed yet. Later keys without room go without: less passes.
+                Limited::Full if told.is_none() => return Err(row.hash),
+                Limited::Decided(_) if told.is_none() => told = Some(done),
+                _ => {}
+            }
+        }
+        Ok(told.unwrap_or(Limited::NotFound))
+    }
+}
+
+impl Charge {
+    fn cost(&self, cost: u64) -> u64 {
+        cost.saturating_mul(self.times).min(COUNT_MAX)
+    }
+
+    fn holds_by_itself(&self) -> bool {
+        matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
+    }
+}
+
+impl Place<'_> {
+    fn rule<'r>(&self, row: &'r Charge) -> Rule<'r> {
+        self.in_force.rule(row.limit, &row.policy)
+    }
+
+    fn note(&self, row: &Charge, judgement: Judgement) {
+        if let Some(figures) = self.in_force.figures(row.limit) {
+            figures.note(self.worker, judgement);
+        }
+    }
+}
+
+impl Notes {
+    /// All agreed: the figures of the key that has least left.
+    fn allowed(&self, granted: u64, cost: u64) -> Charged {
+        let first = self.facts[0];
+        let decisions =
+            || self.facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
+        let tightest =
+            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
+        let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
+        let verdict = match () {
+            () if granted < cost => Verdict::Part,
+            () if waits => Verdict::Wait,
+            () => Verdict::Allow,
+        };
+        let longest = decisions().map(|decision| decision.retry.unwrap_or(u64::MAX)).max();
+        let retry = longest.filter(|retry| *retry < u64::MAX);
+        let lease = self.facts.iter().find_map(|facts| facts.decision.lease);
+        let shadow = self.facts.iter().any(|facts| facts.shadow);
+        let of = |decision: Decision| {
+            let decision = Decision { verdict, granted, retry, lease, ..decision };
+            Limited::Decided(Facts { decision, shadow, ..first })
+        };
+        Charged { all: of(tightest), first: of(first.decision), at: 0 }
+    }
+}

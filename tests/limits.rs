@@ -1,0 +1,304 @@
+//! Limits on a live server: many clients at one token, floods of keys, files that change.
+//!
+//! `HAMMER_SECONDS` and `FLOOD_KEYS` make the long forms of two of them (`just hammer`,
+//! `just flood`). Not here: what each verb answers (`transcripts/{native,bound,lease}.txt`), the
+//! arithmetic (`engine`).
+
+use std::fs;
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::live::{Client, PATIENCE, Program, Server};
+
+fn number_from(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable);
+    text.map_or(default, |text| text.parse().expect("the variable is a number"))
+}
+
+/// The figure of a limit in `stats limits`.
+fn figure(client: &mut Client, name: &str) -> String {
+    let stats = client.ask_until("stats limits\r\n", "END\r\n");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
+}
+
+#[test]
+fn of_64_clients_one_gets_the_one_token() {
+    const CLIENTS: usize = 64;
+    const ROUNDS: usize = 1_000;
+    let server = Server::start(&["-t", "4"]);
+    let (begin, end) = (Barrier::new(CLIENTS + 1), Barrier::new(CLIENTS + 1));
+    let allowed = std::sync::atomic::AtomicUsize::new(0);
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            let mut client = server.connect();
+            let (begin, end, allowed) = (&begin, &end, &allowed);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    begin.wait();
+                    let policy = ["bucket:1/1h", "sliding:1/1d", "gcra:1/1h,burst=0"][round % 3];
+                    let request = format!("take one{round} 1 {policy}\r\n");
+                    match client.ask_until(request, "\r\n").split(' ').next() {
+                        Some("ALLOW") => _ = allowed.fetch_add(1, relaxed),
+                        Some("DENY") => {}
+                        other => panic!("{other:?}"),
+                    }
+                    end.wait();
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            begin.wait();
+            end.wait();
+            assert_eq!(allowed.swap(0, relaxed), 1, "round {round}");
+        }
+    });
+}
+
+/// An admission lies between the sending of its request and the coming of its answer. More than the
+/// limit within a second are proven where the first was sent and the last had come within it.
+#[test]
+fn no_second_admits_more_than_a_log_of_100() {
+    const LIMIT: usize = 100;
+    let seconds = number_from("HAMMER_SECONDS", 3);
+    let server = Server::start(&["-t", "4"]);
+    let start = Instant::now();
+    let end = start + Duration::from_secs(seconds);
+    let mut admitted: Vec<(Duration, Duration)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let mut client = server.connect();
+                scope.spawn(move || {
+                    let mut admitted = Vec::new();
+                    while Instant::now() < end {
+                        let sent = start.elapsed();
+                        let answer = client.ask_until("take hot 1 log:100/1s\r\n", "\r\n");
+                        if answer.starts_with("ALLOW") {
+                            admitted.push((sent, start.elapsed()));
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it hammers")).collect()
+    });
+    admitted.sort_unstable();
+    for (number, (sent, _)) in admitted.iter().enumerate() {
+        let within = Duration::from_secs(1);
+        let proven = admitted[number..].iter().filter(|(_, came)| *came < *sent + within).count();
+        assert!(proven <= LIMIT, "{proven} within the second from {sent:?}");
+    }
+    println!("{} admitted in {seconds} s", admitted.len());
+    // Nor does it refuse what fits: each second but the last was used up.
+    let least = LIMIT * usize::try_from(seconds).expect("a few seconds");
+    assert!(admitted.len() >= least, "{} admitted in {seconds} s", admitted.len());
+    assert!(admitted.len() <= least + LIMIT, "{} admitted in {seconds} s", admitted.len());
+}
+
+#[test]
+fn an_offender_stays_refused_in_a_flood_of_keys() {
+    const BATCH: u64 = 1_000;
+    let keys = number_from("FLOOD_KEYS", 600_000);
+    // 10 million keys meet 64 MB.
+    let megabytes = (keys * 64 / 10_000_000).max(8);
+    let server = Server::start(&["-m", &megabytes.to_string(), "-t", "4"]);
+    let mut client = server.connect();
+    let offenders =
+        [("a", "bucket:5/1h"), ("b", "sliding:5/1h"), ("c", "fixed:5/1h"), ("d", "log:5/1h")];
+    for (key, policy) in offenders {
+        client.ask_until(format!("take {key} 5 {policy}\r\n"), "\r\n");
+    }
+    for batch in 0..keys / BATCH {
+        for (key, policy) in offenders {
+            let answer = client.ask_until(format!("take {key} 1 {policy}\r\n"), "\r\n");
+            assert!(answer.starts_with("DENY 5 0 "), "{key} after {batch} batches: {answer}");
+        }
+        let policy = offenders[usize::try_from(batch % 4).expect("below four")].1;
+        let flood: Vec<String> = (batch * BATCH..(batch + 1) * BATCH)
+            .map(|number| format!("take flood:{number} 1 {policy} noreply\r\n"))
+            .collect();
+        client.ask(flood.concat() + "mn\r\n", "MN\r\n");
+    }
+    let slabs = client.ask_until("stats slabs\r\n", "END\r\n");
+    let used = slabs.lines().find_map(|line| line.strip_prefix("STAT total_malloced "));
+    let used: u64 = used.expect("it is there").parse().expect("a number");
+    println!("{keys} keys, {used} of {} bytes", megabytes << 20);
+    assert!(used <= megabytes << 20);
+    assert!(used > (megabytes << 20) * 9 / 10, "the flood was too small to prove anything");
+    assert!(client.stat("evictions") > keys / 10);
+}
+
+const LOGIN: &str =
+    "[[limit]]\nname = \"login\"\nmatch = \"login:{ip}\"\npolicy = \"fixed:2/1h\"\n";
+
+/// Waits until the limit `login` has this policy.
+fn until_policy(server: &mut Server, client: &mut Client, policy: &str) {
+    server.until("the file is read again", |_| figure(client, "login:policy") == policy);
+}
+
+#[test]
+fn a_changed_file_holds_at_once_and_a_bad_one_never() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    fs::write(&path, LOGIN).expect("the folder is ours");
+    let flags = ["--limits", "{folder}/limits.toml"];
+    let mut server = Server::start_in(Program::under_test(), &flags, folder);
+    let mut client = server.connect();
+    client.ask("incr login:a 2\r\nincr login:a 1\r\n", "2\r\n3\r\n");
+
+    // Seen by itself, by its time or its size.
+    fs::write(&path, LOGIN.replace("2/1h", "30/1h")).expect("the folder is ours");
+    until_policy(&mut server, &mut client, "fixed:30/h");
+    client.ask("incr login:a 1\r\n", "3\r\n");
+
+    // As a container changes its link: another file under the name.
+    let next = server.folder().join("next.toml");
+    fs::write(&next, LOGIN.replace("2/1h", "40/1h")).expect("the folder is ours");
+    fs::rename(&next, &path).expect("both are in the folder");
+    until_policy(&mut server, &mut client, "fixed:40/h");
+
+    // A bad file is refused whole, with its line, and the last good one stays.
+    fs::write(&path, LOGIN.replace("2/1h", "0/1h")).expect("the folder is ours");
+    server.signal(Signal::SIGHUP);
+    server.until("the file is refused", |_| figure(&mut client, "limits_refused") != "0");
+    assert_eq!(figure(&mut client, "login:policy"), "fixed:40/h");
+    assert!(server.log().contains("limits.toml:4: "), "{}", server.log());
+    client.ask("incr login:a 1\r\n", "4\r\n");
+
+    // One that is gone is as it was; one without limits frees the keys.
+    fs::remove_file(&path).expect("it is there");
+    server.signal(Signal::SIGHUP);
+    client.ask("incr login:a 1\r\n", "5\r\n");
+    fs::write(&path, "").expect("the folder is ours");
+    server.signal(Signal::SIGHUP);
+    server.until("there is no limit", |_| figure(&mut client, "limits") == "0");
+    client.ask("incr login:b 1\r\n", "NOT_FOUND\r\n");
+    // What it counted is still there, and remembers its policy.
+    client.ask("incr login:a 1\r\n", "6\r\n");
+}
+
+#[test]
+fn each_limit_tells_what_it_judged() {
+    let flags = ["-t", "2", "--limits", "limits/bound.toml"];
+    let server = Server::start(&flags);
+    let mut client = server.connect();
+    client.ask(
+        "incr api:a 2\r\nincr api:b 1\r\nincr api:a 2\r\nincr api:a 0\r\n",
+        "2\r\n1\r\n4\r\n2\r\n",
+    );
+    client.ask("incr watched:a 1\r\nincr watched:a 1\r\n", "1\r\n1\r\n");
+    client.ask_until(
+        "take user:t:a 4 -\r\ntake user:t:a 2 -\r\ntake user:t:b 3 -\r\n",
+        "ALLOW 3 0 0 60000\r\n",
+    );
+    client.ask_until("take user:t:c 1 -\r\n", "\r\n");
+    client.ask_until("take api:n 1 =api\r\n", "\r\n");
+    client.ask_until("take elsewhere 4 =api\r\n", "\r\n");
+    for (name, value) in [
+        ("limits", "13"),
+        ("api:allowed", "3"),
+        ("api:denied", "2"),
+        ("api:shadow_denied", "0"),
+        ("api:active_keys", "3"),
+        ("watched:allowed", "1"),
+        ("watched:denied", "0"),
+        ("watched:shadow_denied", "1"),
+        ("user:allowed", "2"),
+        ("user:denied", "1"),
+        ("user:active_keys", "2"),
+        ("tenant:allowed", "2"),
+        ("tenant:denied", "1"),
+        ("tenant:active_keys", "1"),
+        ("login-ip:active_keys", "0"),
+    ] {
+        assert_eq!(figure(&mut client, name), value, "{name}");
+    }
+    client.ask("stats reset\r\n", "RESET\r\n");
+    assert_eq!(figure(&mut client, "api:allowed"), "0");
+    assert_eq!(figure(&mut client, "api:active_keys"), "3");
+    client.ask("delete api:a\r\n", "DELETED\r\n");
+    assert_eq!(figure(&mut client, "api:active_keys"), "2");
+}
+
+#[test]
+fn parents_are_exact_under_many_clients() {
+    let server = Server::start(&["-t", "4", "--limits", "limits/bound.toml"]);
+    let allowed: usize = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|number| {
+                let mut client = server.connect();
+                scope.spawn(move || {
+                    let mut allowed = 0;
+                    for round in 0..50 {
+                        // Each user has room for three; all of a tenant for five.
+                        let request = format!("take user:t{round}:u{number} 1 -\r\n");
+                        allowed +=
+                            usize::from(client.ask_until(request, "\r\n").starts_with("ALLOW"));
+                        let request =
+                            format!("takem 1 user:s{round}:u{number} user:s{round}:v\r\n");
+                        client.ask_until(request, "\r\n");
+                    }
+                    allowed
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("it takes")).sum()
+    });
+    assert_eq!(allowed, 50 * 5);
+    let mut client = server.connect();
+    for round in 0..50 {
+        // Two at once of a tenant's five, twice; the fifth is nobody's.
+        client.ask(format!("incr tenant:s{round} 0\r\n"), "4\r\n");
+        client.ask(format!("incr user:s{round}:v 0\r\n"), "2\r\n");
+    }
+}
+
+#[test]
+fn a_limits_file_is_checked_offline() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    let check = || {
+        let mut command = Command::new(Program::under_test().path());
+        let output = command.arg("check-limits").arg(&path).output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    fs::write(&path, LOGIN).expect("the folder is ours");
+    assert_eq!(check(), (Some(0), "login  login:{ip}  fixed:2/h\n".to_owned(), String::new()));
+    fs::write(&path, format!("{LOGIN}speed = 3\n")).expect("the folder is ours");
+    let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
+    assert_eq!(check(), (Some(64), String::new(), expected));
+    // A server does not start with it.
+    let mut command = Command::new(Program::under_test().path());
+    let output = command.args(["-p", "-1", "--limits"]).arg(&path).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("limits.toml:5: unknown field"));
+}
+
+#[test]
+fn waiting_as_long_as_told_suffices() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    for policy in ["bucket:5/1s", "gcra:5/1s,burst=0", "sliding:5/1s", "fixed:5/1s", "log:5/1s"] {
+        let mut refused = None;
+        for _ in 0..6 {
+            let answer = client.ask_until(format!("take {policy} 1 {policy}\r\n"), "\r\n");
+            if let Some(rest) = answer.strip_prefix("DENY ") {
+                let retry = rest.split(' ').nth(2).and_then(|word| word.parse().ok());
+                refused = Some(Duration::from_millis(retry.expect("a number")));
+                break;
+            }
+        }
+        let wait = refused.expect("five a second, six at once");
+        assert!(wait <= Duration::from_secs(2) && wait < PATIENCE);
+        thread::sleep(wait);
+        let answer = client.ask_until(format!("take {policy} 1 {policy}\r\n"), "\r\n");
+        assert!(answer.starts_with("ALLOW"), "{policy}: {answer} after {wait:?}");
+    }
+}
