@@ -311,6 +311,7 @@ pub(super) fn weight(frame: &Frame) -> usize {
         Frame::Ask(_) | Frame::Told(_) => 1024,
         Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) | Frame::Beat(_) => 0,
     };
+    const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
     size_of::<Frame>() + variable
 }
 

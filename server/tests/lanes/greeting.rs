@@ -1,5 +1,7 @@
 //! Who gets a link and who does not.
 
+use std::path::Path;
+
 use cluster::message::hello::Farewell;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
@@ -226,6 +228,42 @@ async fn other_certificates_are_not() {
     assert!(matches!(why, NoLink::Fault(_) | NoLink::Lost(_)), "{why}");
     let why = refusal(good(1), options(2)).await;
     assert!(matches!(why, NoLink::Tls(_)), "{why}");
+}
+
+#[tokio::test]
+async fn certificates_are_read_from_files() {
+    let ours = Authority::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the folder is ours");
+        path
+    };
+    let (certificate, key) = ours.certifies("127.0.0.1");
+    let authorities = write("authority.pem", &ours.0.pem());
+    let certificates = write("node.pem", &certificate.pem());
+    let key = write("node.key", &key.serialize_pem());
+    let read = || PeerSecurity::tls_of(&certificates, &key, &authorities, None);
+    let options = |node| LanesOptions::new(identity(node), read().expect("good files"));
+    let (a, b) =
+        (Host::with(options(1), Node::new(false)), Host::with(options(2), Node::new(true)));
+    a.to(2, &b).send(op(1)).expect("there is room");
+    until("it is answered", || a.node.replies() == 1).await;
+
+    let check = |certificates: &Path, key: &Path, authorities: &Path| {
+        let read = PeerSecurity::tls_of(certificates, key, authorities, None);
+        read.expect_err("a bad file").to_string()
+    };
+    let none = folder.path().join("none.pem");
+    assert!(check(&none, &key, &authorities).contains("none.pem"));
+    assert!(check(&key, &key, &authorities).ends_with("node.key: no certificate in it"));
+    assert!(check(&certificates, &certificates, &authorities).contains("node.pem"));
+    // The key of another certificate.
+    let (_, other) = ours.certifies("127.0.0.1");
+    let other = write("other.key", &other.serialize_pem());
+    let mixed = PeerSecurity::tls_of(&certificates, &other, &authorities, None);
+    let refused = a.lanes.secure(mixed.expect("each file alone is good"));
+    assert!(refused.expect_err("they do not fit").to_string().starts_with("certificates: "));
 }
 
 #[tokio::test]
