@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::net::TcpSocket;
 use tollgate::lanes::{Class, Ending, PeerFigures, Shed, Window};
 
+use super::greeting::Authority;
 use super::*;
 
 #[tokio::test]
@@ -39,13 +40,15 @@ fn the_busier_a_link_the_larger_its_batches() {
     let frames = std::env::var("LANES_FRAMES").ok().and_then(|text| text.parse().ok());
     let frames: u64 = frames.unwrap_or(100_000);
     let mut batches = Vec::new();
-    for (unanswered, burst) in [(1, 1), (16, 1), (256, 1), (256, 16), (4096, 16), (u64::MAX, 64)] {
+    let cases = [(1, 1), (16, 1), (256, 1), (256, 16), (4096, 16), (u64::MAX, 64)];
+    let plain = cases.map(|case| (case, false));
+    for ((unanswered, burst), is_tls) in plain.into_iter().chain([((4096, 16), true)]) {
         // One at a time is slow, and soon measured.
         let frames = if unanswered == 1 { frames / 20 } else { frames };
-        let (elapsed, out, back) = measure(frames, unanswered, burst);
+        let (elapsed, out, back) = measure(frames, unanswered, burst, is_tls);
         let batch = |figures: PeerFigures| figures.frames_out / figures.writes.max(1);
         println!(
-            "{unanswered} unanswered, sent by {burst}: {} ns per op and its reply; {} ops and {} replies a write; {} shed",
+            "{unanswered} unanswered, sent by {burst}, TLS {is_tls}: {} ns per op and its reply; {} ops and {} replies a write; {} shed",
             elapsed.as_nanos() / u128::from(frames),
             batch(out),
             batch(back),
@@ -81,8 +84,17 @@ impl Handler for Echo {
 }
 
 /// One thread sends as fast as it may with so many unanswered, each node has a thread for its lanes.
-fn measure(frames: u64, unanswered: u64, burst: usize) -> (Duration, PeerFigures, PeerFigures) {
+fn measure(
+    frames: u64,
+    unanswered: u64,
+    burst: usize,
+    is_tls: bool,
+) -> (Duration, PeerFigures, PeerFigures) {
     let (here, there) = (Runtime::new(), Runtime::new());
+    let authority = Authority::new();
+    let options = |node| {
+        if is_tls { authority.options(node, &authority, "127.0.0.1", None) } else { options(node) }
+    };
     let echo = || Arc::new(Echo { since: Instant::now(), replies: AtomicU64::new(0) });
     let start = |runtime: &Runtime, node, handler: &Arc<Echo>| {
         let _context = runtime.handle.enter();

@@ -160,10 +160,10 @@ async fn an_old_life_does_not_take_the_place_of_a_newer_one() {
 }
 
 /// An authority, and what it certifies.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -177,7 +177,13 @@ impl Authority {
     }
 
     /// A node that believes this authority and has a certificate of `by`.
-    fn options(&self, node: u32, by: &Self, host: &str, name: Option<&str>) -> LanesOptions {
+    pub(super) fn options(
+        &self,
+        node: u32,
+        by: &Self,
+        host: &str,
+        name: Option<&str>,
+    ) -> LanesOptions {
         let (certificate, key) = by.certifies(host);
         let security = PeerSecurity::Tls {
             certificates: vec![certificate.der().clone()],
