@@ -105,14 +105,16 @@ impl Lanes {
     ///
     /// # Errors
     ///
-    /// Security that is not sound. Whether it suffices for the listeners' addresses is asked before,
-    /// with [`PeerSecurity::permit`].
+    /// Security that is not sound, or none where others can reach a listener
+    /// ([`PeerSecurity::permit`]).
     pub fn start(
         options: LanesOptions,
         listeners: Vec<Listener>,
         handler: Arc<dyn Handler>,
     ) -> Result<Self, SecurityError> {
-        let LanesOptions { identity, security, bounds, windows, timing, versions } = options;
+        let LanesOptions { identity, security, bounds, windows, timing, versions, .. } = options;
+        let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
+        security.permit(&addresses, options.insecure_is_said)?;
         let hub = Arc::new(Hub {
             handler,
             bounds,
@@ -174,13 +176,19 @@ impl Lanes {
         self.hub.phase.borrow().identity
     }
 
-    /// Secures the links that begin from now on in another way: a renewed certificate.
+    /// Secures the links that begin from now on in another way: by a renewed certificate. What was
+    /// secured stays secured.
     ///
     /// # Errors
     ///
-    /// Security that is not sound; then nothing has changed.
+    /// Security that is not sound, or none any more; then nothing has changed.
     pub fn secure(&self, security: PeerSecurity) -> Result<(), SecurityError> {
-        *self.hub.guard.lock() = Arc::new(security.guard()?);
+        let guard = security.guard()?;
+        let mut current = self.hub.guard.lock();
+        if guard.is_open() && !current.is_open() {
+            return Err(SecurityError::Given);
+        }
+        *current = Arc::new(guard);
         Ok(())
     }
 

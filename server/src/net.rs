@@ -249,6 +249,15 @@ fn prepare_peer(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Listener {
+    /// The address; `None` for a unix socket.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// The next peer, on this runtime.
     ///
     /// # Errors

@@ -58,6 +58,8 @@ pub struct LanesOptions {
     pub identity: Identity,
     /// Who may be a peer.
     pub security: PeerSecurity,
+    /// The operator wrote `insecure = true`: [`PeerSecurity::Insecure`] will do off loopback too.
+    pub insecure_is_said: bool,
     /// Longest frame, the same on all nodes.
     pub bounds: Bounds,
     /// How much may wait for one peer.
@@ -75,6 +77,7 @@ impl LanesOptions {
         Self {
             identity,
             security,
+            insecure_is_said: false,
             bounds: Bounds::default(),
             windows: Windows::default(),
             timing: Timing::default(),

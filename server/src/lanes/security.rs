@@ -64,6 +64,9 @@ pub enum SecurityError {
         "peers off loopback ({0}) must be secured by a shared key or by TLS; `insecure = true` says otherwise"
     )]
     Open(IpAddr),
+    /// Lanes that are secured do not become insecure while they run.
+    #[error("peers that are secured stay so until the next start")]
+    Given,
     /// The key has the wrong length.
     #[error("a shared key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes, not {0}")]
     KeyLength(usize),
@@ -252,6 +255,11 @@ impl Tls {
 }
 
 impl Guard {
+    /// It guards nothing.
+    pub(super) fn is_open(&self) -> bool {
+        self.key.is_empty() && self.tls.is_none()
+    }
+
     /// Wraps a stream that we opened to `address`.
     pub(super) async fn connect(&self, address: &str, stream: Stream) -> io::Result<Wire> {
         let Some(tls) = &self.tls else { return Ok(Wire::Plain(stream)) };

@@ -25,6 +25,21 @@ fn with_key(node: u32, key: &[u8]) -> LanesOptions {
 }
 
 #[tokio::test]
+async fn nobody_listens_off_loopback_without_a_guard() {
+    let start = |options: LanesOptions| {
+        let bound = BoundListener::tcp("0.0.0.0:0".parse().expect("an address"), 16);
+        let listener = bound.expect("a free port").attach().expect("there is a runtime");
+        Lanes::start(options, vec![listener], Node::new(false))
+    };
+    let refused = start(options(1)).err().expect("open to all").to_string();
+    assert!(refused.contains("`insecure = true`"), "{refused}");
+    start(LanesOptions { insecure_is_said: true, ..options(1) }).expect("it was said");
+    let lanes = start(with_key(1, b"correct horse battery staple")).expect("there is a key");
+    let opened = lanes.secure(PeerSecurity::Insecure);
+    assert!(opened.is_err(), "what is guarded stays guarded");
+}
+
+#[tokio::test]
 async fn who_has_the_key_is_let_in_and_nobody_else() {
     let key = b"correct horse battery staple";
     let a = Host::with(with_key(1, key), Node::new(false));
