@@ -3,7 +3,7 @@
 //! The map of the package, in the order a byte travels: `listener` accepts, `worker` is a thread,
 //! `connection` reads and writes, `session` turns bytes into answers, `service` is what all
 //! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
-//! `snapshot`, `stats`. Only `net` names socket types and only `clock` reads a clock.
+//! `snapshot`, `stats`; `lanes`, which carries what nodes say to each other. Only `net` names socket types and only `clock` reads a clock.
 
 mod admin;
 pub mod auth;
@@ -13,6 +13,7 @@ pub mod config;
 mod connection;
 mod connections;
 pub mod counters;
+pub mod lanes;
 mod limiting;
 pub mod limits;
 mod listener;

@@ -1,7 +1,7 @@
 //! The only file that names a socket type.
 //!
-//! Here: client streams over TCP or a unix socket as one type, and listeners. Not here: what is
-//! said on them (`connection`).
+//! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners. Not here:
+//! what is said on them (`connection`, `lanes`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,12 +9,18 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// A client's stream, on the runtime that accepted or adopted it.
+/// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
+const PEER_SILENCE: Duration = Duration::from_secs(10);
+/// A peer that says nothing is asked after so long whether it is there, then each so often.
+const PEER_KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// A stream, on the runtime that accepted, adopted or connected it.
 #[derive(Debug)]
 pub enum Stream {
     /// Over TCP, with Nagle's algorithm off.
@@ -79,6 +85,29 @@ impl DetachedStream {
 }
 
 impl Stream {
+    /// Connects to a peer at `host:port`. Of a name with several addresses the first that takes the
+    /// connection does.
+    ///
+    /// # Errors
+    ///
+    /// What the system says: `ConnectionRefused` where the host is up and no process listens.
+    pub async fn connect(address: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        prepare_peer(&stream)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    /// The other side's address, for logs.
+    #[must_use]
+    pub fn peer(&self) -> String {
+        match self {
+            Self::Tcp(stream) => {
+                stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |peer| peer.to_string())
+            }
+            Self::Unix(_) => "unix".to_owned(),
+        }
+    }
+
     /// Whether there is something to read; if not, the waker is told when there is.
     ///
     /// # Errors
@@ -209,7 +238,42 @@ impl BoundListener {
     }
 }
 
+/// Batches are made above, and a host that vanished must not keep what it is owed for minutes.
+fn prepare_peer(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(PEER_SILENCE))?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(PEER_KEEPALIVE).with_interval(PEER_KEEPALIVE),
+    )
+}
+
 impl Listener {
+    /// The address; `None` for a unix socket.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The next peer, on this runtime.
+    ///
+    /// # Errors
+    ///
+    /// As [`Listener::accept`].
+    pub async fn accept_peer(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                prepare_peer(&stream)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+        }
+    }
+
     /// The next client, ready for any runtime.
     ///
     /// # Errors

@@ -1,0 +1,178 @@
+//! Links that we open: when something waits, and again after a pause while something does.
+//!
+//! Here: the task behind each lane. Not here: what is said first (`greeting`), the link itself
+//! (`link`).
+//!
+//! A link that is lost without a word is dialled again at once though nothing waits: that the host
+//! refuses is the fastest sign that the process is gone.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cluster::message::hello::{Farewell, Side};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::greeting::{Unwelcome, greet};
+use super::link::Link;
+use super::outbox::Outbox;
+use super::security::tls_error;
+use super::{Ending, Event, Hub, Identity, Lane, NoLink, Peer, Phase, Whom, farewell, stopping};
+use crate::net::Stream;
+
+/// A lane that we open links for.
+#[derive(Debug, Clone)]
+pub(super) struct Way {
+    whom: Whom,
+    address: String,
+    pub(super) outbox: Arc<Outbox>,
+}
+
+/// The lane to somebody, made if there is none at this address.
+pub(super) fn way(hub: &Arc<Hub>, whom: Whom, address: &str) -> Lane {
+    let mut ways = hub.ways.lock();
+    if let Some(way) = ways.get(&whom)
+        && way.address == address
+    {
+        return Lane { outbox: Arc::clone(&way.outbox) };
+    }
+    let outbox = Arc::new(Outbox::new(hub.windows, hub.figures_of(&whom)));
+    let lane = Lane { outbox: Arc::clone(&outbox) };
+    let way = Way { whom: whom.clone(), address: address.to_owned(), outbox };
+    if let Some(old) = ways.insert(whom, way.clone()) {
+        old.outbox.close();
+    }
+    drop(ways);
+    hub.runtime.spawn(keep(Arc::clone(hub), hub.phase.subscribe(), way));
+    lane
+}
+
+/// Keeps a lane until it is closed or everything stops.
+async fn keep(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, way: Way) {
+    let mut pause = hub.timing.pause_min;
+    let mut told = None;
+    loop {
+        tokio::select! {
+            biased;
+            () = stopping(&mut phase) => break,
+            () = poll_fn(|context| way.outbox.poll_wanted(context)) => {}
+        }
+        if way.outbox.is_closed() {
+            break;
+        }
+        let identity = phase.borrow().identity;
+        let opened = tokio::select! {
+            biased;
+            () = stopping(&mut phase) => break,
+            opened = timeout(hub.timing.hello, open(&hub, &way, identity)) => opened,
+        };
+        match opened.unwrap_or(Err(NoLink::Late)) {
+            Ok(link) => {
+                told = None;
+                if serve(&hub, &mut phase, identity, &way, link).await {
+                    pause = hub.timing.pause_min;
+                    continue;
+                }
+            }
+            Err(why) => {
+                tell(&way, &why, &mut told);
+                way.outbox.clear(0);
+                let Way { whom, address, .. } = way.clone();
+                hub.handler.link(Event::Failed { whom, address, why });
+            }
+        }
+        tokio::select! {
+            biased;
+            () = stopping(&mut phase) => break,
+            () = sleep(pause) => {}
+        }
+        pause = (pause * 2).min(hub.timing.pause_max);
+    }
+    way.outbox.close();
+    way.outbox.clear(0);
+}
+
+/// Lets a link run to its end. Whether the next may be opened without a pause.
+async fn serve(
+    hub: &Hub,
+    phase: &mut watch::Receiver<Phase>,
+    identity: Identity,
+    way: &Way,
+    mut link: Link,
+) -> bool {
+    hub.handler.link(Event::Up(link.peer.clone()));
+    let ending = tokio::select! {
+        biased;
+        word = farewell(phase, identity) => Ending::Ours(word),
+        ending = link.run() => ending,
+    };
+    let has_lasted = link.has_lasted();
+    hub.end(link, ending).await;
+    match ending {
+        Ending::Lost(_) => {
+            way.outbox.probe();
+            has_lasted
+        }
+        Ending::Ours(Farewell::Idle) | Ending::Theirs(Farewell::Idle) => true,
+        _ => false,
+    }
+}
+
+/// Once for each reason: a peer that is down is dialled every second.
+fn tell(way: &Way, why: &NoLink, told: &mut Option<NoLink>) {
+    let Way { whom, address, .. } = way;
+    if told.as_ref() == Some(why) {
+        tracing::debug!(%whom, address, %why, "still no link");
+    } else {
+        tracing::warn!(%whom, address, %why, "no link");
+        *told = Some(why.clone());
+    }
+}
+
+async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> {
+    way.outbox.figures().dials.fetch_add(1, Relaxed);
+    let stream = Stream::connect(&way.address).await.map_err(|error| lost(&error))?;
+    let guard = hub.guard();
+    let mut wire = guard.connect(&way.address, stream).await.map_err(|error| lost(&error))?;
+    let ours = hub.hello(identity).map_err(|error| lost(&error))?;
+    let mut other = None;
+    let greeted = greet(&mut wire, Side::Connecting, &ours, &guard.key, |theirs| {
+        if let Whom::Node(node) = way.whom
+            && node != theirs.node
+        {
+            other = Some(theirs.node);
+            // The nearest there is: the map that it should be in says otherwise.
+            return Err(Farewell::OldIncarnation);
+        }
+        hub.handler.vet(theirs)
+    });
+    let greeted = greeted.await.map_err(|why| match (other, why) {
+        (Some(node), _) => NoLink::OtherNode(node),
+        (None, Unwelcome::Lost(error)) => lost(&error),
+        (None, Unwelcome::Ours(farewell)) => NoLink::Ours(farewell),
+        (None, Unwelcome::Theirs(farewell)) => NoLink::Theirs(farewell),
+        (None, Unwelcome::Fault(fault)) => NoLink::Fault(fault),
+    })?;
+    let theirs = &greeted.theirs;
+    let peer = Peer {
+        node: theirs.node,
+        incarnation: theirs.incarnation,
+        core: theirs.core,
+        cluster: theirs.cluster,
+        version: greeted.version,
+        link: hub.next_link(),
+        is_dialled: true,
+        lane: Lane { outbox: Arc::clone(&way.outbox) },
+    };
+    Ok(hub.link(peer, wire, greeted.rest))
+}
+
+fn lost(error: &io::Error) -> NoLink {
+    match tls_error(error) {
+        Some(tls) => NoLink::Tls(tls.to_string()),
+        None if error.kind() == io::ErrorKind::ConnectionRefused => NoLink::Refused,
+        None => NoLink::Lost(error.to_string()),
+    }
+}

@@ -1,0 +1,338 @@
+//! One link: reading and writing on a stream that both sides have greeted on.
+//!
+//! Here: batches, out and in; how a link ends. Not here: how it begins (`greeting`), who opened it
+//! (`dial`, `accept`).
+//!
+//! One task does both directions. What is to be written is what was put into the outbox while the
+//! last write was under way: the busier the link, the larger the batch, and no timer anywhere. A
+//! peer that does not read stalls its writing, which fills its outbox, and nothing else; one that has
+//! opened the link is then not read from either.
+
+use std::collections::VecDeque;
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use cluster::message::hello::Farewell;
+use cluster::message::{Bounds, Decoded, Fault, Frame, decode};
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use super::outbox::{Class, Outbox, Written, weight};
+use super::security::Wire;
+use super::{Ending, Handler, Peer, Timing};
+
+/// Written at once, a longer frame aside.
+const WRITE_BYTES: usize = 64 << 10;
+/// Read at once from a peer that says little.
+const READ_BYTES_MIN: usize = 4 << 10;
+/// And from one that says much. The shortest operations in it are fewer than half of the window of
+/// the answers to them.
+const READ_BYTES_MAX: usize = 256 << 10;
+/// Batches before other tasks have their turn.
+const TURNS: usize = 8;
+/// How often idleness and stalls are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// The last word, and what still waits before it, may take so long.
+const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+pub(super) struct Link {
+    pub(super) peer: Peer,
+    wire: Wire,
+    handler: Arc<dyn Handler>,
+    outbox: Arc<Outbox>,
+    bounds: Bounds,
+    timing: Timing,
+    input: BytesMut,
+    /// How much to make room for.
+    read_bytes: usize,
+    /// Of one read.
+    frames: Vec<Frame>,
+    /// Out of the outbox, not yet encoded.
+    taken: VecDeque<Frame>,
+    output: BytesMut,
+    /// Of `output`.
+    written: usize,
+    is_unflushed: bool,
+    /// What `output` makes room for once it is written.
+    room: Written,
+    /// The lane takes nothing more: the link goes when all is written.
+    is_closed: bool,
+    ticks: Interval,
+    age_ticks: u64,
+    idle_ticks: u64,
+    stalled_ticks: u64,
+}
+
+impl Link {
+    pub(super) fn new(
+        peer: Peer,
+        wire: Wire,
+        handler: Arc<dyn Handler>,
+        bounds: Bounds,
+        timing: Timing,
+        rest: BytesMut,
+    ) -> Self {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            outbox: Arc::clone(&peer.lane.outbox),
+            peer,
+            wire,
+            handler,
+            bounds,
+            timing,
+            input: rest,
+            read_bytes: READ_BYTES_MIN,
+            frames: Vec::new(),
+            taken: VecDeque::new(),
+            output: BytesMut::new(),
+            written: 0,
+            is_unflushed: false,
+            room: Written::default(),
+            is_closed: false,
+            ticks,
+            age_ticks: 0,
+            idle_ticks: 0,
+            stalled_ticks: 0,
+        }
+    }
+
+    /// It lasted for some time, at least a second.
+    pub(super) fn has_lasted(&self) -> bool {
+        self.age_ticks > 2
+    }
+
+    /// Reads and writes until the link ends. May be dropped and called again.
+    pub(super) async fn run(&mut self) -> Ending {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+        // What came behind the greeting is here already.
+        if let Err(ending) = self.hand_over() {
+            return Poll::Ready(ending);
+        }
+        for _ in 0..TURNS {
+            let has_read = match self.read(context) {
+                Poll::Ready(Ok(())) => true,
+                Poll::Ready(Err(ending)) => return Poll::Ready(ending),
+                Poll::Pending => false,
+            };
+            // All that the read led to, before the next read leads to more.
+            while let Poll::Ready(result) = self.write(context) {
+                if let Err(error) = result {
+                    return Poll::Ready(lost(&error));
+                }
+            }
+            if !has_read {
+                return self.tick(context);
+            }
+        }
+        context.waker().wake_by_ref();
+        self.tick(context)
+    }
+
+    /// One read, and what it completes. Pending: there is nothing to read, or too much to write.
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Ending>> {
+        // Who does not read its answers is not listened to. On a link that we opened we always
+        // listen: so of two that write much, one goes on.
+        if !self.peer.is_dialled && self.outbox.is_half_full() {
+            return Poll::Pending;
+        }
+        self.input.reserve(self.read_bytes);
+        let count = match ready!(pin!(self.wire.read_buf(&mut self.input)).poll(context)) {
+            Ok(0) => return Poll::Ready(Err(Ending::Lost(io::ErrorKind::UnexpectedEof))),
+            Ok(count) => count,
+            Err(error) => return Poll::Ready(Err(lost(&error))),
+        };
+        self.idle_ticks = 0;
+        if count >= self.read_bytes {
+            self.read_bytes = (self.read_bytes * 4).min(READ_BYTES_MAX);
+        }
+        self.outbox.figures().bytes_in.fetch_add(count as u64, Relaxed);
+        Poll::Ready(self.hand_over())
+    }
+
+    /// Decodes what is whole and hands it over in one batch.
+    fn hand_over(&mut self) -> Result<(), Ending> {
+        if self.input.is_empty() {
+            return Ok(());
+        }
+        let now_ns = self.handler.now_ns();
+        let ending = loop {
+            match decode(&mut self.input, now_ns, self.bounds) {
+                Ok(Decoded::Frame(Frame::Farewell(why))) => break Some(Ending::Theirs(why)),
+                Ok(Decoded::Frame(Frame::Hello(_) | Frame::Proof(_))) => {
+                    break Some(Ending::Fault(Fault::Range("a second greeting")));
+                }
+                Ok(Decoded::Frame(frame)) => self.frames.push(frame),
+                Ok(Decoded::Incomplete { needed }) => {
+                    self.read_bytes = self.read_bytes.max(needed.saturating_sub(self.input.len()));
+                    break None;
+                }
+                Err(fault) => break Some(Ending::Fault(fault)),
+            }
+        };
+        if !self.frames.is_empty() {
+            let figures = self.outbox.figures();
+            figures.frames_in.fetch_add(self.frames.len() as u64, Relaxed);
+            figures.batches_in.fetch_add(1, Relaxed);
+            self.handler.frames(&self.peer, &mut self.frames);
+            self.frames.clear();
+            // A large frame is complete: the next ones are as before.
+            self.read_bytes = self.read_bytes.min(READ_BYTES_MAX);
+        }
+        ending.map_or(Ok(()), Err)
+    }
+
+    /// Writes a batch. Pending: nothing is left to write, or the peer takes no more.
+    fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written == self.output.len() && !self.is_unflushed {
+            self.output.clear();
+            self.written = 0;
+            let outbox = Arc::clone(&self.outbox);
+            self.is_closed = outbox.take(&mut self.room, &mut self.taken, context.waker());
+            if self.taken.is_empty() {
+                return Poll::Pending;
+            }
+            // It may come to nothing: then there is more to take.
+            self.fill();
+        }
+        while self.written < self.output.len() {
+            let bytes = &self.output[self.written..];
+            match ready!(Pin::new(&mut self.wire).poll_write(context, bytes))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.written += count,
+            }
+            self.is_unflushed = true;
+            self.note_progress();
+        }
+        if self.is_unflushed {
+            ready!(Pin::new(&mut self.wire).poll_flush(context))?;
+            self.is_unflushed = false;
+            self.note_progress();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn note_progress(&mut self) {
+        self.idle_ticks = 0;
+        self.stalled_ticks = 0;
+    }
+
+    /// Encodes the next batch of what was taken.
+    fn fill(&mut self) {
+        let now_ns = self.handler.now_ns();
+        let (mut frames, mut expired) = (0_u64, 0_u64);
+        while self.output.len() < WRITE_BYTES
+            && let Some(frame) = self.taken.pop_front()
+        {
+            self.room.add(Class::of(&frame), weight(&frame));
+            if matches!(&frame, Frame::Op { op, .. } if op.deadline_ns <= now_ns) {
+                expired += 1;
+                continue;
+            }
+            match frame.encode(now_ns, self.bounds, &mut self.output) {
+                Ok(()) => frames += 1,
+                Err(fault) => {
+                    tracing::error!(peer = %self.peer, %fault, "a frame cannot be sent");
+                    self.outbox.figures().unsendable.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        let figures = self.outbox.figures();
+        figures.expired.fetch_add(expired, Relaxed);
+        if frames > 0 {
+            figures.frames_out.fetch_add(frames, Relaxed);
+            figures.bytes_out.fetch_add(self.output.len() as u64, Relaxed);
+            figures.writes.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Looks whether anything has moved for long.
+    fn tick(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+        if self.is_closed && self.output.is_empty() {
+            return Poll::Ready(Ending::Ours(Farewell::Idle));
+        }
+        while self.ticks.poll_tick(context).is_ready() {
+            let is_writing = self.written < self.output.len() || self.is_unflushed;
+            self.age_ticks += 1;
+            self.idle_ticks += 1;
+            self.stalled_ticks = if is_writing { self.stalled_ticks + 1 } else { 0 };
+            if self.stalled_ticks > self.timing.stall.as_secs() {
+                return Poll::Ready(Ending::Stalled);
+            }
+            // Who opened a link closes it. The other side waits longer: for one whose host is gone.
+            let idle = self.timing.idle.as_secs() * if self.peer.is_dialled { 1 } else { 3 };
+            if self.idle_ticks > idle && !is_writing && self.outbox.is_empty() {
+                return Poll::Ready(Ending::Ours(Farewell::Idle));
+            }
+            self.read_bytes = READ_BYTES_MIN.max(self.read_bytes / 4);
+            if self.input.is_empty() && self.idle_ticks > 1 {
+                self.input = BytesMut::new();
+            }
+            if self.output.capacity() > 4 * WRITE_BYTES && !is_writing {
+                self.output = BytesMut::new();
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Says the last word, and before it, in an orderly end, what still waits. Then listens for a
+    /// moment: closing on something unread would take our word back.
+    pub(super) async fn end(mut self, ending: &Ending) -> usize {
+        let farewell = match ending {
+            Ending::Ours(farewell) => *farewell,
+            Ending::Fault(_) => Farewell::BadFrame,
+            Ending::Theirs(_) | Ending::Lost(_) | Ending::Stalled | Ending::Replaced => {
+                return self.left();
+            }
+        };
+        let is_orderly = matches!(ending, Ending::Ours(_));
+        let _ = timeout(FAREWELL_TIME, async {
+            self.wire.write_all(&self.output[self.written..]).await?;
+            self.output.clear();
+            self.written = 0;
+            if is_orderly {
+                // First what was taken before, then what waits; no more than that.
+                self.write_taken().await?;
+                self.outbox.take(&mut self.room, &mut self.taken, Waker::noop());
+                self.write_taken().await?;
+            }
+            let frame = Frame::Farewell(farewell);
+            let _ = frame.encode(0, self.bounds, &mut self.output);
+            self.wire.write_all(&self.output).await?;
+            self.output.clear();
+            self.wire.shutdown().await?;
+            let mut unread = [0; 4096];
+            while self.wire.read(&mut unread).await? > 0 {}
+            io::Result::Ok(())
+        })
+        .await;
+        self.left()
+    }
+
+    async fn write_taken(&mut self) -> io::Result<()> {
+        while !self.taken.is_empty() {
+            self.fill();
+            self.wire.write_all(&self.output).await?;
+            self.output.clear();
+        }
+        Ok(())
+    }
+
+    /// Frames taken that were not even encoded.
+    fn left(&self) -> usize {
+        self.taken.len()
+    }
+}
+
+fn lost(error: &io::Error) -> Ending {
+    Ending::Lost(error.kind())
+}

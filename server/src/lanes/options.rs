@@ -1,0 +1,87 @@
+//! The settings of lanes.
+//!
+//! Not here: who may be a peer (`security`), how much may wait (`outbox`).
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::message::{Bounds, hello};
+
+use super::outbox::Windows;
+use super::security::PeerSecurity;
+
+/// Who we are to our peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Which cluster; 0: in none yet.
+    pub cluster: u128,
+    /// Which node; 0: in no cluster yet.
+    pub node: NodeId,
+    /// In which life.
+    pub incarnation: Incarnation,
+    /// Which of our cores these lanes belong to.
+    pub core: u16,
+}
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// From the connection, or the first attempt at it, to the end of the greeting.
+    pub hello: Duration,
+    /// A link over which nothing is said for so long is closed. Whole seconds.
+    pub idle: Duration,
+    /// A peer that takes nothing of what is written for so long has no link any more. Whole seconds.
+    pub stall: Duration,
+    /// Pause after the first attempt that failed; it doubles with each.
+    pub pause_min: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            hello: Duration::from_secs(5),
+            idle: Duration::from_mins(1),
+            stall: Duration::from_secs(10),
+            pause_min: Duration::from_millis(50),
+            pause_max: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Settings of lanes.
+#[derive(Debug)]
+pub struct LanesOptions {
+    /// Who we are; see [`Lanes::identify`].
+    pub identity: Identity,
+    /// Who may be a peer.
+    pub security: PeerSecurity,
+    /// The operator wrote `insecure = true`: [`PeerSecurity::Insecure`] will do off loopback too.
+    pub insecure_is_said: bool,
+    /// Longest frame, the same on all nodes.
+    pub bounds: Bounds,
+    /// How much may wait for one peer.
+    pub windows: Windows,
+    /// How long things may take.
+    pub timing: Timing,
+    /// The versions that we speak.
+    pub versions: RangeInclusive<u16>,
+}
+
+impl LanesOptions {
+    /// The defaults for everything else.
+    #[must_use]
+    pub fn new(identity: Identity, security: PeerSecurity) -> Self {
+        Self {
+            identity,
+            security,
+            insecure_is_said: false,
+            bounds: Bounds::default(),
+            windows: Windows::default(),
+            timing: Timing::default(),
+            versions: hello::versions(),
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! What waits to be written to a peer, and how much may.
+//!
+//! Here: the window of each class of frames, what a frame weighs in it, the one wake of a burst. Not
+//! here: the writing (`link`).
+//!
+//! Frames wait as they are, not as bytes: a deadline is written as the time that is left when it
+//! leaves, and which version is spoken is known once there is a link.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use cluster::message::Frame;
+use cluster::message::news::MapNews;
+use cluster::replica::{Message, Outcome};
+use parking_lot::Mutex;
+
+use super::figures::Figures;
+
+/// Frames that share a window. One class that is full does not hold up another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// Operations for a primary.
+    Forward,
+    /// What a primary tells its copies.
+    Copy,
+    /// Replies, and what a copy answers its primary.
+    Answer,
+    /// Beats, news of the map, commands for it.
+    Control,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Forward, Self::Copy, Self::Answer, Self::Control];
+
+    /// Of a frame.
+    #[must_use]
+    pub fn of(frame: &Frame) -> Self {
+        match frame {
+            Frame::Op { .. } => Self::Forward,
+            Frame::Reply { .. } => Self::Answer,
+            Frame::Copy { message, .. } => match message {
+                Message::Adopt { .. }
+                | Message::Record(_)
+                | Message::Beat { .. }
+                | Message::Chunk(_)
+                | Message::Restart { .. } => Self::Copy,
+                Message::Ack { .. } | Message::Nak(_) | Message::Pull { .. } => Self::Answer,
+            },
+            Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Farewell(_)
+            | Frame::Beat(_)
+            | Frame::News(_)
+            | Frame::Heard(_)
+            | Frame::Ask(_)
+            | Frame::Told(_) => Self::Control,
+        }
+    }
+}
+
+/// How much of a class may wait for one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Most frames.
+    pub frames: u32,
+    /// Most bytes. A single frame of any size still goes into an empty window.
+    pub bytes: usize,
+}
+
+/// The windows of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// By class, in the order of [`Class::ALL`].
+    pub of: [Window; 4],
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        let window = |frames, mebibytes: usize| Window { frames, bytes: mebibytes << 20 };
+        // Answers are small, and who answers has done the work already: they get most room.
+        Self { of: [window(8192, 4), window(8192, 4), window(32_768, 8), window(1024, 8)] }
+    }
+}
+
+/// Why a frame was not taken. Nothing of it will be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Shed {
+    /// As much waits already as may.
+    #[error("the window of the lane is full")]
+    Full(Class),
+    /// The link was one that the peer had opened, and is no more; or the peer has another address.
+    #[error("the lane is gone")]
+    Gone,
+}
+
+/// What fills a class's window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Load {
+    frames: u32,
+    bytes: usize,
+}
+
+/// What was written and makes room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    of: [Load; 4],
+}
+
+impl Written {
+    pub(super) fn add(&mut self, class: Class, weight: usize) {
+        let load = &mut self.of[class as usize];
+        load.frames += 1;
+        load.bytes += weight;
+    }
+}
+
+/// What waits for one peer. Any thread puts in; the task of the link takes out.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    windows: Windows,
+    figures: Arc<Figures>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Frame>,
+    /// Of what is in `queue`, and of what was taken and is not written yet.
+    loads: [Load; 4],
+    /// Who waits for frames. Taken by the first of a burst, so that the rest cost no wake.
+    waker: Option<Waker>,
+    /// A link is wanted though nothing waits.
+    is_probed: bool,
+    is_closed: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(windows: Windows, figures: Arc<Figures>) -> Self {
+        Self { windows, figures, state: Mutex::default() }
+    }
+
+    pub(super) fn figures(&self) -> &Arc<Figures> {
+        &self.figures
+    }
+
+    /// Puts one frame in.
+    pub(super) fn push(&self, frame: Frame) -> Result<(), Shed> {
+        let mut state = self.state.lock();
+        let is_closed = state.is_closed;
+        admit(&mut state.loads, is_closed, &self.windows, &frame)
+            .inspect_err(|why| self.figures.note_shed(*why))?;
+        state.queue.push_back(frame);
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        Ok(())
+    }
+
+    /// Puts in what there is room for, in order, and leaves the rest.
+    pub(super) fn push_all(&self, frames: &mut Vec<Frame>) -> Result<(), Shed> {
+        let mut state = self.state.lock();
+        let State { queue, loads, is_closed, waker, .. } = &mut *state;
+        let mut result = Ok(());
+        queue.extend(frames.extract_if(.., |frame| {
+            let admitted = admit(loads, *is_closed, &self.windows, frame);
+            if let Err(why) = admitted {
+                self.figures.note_shed(why);
+                result = admitted;
+            }
+            admitted.is_ok()
+        }));
+        let waker = if queue.is_empty() { None } else { waker.take() };
+        drop(state);
+        wake(waker);
+        result
+    }
+
+    /// Makes room for what was written, and takes all that waits. If that is nothing, the waker is
+    /// told when there is something. Whether the lane is closed.
+    pub(super) fn take(
+        &self,
+        written: &mut Written,
+        into: &mut VecDeque<Frame>,
+        waker: &Waker,
+    ) -> bool {
+        let mut state = self.state.lock();
+        // The link that was asked for is here.
+        state.is_probed = false;
+        state.make_room(written);
+        if into.is_empty() {
+            std::mem::swap(&mut state.queue, into);
+        }
+        if into.is_empty() {
+            state.waker = Some(waker.clone());
+        }
+        state.is_closed
+    }
+
+    /// Ready when a link is wanted: something waits, or somebody asked, or the lane was closed.
+    pub(super) fn poll_wanted(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        if !state.queue.is_empty() || state.is_probed || state.is_closed {
+            state.is_probed = false;
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Asks for a link though nothing waits.
+    pub(super) fn probe(&self) {
+        let mut state = self.state.lock();
+        state.is_probed = true;
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.lock().queue.is_empty()
+    }
+
+    /// Some class has half of its window filled: the other half is for answers to what is read at
+    /// once.
+    pub(super) fn is_half_full(&self) -> bool {
+        let state = self.state.lock();
+        state
+            .loads
+            .iter()
+            .zip(&self.windows.of)
+            .any(|(load, window)| load.frames > window.frames / 2 || load.bytes > window.bytes / 2)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
+    /// Nothing more is taken.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
+    /// The link is gone, or there was no way to make one: what waits is dropped. Whoever put it in
+    /// is told by the event that follows, and sends again what still matters.
+    pub(super) fn clear(&self, taken: usize) {
+        let mut state = self.state.lock();
+        self.figures.note_lost(state.queue.len() + taken);
+        let dropped = std::mem::take(&mut state.queue);
+        state.loads = Default::default();
+        drop(state);
+        drop(dropped);
+    }
+}
+
+impl State {
+    fn make_room(&mut self, written: &mut Written) {
+        for (load, written) in self.loads.iter_mut().zip(&mut written.of) {
+            let Load { frames, bytes } = std::mem::take(written);
+            load.frames = load.frames.saturating_sub(frames);
+            load.bytes = load.bytes.saturating_sub(bytes);
+        }
+    }
+}
+
+fn admit(
+    loads: &mut [Load; 4],
+    is_closed: bool,
+    windows: &Windows,
+    frame: &Frame,
+) -> Result<(), Shed> {
+    if is_closed {
+        return Err(Shed::Gone);
+    }
+    let class = Class::of(frame);
+    let (load, window) = (&mut loads[class as usize], windows.of[class as usize]);
+    let bytes = load.bytes.saturating_add(weight(frame));
+    if load.frames >= window.frames || (load.frames > 0 && bytes > window.bytes) {
+        return Err(Shed::Full(class));
+    }
+    *load = Load { frames: load.frames + 1, bytes };
+    Ok(())
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// What a frame weighs in its window: about what it takes in memory while it waits.
+pub(super) fn weight(frame: &Frame) -> usize {
+    let variable = match frame {
+        Frame::Op { op, .. } => op.op.len(),
+        Frame::Reply { reply, .. } => match &reply.outcome {
+            Outcome::Done(result) => result.len(),
+            _ => 0,
+        },
+        Frame::Copy { message, .. } => message_weight(message),
+        Frame::News(news) => match &news.map {
+            MapNews::Deltas(deltas) => deltas.iter().map(|delta| delta.len() + 32).sum(),
+            MapNews::Full { bytes, .. } => bytes.len(),
+        },
+        Frame::Heard(heard) => heard.nodes.len() * 24,
+        // A change of 256 partitions takes some 8 KB, most take little.
+        Frame::Ask(_) | Frame::Told(_) => 1024,
+        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) | Frame::Beat(_) => 0,
+    };
+    const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
+    size_of::<Frame>() + variable
+}
+
+fn message_weight(message: &Message) -> usize {
+    match message {
+        Message::Record(record) => {
+            let write = record.write.as_ref();
+            let write =
+                write.map_or(0, |w| w.key.len() + w.state.as_ref().map_or(0, bytes::Bytes::len));
+            let result = record.stamp.as_ref().and_then(|stamp| stamp.result.as_ref());
+            write + result.map_or(0, |(_, result)| result.len())
+        }
+        Message::Chunk(chunk) => {
+            let states = chunk.states.iter().map(|(key, state)| key.len() + state.len() + 64);
+            let results = chunk.results.iter().flat_map(|results| &results.kept);
+            states.sum::<usize>() + results.map(|(_, _, result)| result.len() + 48).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use cluster::id::{CopyId, Partition, Term};
+    use cluster::message::news::Heard;
+    use cluster::replica::Chunk;
+
+    use super::*;
+
+    fn outbox(frames: u32, bytes: usize) -> Outbox {
+        let windows = Windows { of: [Window { frames, bytes }; 4] };
+        Outbox::new(windows, Arc::default())
+    }
+
+    fn copy(message: Message) -> Frame {
+        let (to, from) = (CopyId::default(), CopyId::default());
+        Frame::Copy { partition: Partition(1), to, from, term: Term(1), message }
+    }
+
+    fn pull() -> Frame {
+        copy(Message::Pull { base: 0, pull: 0, cursor: None })
+    }
+
+    fn chunk(bytes: usize) -> Frame {
+        copy(Message::Chunk(Chunk {
+            pull: 0,
+            position: cluster::replica::Position::default(),
+            pt_ns: 0,
+            states: vec![(Bytes::new(), vec![0; bytes].into())],
+            cursor: None,
+            results: Vec::new(),
+        }))
+    }
+
+    fn taken(outbox: &Outbox, written: &mut Written) -> VecDeque<Frame> {
+        let mut into = VecDeque::new();
+        outbox.take(written, &mut into, Waker::noop());
+        into
+    }
+
+    #[test]
+    fn a_full_class_does_not_hold_up_another() {
+        let outbox = outbox(2, 1 << 20);
+        assert_eq!(outbox.push(chunk(1)), Ok(()));
+        assert_eq!(outbox.push(chunk(1)), Ok(()));
+        assert_eq!(outbox.push(chunk(1)), Err(Shed::Full(Class::Copy)));
+        assert_eq!(outbox.push(pull()), Ok(()), "its answers have a window of their own");
+        let mut burst = vec![chunk(1), Frame::Heard(Heard { nodes: Vec::new() }), pull(), pull()];
+        assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(Class::Answer)));
+        assert_eq!(burst, [chunk(1), pull()], "what found no room is left to its sender");
+        assert_eq!(taken(&outbox, &mut Written::default()).len(), 5);
+    }
+
+    #[test]
+    fn there_is_room_again_once_it_is_written_and_not_before() {
+        let outbox = outbox(1, 1 << 20);
+        outbox.push(pull()).expect("it is empty");
+        let mut written = Written::default();
+        assert_eq!(taken(&outbox, &mut written).len(), 1);
+        assert_eq!(outbox.push(pull()), Err(Shed::Full(Class::Answer)));
+        written.add(Class::Answer, weight(&pull()));
+        assert_eq!(taken(&outbox, &mut written).len(), 0);
+        assert_eq!(written, Written::default());
+        assert_eq!(outbox.push(pull()), Ok(()));
+    }
+
+    #[test]
+    fn bytes_count_but_one_frame_always_fits() {
+        let outbox = outbox(100, 1000);
+        assert_eq!(outbox.push(chunk(5000)), Ok(()));
+        assert_eq!(outbox.push(chunk(1)), Err(Shed::Full(Class::Copy)));
+        outbox.clear(0);
+        assert_eq!(outbox.push(chunk(1)), Ok(()));
+        assert_eq!(outbox.push(chunk(1000)), Err(Shed::Full(Class::Copy)));
+    }
+
+    #[test]
+    fn a_closed_lane_takes_nothing() {
+        let outbox = outbox(100, 1000);
+        outbox.close();
+        assert_eq!(outbox.push(pull()), Err(Shed::Gone));
+        assert!(outbox.poll_wanted(&Context::from_waker(Waker::noop())).is_ready());
+    }
+}

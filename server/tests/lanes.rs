@@ -1,0 +1,282 @@
+//! Lanes between nodes of one process, over loopback.
+//!
+//! Here: what the tests share. The tests: `lanes/carrying.rs`, `lanes/greeting.rs`, `lanes/ending.rs`.
+
+#[path = "lanes/carrying.rs"]
+mod carrying;
+#[path = "lanes/ending.rs"]
+mod ending;
+#[path = "lanes/greeting.rs"]
+mod greeting;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use cluster::id::{Incarnation, NodeId, Partition, Term};
+use cluster::message::hello::{Hello, NONCE_BYTES, Proof, Side};
+use cluster::message::{Bounds, Decoded, Frame, decode, frame_bytes};
+use cluster::replica::{AckMode, Kind, Op, Outcome, Reply, SessionId};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tollgate::lanes::{
+    Event, Handler, Identity, Lane, Lanes, LanesOptions, NoLink, Peer, PeerSecurity, Whom,
+};
+use tollgate::net::BoundListener;
+
+const CLUSTER: u128 = 77;
+
+/// Keeps what it is told, and answers operations if it is to.
+struct Node {
+    since: Instant,
+    answers: bool,
+    heard: Mutex<Vec<(NodeId, Frame)>>,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Handler for Node {
+    fn now_ns(&self) -> u64 {
+        self.since.elapsed().as_nanos() as u64 + 1_000_000_000
+    }
+
+    fn frames(&self, from: &Peer, frames: &mut Vec<Frame>) {
+        if self.answers {
+            let mut replies: Vec<Frame> = frames.iter().filter_map(reply_to).collect();
+            let _ = from.lane.send_all(&mut replies);
+        }
+        self.heard.lock().extend(frames.drain(..).map(|frame| (from.node, frame)));
+    }
+
+    fn link(&self, event: Event) {
+        self.events.lock().push(event);
+    }
+}
+
+impl Node {
+    fn new(answers: bool) -> Arc<Self> {
+        let (heard, events) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { since: Instant::now(), answers, heard, events })
+    }
+
+    /// Numbers of the operations from a node, in the order in which they came.
+    fn ops_from(&self, node: u32) -> Vec<u64> {
+        let heard = self.heard.lock();
+        let ops = heard.iter().filter_map(|(from, frame)| match frame {
+            Frame::Op { op, .. } if *from == NodeId(node) => Some(op.seq),
+            _ => None,
+        });
+        ops.collect()
+    }
+
+    fn replies(&self) -> usize {
+        let heard = self.heard.lock();
+        heard.iter().filter(|(_, frame)| matches!(frame, Frame::Reply { .. })).count()
+    }
+
+    fn has_event(&self, is_it: impl Fn(&Event) -> bool) -> bool {
+        self.events.lock().iter().any(is_it)
+    }
+
+    fn is_up(&self) -> bool {
+        self.has_event(|event| matches!(event, Event::Up(_)))
+    }
+
+    /// The first failure, once there is one.
+    async fn failure(&self) -> NoLink {
+        let failure = || {
+            self.events.lock().iter().find_map(|event| match event {
+                Event::Failed { why, .. } => Some(why.clone()),
+                _ => None,
+            })
+        };
+        until("a failure", || failure().is_some()).await;
+        failure().expect("there is one")
+    }
+}
+
+/// A node and its lanes.
+struct Host {
+    node: Arc<Node>,
+    lanes: Lanes,
+    address: String,
+}
+
+fn identity(node: u32) -> Identity {
+    Identity { cluster: CLUSTER, node: NodeId(node), incarnation: Incarnation(1), core: 0 }
+}
+
+fn options(node: u32) -> LanesOptions {
+    LanesOptions::new(identity(node), PeerSecurity::Insecure)
+}
+
+impl Host {
+    fn new(node: u32) -> Self {
+        Self::with(options(node), Node::new(true))
+    }
+
+    fn with(options: LanesOptions, node: Arc<Node>) -> Self {
+        Self::at("127.0.0.1:0", options, node)
+    }
+
+    fn at(address: &str, options: LanesOptions, node: Arc<Node>) -> Self {
+        let address = address.parse().expect("an address");
+        let bound = BoundListener::tcp(address, 1024).expect("a free port");
+        let address = bound.address().expect("it is TCP").to_string();
+        let listener = bound.attach().expect("there is a runtime");
+        let handler = Arc::clone(&node) as Arc<dyn Handler>;
+        let lanes = Lanes::start(options, vec![listener], handler).expect("sound security");
+        Self { node, lanes, address }
+    }
+
+    fn to(&self, node: u32, host: &Self) -> Lane {
+        self.lanes.lane(NodeId(node), &host.address)
+    }
+
+    fn figures(&self, node: u32) -> tollgate::lanes::PeerFigures {
+        let whom = Whom::Node(NodeId(node));
+        let figures = self.lanes.figures();
+        figures
+            .into_iter()
+            .find(|(of, _)| *of == whom)
+            .map(|(_, figures)| figures)
+            .unwrap_or_default()
+    }
+}
+
+/// Waits until something is so.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..20_000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("not so after long: {what}");
+}
+
+fn session(node: u32) -> SessionId {
+    SessionId { node: NodeId(node), incarnation: Incarnation(1), core: 0 }
+}
+
+/// An operation that has a century.
+fn op(seq: u64) -> Frame {
+    op_until(seq, u64::MAX / 4)
+}
+
+fn op_until(seq: u64, deadline_ns: u64) -> Frame {
+    let op = Op {
+        term: Term(5),
+        session: session(1),
+        seq,
+        first_unacked: 1,
+        kind: Kind::Write,
+        ack: AckMode::Replica,
+        deadline_ns,
+        op: Bytes::from_static(b"\x01user:00000000000042"),
+    };
+    Frame::Op { partition: Partition(300), op }
+}
+
+fn reply_to(frame: &Frame) -> Option<Frame> {
+    let Frame::Op { partition, op } = frame else { return None };
+    let outcome = Outcome::Done(Bytes::from_static(b"42"));
+    let reply = Reply { term: op.term, seq: op.seq, outcome };
+    Some(Frame::Reply { partition: *partition, to: op.session, reply })
+}
+
+fn hello(node: u32) -> Hello {
+    Hello {
+        version_min: 1,
+        version_max: 1,
+        cluster: CLUSTER,
+        node: NodeId(node),
+        incarnation: Incarnation(1),
+        core: 0,
+        nonce: [node as u8; NONCE_BYTES],
+        more: Bytes::new(),
+    }
+}
+
+fn bytes_of(frame: &Frame) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    frame.encode(0, Bounds::default(), &mut bytes).expect("a good frame");
+    bytes
+}
+
+/// A stream by hand, to do what no node would.
+struct Raw {
+    stream: TcpStream,
+    input: BytesMut,
+}
+
+impl Raw {
+    async fn connect(host: &Host) -> Self {
+        let stream = TcpStream::connect(&host.address).await.expect("it listens");
+        Self { stream, input: BytesMut::new() }
+    }
+
+    async fn accept(listener: &TcpListener) -> Self {
+        let (stream, _) = listener.accept().await.expect("somebody comes");
+        Self { stream, input: BytesMut::new() }
+    }
+
+    async fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.expect("it is listened to");
+    }
+
+    /// The next frame with its bytes; none at the end.
+    async fn hear(&mut self) -> Option<(Frame, Bytes)> {
+        loop {
+            let bytes = frame_bytes(&self.input);
+            if let Decoded::Frame(frame) =
+                decode(&mut self.input, 0, Bounds::default()).expect("a good frame")
+            {
+                return Some((frame, bytes.expect("it was whole")));
+            }
+            if self.stream.read_buf(&mut self.input).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// The greeting, without a key.
+    async fn greet(&mut self, side: Side, node: u32) {
+        let ours = bytes_of(&Frame::Hello(hello(node)));
+        self.say(&ours).await;
+        let Some((Frame::Hello(_), theirs)) = self.hear().await else { panic!("no hello") };
+        let (connecting, accepting) = match side {
+            Side::Connecting => (&ours[..], &theirs[..]),
+            Side::Accepting => (&theirs[..], &ours[..]),
+        };
+        let proof = Proof::new(b"", side, connecting, accepting);
+        self.say(&bytes_of(&Frame::Proof(proof))).await;
+        assert!(matches!(self.hear().await, Some((Frame::Proof(_), _))));
+    }
+}
+
+/// A runtime with a thread of its own, to be killed with all that is on it.
+struct Runtime {
+    handle: tokio::runtime::Handle,
+    end: tokio::sync::oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Runtime {
+    fn new() -> Self {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().expect("a runtime");
+        let handle = runtime.handle().clone();
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let _ = runtime.block_on(ended);
+        });
+        Self { handle, end, thread }
+    }
+
+    /// Sockets are closed and nobody says a word, as when a process is killed.
+    fn kill(self) {
+        let _ = self.end.send(());
+        self.thread.join().expect("nothing panicked");
+    }
+}
