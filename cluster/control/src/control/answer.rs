@@ -27,6 +27,9 @@ pub(super) async fn answer(node: &Arc<Node>, bytes: &[u8]) -> bytes::Bytes {
 
 async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
     let Letter { from, to, call } = letter;
+    if node.is_stopped() {
+        return Err(Declined::Stopped);
+    }
     match call {
         Call::Greet { pledge } => return Ok(Reply::Greeting(greeting(node, &from, pledge))),
         Call::Ping if node.id() == to => return Ok(Reply::Done),
@@ -90,6 +93,7 @@ fn news(node: &Arc<Node>, id: NodeId, from: &Sender, beat: Beat) -> News {
     {
         let mut state = node.state.lock();
         state.liveness.hear(id, from.incarnation, now);
+        state.conditions.insert(id, (beat.is_ready, beat.load));
         if !beat.heard.is_empty() {
             state.liveness.take_word(id, beat.heard, now);
         }
