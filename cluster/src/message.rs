@@ -1,7 +1,7 @@
 //! What nodes say to each other on a lane, encode next to decode.
 //!
 //! Here: frames, and all there are. Not here: how a lane begins (`hello`), the fields of each frame
-//! (`ops`, `copies`, `news`), what they mean (`replica`, `map`), sockets (`server`).
+//! (`ops`, `copies`, `call`), what they mean (`replica`, `map`), sockets (`server`).
 //!
 //! ```text
 //! length u32 | type u8 | body                 little-endian; `length` counts type and body
@@ -12,8 +12,8 @@
 //! [`Frame::Hello`] aside, which may carry what later versions add. No instant crosses a lane: a
 //! deadline is written as the time that is left.
 
+pub mod call;
 pub mod hello;
-pub mod news;
 
 mod copies;
 mod ops;
@@ -23,8 +23,8 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 use crate::id::{CopyId, Partition, Term};
 use crate::replica;
+use call::Call;
 use hello::{Farewell, Hello, Proof};
-use news::{Ask, Beat, Heard, News, Told};
 use wire::{Reader, Writer};
 
 /// The oldest version of the lane protocol that we speak.
@@ -101,16 +101,10 @@ pub enum Frame {
         /// What it says.
         message: replica::Message,
     },
-    /// A node to a voter: I am here.
-    Beat(Beat),
-    /// A voter to a node: what is new.
-    News(News),
-    /// A voter to the leader: whom I hear.
-    Heard(Heard),
-    /// A node to a voter: this should change in the map.
-    Ask(Ask),
-    /// A voter to a node: what became of it.
-    Told(Told),
+    /// From one control plane to another.
+    Call(Call),
+    /// What it answers.
+    Answer(Call),
 }
 
 /// What the front of a buffer is.
@@ -151,11 +145,8 @@ const FAREWELL: u8 = 3;
 const OP: u8 = 4;
 const REPLY: u8 = 5;
 const COPY: u8 = 6;
-const BEAT: u8 = 7;
-const NEWS: u8 = 8;
-const HEARD: u8 = 9;
-const ASK: u8 = 10;
-const TOLD: u8 = 11;
+const CALL: u8 = 7;
+const ANSWER: u8 = 8;
 
 impl Frame {
     fn type_byte(&self) -> u8 {
@@ -166,11 +157,8 @@ impl Frame {
             Self::Op { .. } => OP,
             Self::Reply { .. } => REPLY,
             Self::Copy { .. } => COPY,
-            Self::Beat(_) => BEAT,
-            Self::News(_) => NEWS,
-            Self::Heard(_) => HEARD,
-            Self::Ask(_) => ASK,
-            Self::Told(_) => TOLD,
+            Self::Call(_) => CALL,
+            Self::Answer(_) => ANSWER,
         }
     }
 
@@ -200,11 +188,7 @@ impl Frame {
                 writer.term(*term);
                 copies::encode(message, &mut writer);
             }
-            Self::Beat(beat) => beat.encode(&mut writer),
-            Self::News(news) => news.encode(&mut writer),
-            Self::Heard(heard) => heard.encode(&mut writer),
-            Self::Ask(ask) => ask.encode(&mut writer),
-            Self::Told(told) => told.encode(&mut writer),
+            Self::Call(call) | Self::Answer(call) => call.encode(&mut writer),
         }
         let fault = writer.fault();
         let length = out.len() - start - 4;
@@ -264,11 +248,8 @@ fn body(kind: u8, now_ns: u64, reader: &mut Reader) -> Result<Frame, Fault> {
             term: reader.term()?,
             message: copies::decode(reader)?,
         },
-        BEAT => Frame::Beat(Beat::decode(reader)?),
-        NEWS => Frame::News(News::decode(reader)?),
-        HEARD => Frame::Heard(Heard::decode(reader)?),
-        ASK => Frame::Ask(Ask::decode(reader)?),
-        TOLD => Frame::Told(Told::decode(reader)?),
+        CALL => Frame::Call(Call::decode(reader)?),
+        ANSWER => Frame::Answer(Call::decode(reader)?),
         other => return Err(Fault::Type(other)),
     })
 }

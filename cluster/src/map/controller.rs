@@ -273,5 +273,21 @@ pub fn voters(
         let Some((&id, _)) = best else { break };
         chosen.insert(id);
     }
+    make_odd(map, &mut chosen, current);
     chosen
+}
+
+/// An even number survives no more deaths than one less: where there are too few to choose from, a
+/// newcomer waits for the next one, and who is dead keeps its seat, for it may come back.
+fn make_odd(map: &Map, chosen: &mut BTreeSet<NodeId>, current: &BTreeSet<NodeId>) {
+    if chosen.len() % 2 == 1 {
+        return;
+    }
+    let is_there =
+        |id: &NodeId| map.nodes().get(id).is_some_and(|node| node.state != NodeState::Draining);
+    if let Some(newcomer) = chosen.iter().copied().rfind(|id| !current.contains(id)) {
+        chosen.remove(&newcomer);
+    } else if let Some(&dead) = current.difference(chosen).find(|id| is_there(id)) {
+        chosen.insert(dead);
+    }
 }

@@ -425,6 +425,21 @@ fn voters_are_odd_spread_and_steady() {
     assert_eq!(controller::voters(&map, &voters, &none), voters, "it may come back");
     let replaced = controller::voters(&map, &voters, &[N[1]].into());
     assert_eq!(replaced, [1, 3, 4, 5, 6].map(NodeId).into());
+    // Too few are left to choose from.
+    for gone in [4, 6, 7, 8] {
+        done(&mut map, &Command::Bury(NodeId(gone), LIFE));
+    }
+    let replaceable = [2, 4, 6, 7, 8].map(NodeId).into();
+    assert_eq!(controller::voters(&map, &voters, &replaceable), [1, 3, 5].map(NodeId).into());
+    let replaceable = [2, 4, 7, 8].map(NodeId).into();
+    assert_eq!(controller::voters(&map, &voters, &replaceable), voters, "one keeps its seat");
+    let (one, some) = ([NodeId(1)].into(), [1, 3].map(NodeId).into());
+    for gone in [2, 4, 6, 7, 8] {
+        done(&mut map, &Command::Forget(NodeId(gone), LIFE));
+    }
+    done(&mut map, &Command::Bury(NodeId(5), LIFE));
+    assert_eq!(controller::voters(&map, &one, &none), one, "a second one waits for a third");
+    assert_eq!(controller::voters(&map, &some, &none), some, "two that vote already go on");
 }
 
 /// A command out of numbers, most of the time one that has a chance.

@@ -5,11 +5,9 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::hello::{NONCE_BYTES, Side, common_version};
-use super::news::{AskOutcome, MapNews};
 use super::*;
 use crate::id::{Incarnation, NodeId};
-use crate::map::command::{Change, Setting};
-use crate::map::{Answer, Command, Refused, Step, TERM_MAX};
+use crate::map::TERM_MAX;
 use crate::replica::{
     AckMode, Chunk, Kind, Message, Nak, Op, Outcome, Position, Record, Refusal, Reply, Route,
     SessionId, SessionResults, Stamp, Write,
@@ -148,60 +146,10 @@ fn hello() -> impl Strategy<Value = Hello> {
         })
 }
 
-fn news() -> impl Strategy<Value = Frame> {
-    let map = prop_oneof![
-        vec(bytes(), 0..5).prop_map(MapNews::Deltas),
-        (number(), number(), number(), bytes())
-            .prop_map(|(ver, total, offset, bytes)| MapNews::Full { ver, total, offset, bytes }),
-    ];
-    (number(), number(), option::of(small().prop_map(NodeId)), map)
-        .prop_map(|(round, wall_ns, leader, map)| Frame::News(News { round, wall_ns, leader, map }))
-}
-
-fn command() -> impl Strategy<Value = Command> {
-    let change = (any::<u16>(), small(), copy(), 0..4).prop_map(|(at, ver, copy, which)| Change {
-        partition: Partition(at),
-        ver,
-        step: match which {
-            0 => Step::AddInSync(copy),
-            1 => Step::SetTransfer(None),
-            2 => Step::Transfer(copy),
-            _ => Step::SetLearner(copy.node, copy.incarnation),
-        },
-    });
-    prop_oneof![
-        vec(change, 0..10).prop_map(Command::Partitions),
-        (small(), number()).prop_map(|(id, life)| Command::Drain(NodeId(id), Incarnation(life))),
-        any::<u8>().prop_map(|replicas| Command::Set(Setting::Replicas(replicas))),
-    ]
-}
-
-fn told() -> impl Strategy<Value = AskOutcome> {
-    let answer = prop_oneof![
-        small().prop_map(|id| Ok(Answer::Registered(NodeId(id)))),
-        number().prop_map(|ver| Ok(Answer::Changes(vec![Ok(()), Err(Refused::OtherVersion(ver))]))),
-        Just(Err(Refused::UnknownNode)),
-    ];
-    prop_oneof![
-        (number(), answer).prop_map(|(ver, answer)| AskOutcome::Answered(ver, answer)),
-        option::of(small().prop_map(NodeId)).prop_map(AskOutcome::NotLeader),
-        Just(AskOutcome::Unknown),
-    ]
-}
-
 fn frame() -> impl Strategy<Value = Frame> {
     let partition = || any::<u16>().prop_map(Partition);
-    let heard = (small(), number(), small())
-        .prop_map(|(node, life, ago_ms)| (NodeId(node), Incarnation(life), ago_ms));
-    let beat = (number(), number(), any::<bool>(), small(), number()).prop_map(
-        |(round, map_ver, is_ready, load, wall_ns)| Beat {
-            round,
-            map_ver,
-            is_ready,
-            load,
-            wall_ns,
-        },
-    );
+    let call =
+        || (number(), number(), bytes()).prop_map(|(id, wall_ns, rpc)| Call { id, wall_ns, rpc });
     prop_oneof![
         hello().prop_map(Frame::Hello),
         any::<[u8; 32]>().prop_map(|proof| Frame::Proof(Proof(proof))),
@@ -221,11 +169,8 @@ fn frame() -> impl Strategy<Value = Frame> {
                 message
             }
         ),
-        beat.prop_map(Frame::Beat),
-        news(),
-        vec(heard, 0..9).prop_map(|nodes| Frame::Heard(Heard { nodes })),
-        (number(), command()).prop_map(|(id, command)| Frame::Ask(Ask { id, command })),
-        (number(), told()).prop_map(|(id, outcome)| Frame::Told(Told { id, outcome })),
+        call().prop_map(Frame::Call),
+        call().prop_map(Frame::Answer),
     ]
 }
 
@@ -304,27 +249,33 @@ fn what_is_too_long_is_neither_sent_nor_awaited() {
     assert_eq!(long.encode(0, Bounds::default(), &mut wire), Err(Fault::Range("key")));
 }
 
+/// A frame of one copy to another, with the type of its message and what follows.
+fn copied(kind: u8, rest: &[u8]) -> Result<Decoded, Fault> {
+    let mut wire = vec![rest.len() as u8 + 11, 0, 0, 0, COPY];
+    wire.extend([0; 9]);
+    wire.push(kind);
+    wire.extend(rest);
+    decoded(&wire)
+}
+
 #[test]
 fn a_list_that_claims_much_reserves_nothing() {
-    // Two million nodes in no bytes, then as many as there are bytes but too many.
-    let claim = [6, 0, 0, 0, HEARD, 0xff, 0xff, 0x7f, 0, 0];
-    assert_eq!(decoded(&claim), Err(Fault::Range("list")));
-    assert_eq!(decoded(&[5, 0, 0, 0, HEARD, 0xff, 0x7f, 0, 0]), Err(Fault::Short));
+    // Two million states in no bytes, then as many as there are bytes but too many.
+    let chunk = |list: &[u8]| copied(9, &[&[0; 4], list].concat());
+    assert_eq!(chunk(&[0xff, 0xff, 0x7f, 0, 0]), Err(Fault::Range("list")));
+    assert_eq!(chunk(&[0xff, 0x7f, 0, 0]), Err(Fault::Short));
 }
 
 #[test]
 fn a_number_is_written_in_one_way() {
-    let proof = |body: &[u8]| {
-        let mut wire = vec![body.len() as u8 + 1, 0, 0, 0, HEARD];
-        wire.extend(body);
-        decoded(&wire)
-    };
-    assert!(proof(&[1, 5, 6, 7]).is_ok());
-    assert_eq!(proof(&[1, 0x85, 0, 6, 7]), Err(Fault::Range("number")));
-    let too_great = [1, 0xff, 0xff, 0xff, 0xff, 0x1f, 6, 7];
-    assert_eq!(proof(&too_great), Err(Fault::Range("number")));
-    let overlong = [1, 5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02, 7];
-    assert_eq!(proof(&overlong), Err(Fault::Range("number")));
+    let restart = |base: &[u8]| copied(10, base);
+    assert!(restart(&[5]).is_ok());
+    assert_eq!(restart(&[0x85, 0]), Err(Fault::Range("number")));
+    assert_eq!(restart(&[0xff, 0xff, 0xff, 0xff, 0x1f]), Err(Fault::Range("number")));
+    let overlong = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
+    assert_eq!(restart(&overlong), Err(Fault::Range("number")));
+    let call = [&[13, 0, 0, 0, CALL][..], &overlong, &[0, 0]].concat();
+    assert_eq!(decoded(&call), Err(Fault::Range("number")));
     assert_eq!(decoded(&[1, 0, 0, 0, 99]), Err(Fault::Type(99)));
     assert_eq!(decoded(&[3, 0, 0, 0, FAREWELL, 0, 0]), Err(Fault::Long(1)));
 }

@@ -1,0 +1,279 @@
+//! A node's part in the control plane.
+//!
+//! Here: the handle, and what the server may ask of it. Not here: what it shares with its tasks
+//! (`node`), finding a cluster or founding one (`seek`), beats (`beat`), what a leader does (`lead`),
+//! commands on their way to it (`propose`), what others are answered (`answer`).
+
+mod answer;
+mod beat;
+mod lead;
+mod node;
+mod propose;
+mod seek;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{Command, Description, Map, NodeState};
+use cluster::placement::Placement;
+
+use crate::network::Peers;
+use crate::published::Watch;
+use crate::store::{Identity, Store, StoreError};
+use node::{Node, Raft};
+
+pub use propose::{NoOutcome, Outcome};
+
+/// How a node without a cluster gets one. One that has one goes back to it whatever this says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// Found a cluster at once.
+    Found,
+    /// Found one with so many others that have none, when all of them see each other; or join one.
+    Expect(usize),
+    /// Wait until a seed has one, and join it.
+    Join,
+}
+
+/// What a node is told when it starts.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Drawn at random for this start: births, cluster ids and delays come from it. Two nodes must
+    /// not have the same.
+    pub seed: u128,
+    /// What it says of itself.
+    pub description: Description,
+    /// Of a cluster that it founds.
+    pub placement: Placement,
+    /// How it gets a cluster.
+    pub begin: Begin,
+    /// Where other nodes may be.
+    pub seeds: Vec<String>,
+}
+
+/// A node's part in the control plane. Clones are the same one; it ends with [`Control::stop`].
+#[derive(Clone)]
+pub struct Control {
+    node: Arc<Node>,
+}
+
+/// How a node stands with its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It looks for one.
+    Seeking,
+    /// It has an id; its present life is not in the map, or is held dead there.
+    Registering,
+    /// It is in the map.
+    Member(NodeState),
+    /// The cluster let it go: it was drained, or forgotten. The process should end.
+    Gone,
+}
+
+/// For `tollgate cluster status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Who the node is.
+    pub identity: Identity,
+    /// How it stands.
+    pub place: Place,
+    /// Who leads, as far as it knows.
+    pub leader: Option<NodeId>,
+    /// Who votes, likewise.
+    pub voters: BTreeSet<NodeId>,
+    /// Raft's term, if the node votes.
+    pub raft_term: u64,
+    /// The version of its map.
+    pub map_ver: u64,
+    /// How long ago a majority of the voters was known to be behind a leader.
+    pub contact: Option<Duration>,
+    /// See [`Control::lease`].
+    pub lease: Option<Duration>,
+    /// Why Raft does not run any more: the disk, mostly. The process should end.
+    pub fault: Option<String>,
+    /// What this node hears of the others, if it is a voter.
+    pub heard: Vec<Heard>,
+}
+
+/// What a voter hears of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// Of whom.
+    pub node: NodeId,
+    /// How long ago the last beat came.
+    pub ago: Duration,
+    /// Whether it serves clients, by its own word.
+    pub is_ready: bool,
+    /// Its operations a second, likewise.
+    pub load: u32,
+}
+
+impl Control {
+    /// Starts a node: its tasks run until [`stop`](Self::stop), on the runtime of the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], if the data directory cannot be read or written.
+    pub async fn start(
+        store: Store,
+        options: Options,
+        peers: Arc<dyn Peers>,
+    ) -> Result<Self, StoreError> {
+        // The seed itself, not a draw: whoever drew it saw to it that no other node has it.
+        let identity = store.begin(options.seed).await?;
+        let node = Arc::new(Node::new(store, options, peers, identity));
+        if identity.seat.is_some() {
+            node.start_raft().await?;
+        }
+        for task in [tokio::spawn(beat::run(node.clone())), tokio::spawn(lead::run(node.clone()))] {
+            node.tasks.lock().push(task);
+        }
+        Ok(Self { node })
+    }
+
+    /// Answers what another node's [`Peers::call`] brought here, with bytes to bring back.
+    ///
+    /// It takes as long as a commit at most, and the caller gives up after its `ttl`.
+    pub async fn handle(&self, rpc: Bytes) -> Bytes {
+        answer::answer(&self.node, &rpc).await
+    }
+
+    /// Asks for a change of the map, wherever the leader is, for as long as `ttl`. What is answered
+    /// is in the map of this node already, unless that takes longer than a beat or two.
+    ///
+    /// # Errors
+    ///
+    /// [`NoOutcome`], within `ttl`.
+    pub async fn propose(&self, command: Command, ttl: Duration) -> Result<Outcome, NoOutcome> {
+        propose::propose(&self.node, command, ttl).await
+    }
+
+    /// The newest map that this node knows; version 0 before there is one.
+    #[must_use]
+    pub fn map(&self) -> Arc<Map> {
+        self.node.published.map()
+    }
+
+    /// Every change of the map, from now on, beginning with the whole.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.node.published.clone())
+    }
+
+    /// Who this node is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.node.state.lock().identity
+    }
+
+    /// Waits until this life of the node is in the map, and says under which id.
+    pub async fn registered(&self) -> (NodeId, Incarnation) {
+        let mut progress = self.node.progress.subscribe();
+        let mut map = self.node.published.subscribe();
+        loop {
+            if matches!(self.node.place(), Place::Member(_)) {
+                let identity = self.identity();
+                let node = identity.seat.map_or(NodeId(0), |seat| seat.node);
+                return (node, identity.incarnation);
+            }
+            tokio::select! {
+                biased;
+                _ = map.changed() => {}
+                _ = progress.changed() => {}
+            }
+        }
+    }
+
+    /// What the next beats say: whether the node serves clients, and its operations a second.
+    pub fn set_condition(&self, is_ready: bool, load: u32) {
+        let mut state = self.node.state.lock();
+        (state.is_ready, state.load) = (is_ready, load);
+    }
+
+    /// Where other nodes may be, when names were resolved again.
+    pub fn set_seeds(&self, seeds: Vec<String>) {
+        self.node.state.lock().seeds = seeds;
+    }
+
+    /// A lane to a node was refused or broke: the leader should look whether it is still there.
+    pub async fn suspect(&self, node: NodeId) {
+        propose::suspect(&self.node, node).await;
+    }
+
+    /// How long ago a majority of the voters was known to be behind a leader; none: never yet.
+    #[must_use]
+    pub fn contact(&self) -> Option<Duration> {
+        self.node.contact_age()
+    }
+
+    /// The age of the newest moment from which on, for 1.5 s, no other node is promoted over this
+    /// one: a majority of the voters answered beats sent since, and the map they answered with holds
+    /// the node alive. None: there is none.
+    ///
+    /// A process whose port refuses connections is taken for dead at once; whoever closes it must
+    /// not trust a lease any more.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        self.node.lease_age()
+    }
+
+    /// How the node stands with its cluster.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.node.place()
+    }
+
+    /// All of that, for operators.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let node = &self.node;
+        let metrics = node.metrics();
+        let place = node.place();
+        let contact = node.contact_age();
+        let lease = node.lease_age();
+        let leader = node.leader();
+        let now = node.now();
+        let map = node.published.map();
+        let state = node.state.lock();
+        let word = state.liveness.word(now);
+        let heard = |&(id, _, ago_ms): &(NodeId, Incarnation, u32)| {
+            let (is_ready, load) = state.conditions.get(&id).copied().unwrap_or_default();
+            Heard { node: id, ago: Duration::from_millis(ago_ms.into()), is_ready, load }
+        };
+        Status {
+            identity: state.identity,
+            place,
+            leader,
+            voters: node.published.voters().1,
+            raft_term: metrics.as_ref().map_or(0, |metrics| metrics.current_term),
+            map_ver: map.ver(),
+            contact,
+            lease,
+            fault: metrics.and_then(|metrics| metrics.running_state.err()).map(|e| e.to_string()),
+            heard: word.iter().map(heard).collect(),
+        }
+    }
+
+    /// Ends the node's tasks. What was answered is on disk.
+    pub async fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.node.tasks.lock());
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        let raft = self.node.state.lock().raft.take();
+        if let Some(raft) = raft {
+            let _ = raft.shutdown().await;
+        }
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Control").field(&self.status()).finish()
+    }
+}

@@ -1,0 +1,293 @@
+//! What the leader does: takes commands, buries the silent, follows the controller, seats voters.
+//!
+//! Here: the task that does so while this node leads, and the rules a command meets before the log.
+//! Not here: what should change (`cluster::map::controller`), who is silent (`liveness`).
+//!
+//! It acts only on a map that a majority has just confirmed; should another one lead meanwhile,
+//! its commands are refused by version, or by Raft.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::controller::{self, Facts};
+use cluster::map::{Command, Map, NodeState, Refused};
+use cluster::placement::{Holders, Member};
+use openraft::error::{ClientWriteError, RaftError};
+use openraft::{BasicNode, ChangeMembers};
+use tokio::time::{sleep, timeout};
+
+use super::{Node, Raft};
+use crate::network::{NoAnswer, Unreachable, node_id};
+use crate::rpc::{Call, Told};
+use crate::store::encode;
+
+/// Between two rounds.
+const PACE: Duration = Duration::from_millis(100);
+/// No two are closer than this, whoever asks for one.
+const PACE_MIN: Duration = Duration::from_millis(10);
+/// A commit, or a confirmation by the majority, that takes longer is given up for this round.
+const COMMIT_TTL: Duration = Duration::from_secs(2);
+/// For a probe of a node that seems to be gone.
+const PROBE_TTL: Duration = Duration::from_millis(300);
+/// A voter dead for so long is replaced.
+const REPLACE_AFTER: Duration = Duration::from_mins(1);
+/// When more than a third of the nodes die within this time, nothing is copied for as long.
+const HOLD: Duration = Duration::from_secs(10);
+/// A newcomer votes once it has all but so many entries.
+const CAUGHT_UP: u64 = 64;
+
+/// Longest command. 256 partitions take some 8 KB, the longest limit 5 KB.
+const COMMAND_BYTES_MAX: usize = 64 << 10;
+
+/// What one leader remembers, from becoming it to losing it.
+#[derive(Default)]
+struct Lead {
+    dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
+    burials: Vec<Duration>,
+    targets: Option<(Vec<Member>, u8, Vec<Holders>)>,
+    /// The map and the facts on which nothing was left to do.
+    at_rest: Option<(u64, Facts)>,
+}
+
+pub(super) async fn run(node: Arc<Node>) {
+    let mut lead = None;
+    loop {
+        sleep(PACE_MIN).await;
+        tokio::select! {
+            biased;
+            () = node.lead_now.notified() => {}
+            () = sleep(PACE.saturating_sub(PACE_MIN)) => {}
+        }
+        let raft = node.raft().filter(|_| node.is_leader());
+        let (Some(raft), Some(me)) = (raft, node.id()) else {
+            lead = None;
+            continue;
+        };
+        let lead = lead.get_or_insert_with(Lead::default);
+        if lead.round(&node, &raft, me).await.is_some() {
+            lead.seat_voters(&node, &raft).await;
+        }
+    }
+}
+
+impl Lead {
+    /// Brings the map nearer to what it should be. None: without a majority, or not quite.
+    async fn round(&mut self, node: &Arc<Node>, raft: &Raft, me: NodeId) -> Option<()> {
+        if node.published.map().head().is_none() {
+            let seat = node.seat().filter(|seat| seat.is_founder)?;
+            confirm(raft).await?;
+            if node.published.map().head().is_some() {
+                return None;
+            }
+            let placement = node.options.placement;
+            let create = Command::Create { cluster: seat.cluster, placement };
+            return write_all(raft, vec![create]).await;
+        }
+        // Whoever was buried is mourned in the same round: its partitions wait.
+        for _ in 0..2 {
+            let map = node.published.map();
+            let facts = self.facts(node, &map, me);
+            if self
+                .at_rest
+                .as_ref()
+                .is_some_and(|(ver, before)| *ver == map.ver() && *before == facts)
+            {
+                return Some(());
+            }
+            let commands = controller::next(&map, &facts, self.targets(&map));
+            if commands.is_empty() {
+                self.at_rest = Some((map.ver(), facts));
+                return Some(());
+            }
+            confirm(raft).await?;
+            if node.published.ver() != map.ver() {
+                node.lead_now.notify_one();
+                return None;
+            }
+            let now = node.now();
+            let buried = commands.iter().filter(|one| matches!(one, Command::Bury(..)));
+            self.burials.extend(buried.map(|_| now));
+            write_all(raft, commands).await?;
+        }
+        Some(())
+    }
+
+    fn targets(&mut self, map: &Map) -> &[Holders] {
+        let members = map.members();
+        let replicas = map.settings().replicas;
+        let kept = self.targets.take().filter(|(before, copies, targets)| {
+            *before == members && *copies == replicas && targets.len() == map.partitions().len()
+        });
+        &self.targets.insert(kept.unwrap_or_else(|| (members, replicas, map.targets()))).2
+    }
+
+    fn facts(&mut self, node: &Arc<Node>, map: &Map, me: NodeId) -> Facts {
+        let now = node.now();
+        let (_, voters) = node.published.voters();
+        let silent = {
+            let mut state = node.state.lock();
+            state.liveness.see(map, &voters, me, now);
+            state.liveness.silent(map, me, now)
+        };
+        let dead = |(&id, known): (&NodeId, &cluster::map::Node)| {
+            (known.state == NodeState::Dead).then_some((id, known.incarnation))
+        };
+        let dead: BTreeSet<_> = map.nodes().iter().filter_map(dead).collect();
+        self.dead_since.retain(|life, _| dead.contains(life));
+        for &life in &dead {
+            self.dead_since.entry(life).or_insert(now);
+        }
+        let lost_after = map.settings().lost_after_ms.map(Duration::from_millis);
+        let lost = lost_after.map_or_else(BTreeSet::new, |after| self.dead_for(after, now));
+        self.burials.retain(|at| now.saturating_sub(*at) < HOLD);
+        let hold_copies = self.burials.len() * 3 > map.nodes().len();
+        Facts { silent, lost, hold_copies }
+    }
+
+    fn dead_for(&self, longest: Duration, now: Duration) -> BTreeSet<NodeId> {
+        let is_long = |(_, since): &(_, &Duration)| now.saturating_sub(**since) >= longest;
+        self.dead_since.iter().filter(is_long).map(|((id, _), _)| *id).collect()
+    }
+
+    /// One step towards the right voters: newcomers listen first, and vote when they have the log.
+    async fn seat_voters(&mut self, node: &Arc<Node>, raft: &Raft) -> Option<()> {
+        let map = node.published.map();
+        let metrics = raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        let current: BTreeSet<NodeId> = membership.voter_ids().map(node_id).collect();
+        let replaceable = self.dead_for(REPLACE_AFTER, node.now());
+        let wanted = controller::voters(&map, &current, &replaceable);
+        let learners: BTreeSet<u64> = membership.learner_ids().collect();
+        if wanted.is_empty() {
+            return None;
+        }
+        if wanted == current && membership.get_joint_config().len() == 1 {
+            if learners.is_empty() {
+                return Some(());
+            }
+            let retired = ChangeMembers::RemoveNodes(learners);
+            timeout(COMMIT_TTL, raft.change_membership(retired, false)).await.ok()?.ok()?;
+            return Some(());
+        }
+        let mut is_ready = true;
+        for newcomer in wanted.difference(&current) {
+            let id = u64::from(newcomer.0);
+            if !learners.contains(&id) {
+                let member = BasicNode::new(node.post.address(*newcomer)?);
+                timeout(COMMIT_TTL, raft.add_learner(id, member, false)).await.ok()?.ok()?;
+            }
+            let matching = metrics.replication.as_ref().and_then(|all| all.get(&id)).copied();
+            let has = matching.flatten().map_or(0, |log_id| log_id.index);
+            is_ready &= has > 0 && has + CAUGHT_UP >= metrics.last_log_index.unwrap_or(0);
+        }
+        if is_ready {
+            tracing::info!(?current, ?wanted, "other voters");
+            let ids: BTreeSet<u64> = wanted.iter().map(|id| u64::from(id.0)).collect();
+            timeout(COMMIT_TTL, raft.change_membership(ids, true)).await.ok()?.ok()?;
+        }
+        Some(())
+    }
+}
+
+/// A majority confirms that this node leads, and its map has all that was decided before.
+async fn confirm(raft: &Raft) -> Option<()> {
+    timeout(COMMIT_TTL, raft.ensure_linearizable()).await.ok()?.ok().map(|_| ())
+}
+
+/// Puts commands into the log in one go. Refusals are no failures: something else came first.
+async fn write_all(raft: &Raft, commands: Vec<Command>) -> Option<()> {
+    let mut written = Vec::with_capacity(commands.len());
+    for command in commands {
+        written.push(raft.client_write_ff(command).await.ok()?);
+    }
+    let all = async {
+        for one in written {
+            one.await.ok()?.ok()?;
+        }
+        Some(())
+    };
+    timeout(COMMIT_TTL, all).await.ok()?
+}
+
+/// What becomes of a command that someone asked for.
+pub(super) async fn decide(
+    node: &Arc<Node>,
+    command: Command,
+    sender: Option<NodeId>,
+    ttl: Duration,
+) -> Told {
+    let (Some(raft), true) = (node.raft(), node.is_leader()) else {
+        return not_leader(node, node.leader());
+    };
+    let map = node.published.map();
+    if encode(&command).len() > COMMAND_BYTES_MAX {
+        return Told::Answered(map.ver(), Err(Refused::OutOfBounds));
+    }
+    // The founder comes first: it has the first id already.
+    if map.head().is_none() || map.nodes().is_empty() && sender != node.id() {
+        return Told::NotYet;
+    }
+    if let Command::Register { birth, incarnation, description } = &command {
+        let me = node.id().unwrap_or_default();
+        let (_, voters) = node.published.voters();
+        let now = node.now();
+        let silent = {
+            let mut state = node.state.lock();
+            state.liveness.see(&map, &voters, me, now);
+            state.liveness.silent(&map, me, now)
+        };
+        for (&id, known) in map.nodes() {
+            let is_dead = known.state == NodeState::Dead;
+            if known.birth == *birth {
+                // Who is heard by few would be buried again at once.
+                if is_dead && known.incarnation == *incarnation && silent.contains(&id) {
+                    return Told::NotYet;
+                }
+            } else if known.description.ring_name == description.ring_name
+                && known.description.peer_address == description.peer_address
+                && (is_dead || silent.contains(&id))
+            {
+                // Another process has its address: that one lost its directory and is no more.
+                let forget = Command::Forget(id, known.incarnation);
+                let commands = vec![Command::Bury(id, known.incarnation), forget];
+                if write_all(&raft, commands).await.is_none() {
+                    return Told::NotYet;
+                }
+            }
+        }
+    }
+    match timeout(ttl, raft.client_write(command)).await {
+        Ok(Ok(response)) => {
+            node.lead_now.notify_one();
+            let applied = response.data;
+            applied.answer.map_or(Told::Unknown, |answer| Told::Answered(applied.ver, answer))
+        }
+        Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to)))) => {
+            not_leader(node, to.leader_id.map(node_id))
+        }
+        Ok(Err(_)) | Err(_) => Told::Unknown,
+    }
+}
+
+fn not_leader(node: &Node, leader: Option<NodeId>) -> Told {
+    let place = |id: NodeId| node.post.address(id).map(|address| (id, address));
+    Told::NotLeader(leader.filter(|leader| Some(*leader) != node.id()).and_then(place))
+}
+
+/// Looks once whether a process is still there. A host that is and refuses has lost it.
+pub(super) async fn probe(node: &Arc<Node>, suspect: NodeId, incarnation: Incarnation) {
+    if !node.is_leader() || Some(suspect) == node.id() {
+        return;
+    }
+    let known = node.published.map().nodes().get(&suspect).map(|known| known.incarnation);
+    if known != Some(incarnation) {
+        return;
+    }
+    let probed = node.post.call_node(suspect, Call::Ping, PROBE_TTL).await;
+    if matches!(probed, Err(NoAnswer::Unreachable(Unreachable::Refused))) {
+        node.state.lock().liveness.refuse(suspect, incarnation);
+        node.lead_now.notify_one();
+    }
+}

@@ -1,0 +1,209 @@
+//! How a node without a cluster finds one, or founds one with others.
+//!
+//! Here: greeting the seeds, the pledges, joining. Not here: what becomes of a node that has its
+//! place (`beat`).
+//!
+//! Whoever founds a cluster is its first voter, alone; all others join. So there is one
+//! initialisation, by one node, and what has to be agreed before is only who. Every seeking node
+//! pledges itself to one, the lowest birth it sees, and a node founds a cluster of `n` only when it
+//! holds `n` pledges, its own among them. A pledge is taken back only when the other one has itself
+//! pledged to a third, or another process answers at its address. So of fewer than 2n nodes no two
+//! can found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::NodeId;
+use cluster::map::{Answer, Command};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{Begin, Node, beat};
+use crate::rpc::{Call, Reply, Sender, Told};
+use crate::store::{Seat, StoreError};
+
+/// Between two rounds of greetings.
+const PERIOD: Duration = Duration::from_millis(250);
+/// For a greeting, and for a place in the cluster.
+const GREET_TTL: Duration = Duration::from_millis(500);
+const JOIN_TTL: Duration = Duration::from_secs(2);
+/// Another seeking node counts for so long.
+const SEEN: Duration = Duration::from_secs(2);
+/// Most seeking nodes remembered.
+const SEEKERS_MAX: usize = 1024;
+
+/// The other nodes that have no cluster either.
+#[derive(Debug, Default)]
+pub(super) struct Seekers {
+    seen: BTreeMap<u128, Seeker>,
+    /// Our own: to whom, and since when.
+    pledge: Option<(u128, Duration)>,
+}
+
+#[derive(Debug)]
+struct Seeker {
+    address: String,
+    at: Duration,
+    /// To whom it said it is pledged, and when we had asked.
+    pledge: Option<(u128, Duration)>,
+}
+
+impl Seekers {
+    pub(super) fn pledge(&self) -> Option<u128> {
+        self.pledge.map(|(birth, _)| birth)
+    }
+
+    /// A node without a cluster is there. Its pledge counts for the founder if it answered a
+    /// question, asked at `asked`.
+    pub(super) fn saw(
+        &mut self,
+        from: &Sender,
+        pledge: Option<u128>,
+        asked: Option<Duration>,
+        now: Duration,
+    ) {
+        // One address has one tenant, and the last is the one that lives.
+        self.seen.retain(|birth, other| *birth == from.birth || other.address != from.address);
+        if self.seen.len() >= SEEKERS_MAX && !self.seen.contains_key(&from.birth) {
+            return;
+        }
+        let seeker = self.seen.entry(from.birth).or_insert_with(|| Seeker {
+            address: from.address.clone(),
+            at: now,
+            pledge: None,
+        });
+        seeker.at = now;
+        seeker.address.clone_from(&from.address);
+        if let Some(asked) = asked {
+            seeker.pledge = pledge.map(|birth| (birth, asked));
+        } else if pledge != seeker.pledge.map(|(birth, _)| birth) {
+            seeker.pledge = None;
+        }
+    }
+
+    /// What a round of greetings led to: whether node `me` is to found a cluster of `wanted`.
+    fn decide(&mut self, me: u128, wanted: usize, now: Duration) -> bool {
+        let fresh = |seeker: &Seeker| now.saturating_sub(seeker.at) <= SEEN;
+        let lowest = self
+            .seen
+            .iter()
+            .filter(|(_, seeker)| fresh(seeker))
+            .map(|(birth, _)| *birth)
+            .chain([me])
+            .min()
+            .unwrap_or(me);
+        let visible = 1 + self.seen.values().filter(|seeker| fresh(seeker)).count();
+        let may_move = match self.pledge {
+            None => visible >= wanted,
+            Some((to, _)) if to == me => lowest != me,
+            Some((to, _)) => match self.seen.get(&to) {
+                // Gone from its address: `saw` met another one there.
+                None => true,
+                Some(seeker) => seeker.pledge.is_some_and(|(third, _)| third != to),
+            },
+        };
+        if may_move && self.pledge() != Some(lowest) {
+            self.pledge = Some((lowest, now));
+        }
+        let Some((to, since)) = self.pledge else { return false };
+        let given = |seeker: &&Seeker| {
+            fresh(seeker) && seeker.pledge.is_some_and(|(to, asked)| to == me && asked >= since)
+        };
+        to == me && self.seen.values().filter(given).count() + 1 >= wanted
+    }
+}
+
+/// Returns when the node has a place.
+pub(super) async fn seek(node: &Arc<Node>) -> Result<(), StoreError> {
+    loop {
+        if node.seat().is_some() {
+            return Ok(());
+        }
+        let wanted = match node.options.begin {
+            Begin::Found => return found(node).await,
+            Begin::Expect(wanted) => Some(wanted),
+            Begin::Join => None,
+        };
+        if let Some(seat) = greet_all(node).await {
+            return node.sit(seat).await;
+        }
+        let now = node.now();
+        let is_founder = {
+            let mut state = node.state.lock();
+            let birth = state.identity.birth;
+            wanted.is_some_and(|wanted| state.seekers.decide(birth, wanted, now))
+        };
+        if is_founder {
+            return found(node).await;
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+/// Begins a cluster. Its first node has the id that the map gives first.
+async fn found(node: &Arc<Node>) -> Result<(), StoreError> {
+    let cluster = node.state.lock().rng.wide();
+    tracing::info!(cluster = format!("{cluster:x}"), "founds a cluster");
+    node.sit(Seat { cluster, node: NodeId(1), is_founder: true }).await
+}
+
+/// Asks all seeds who is there. A place, if one of them has a cluster that gives one.
+async fn greet_all(node: &Arc<Node>) -> Option<Seat> {
+    let seeds = node.state.lock().seeds.clone();
+    let mut greetings = JoinSet::new();
+    for seed in seeds {
+        let node = node.clone();
+        greetings.spawn(async move {
+            let asked = node.now();
+            let pledge = node.state.lock().seekers.pledge();
+            let call = Call::Greet { pledge };
+            let reply = node.post.call(None, &seed, call, GREET_TTL).await;
+            (seed, asked, reply)
+        });
+    }
+    let mut clusters = Vec::new();
+    while let Some(Ok((seed, asked, reply))) = greetings.join_next().await {
+        let Ok(Reply::Greeting(greeting)) = reply else { continue };
+        let me = node.state.lock().identity.birth;
+        if greeting.from.birth == me {
+            continue;
+        }
+        if let Some((cluster, _)) = greeting.from.seat {
+            clusters.push((seed, cluster));
+        } else {
+            let now = node.now();
+            node.state.lock().seekers.saw(&greeting.from, greeting.pledge, Some(asked), now);
+        }
+    }
+    for (seed, cluster) in clusters {
+        if let Some(id) = join(node, seed).await {
+            return Some(Seat { cluster, node: id, is_founder: false });
+        }
+    }
+    None
+}
+
+/// Asks for a place, at the address and wherever that points to.
+async fn join(node: &Arc<Node>, seed: String) -> Option<NodeId> {
+    let mut address = seed;
+    for _ in 0..3 {
+        let command: Command = beat::registration(node);
+        let ttl_ms = u32::try_from(JOIN_TTL.as_millis()).unwrap_or(u32::MAX);
+        let call = Call::Ask { command, ttl_ms };
+        let reply = node.post.call(None, &address, call, JOIN_TTL).await.ok()?;
+        match reply {
+            Reply::Told(Told::Answered(_, Ok(Answer::Registered(id)))) => return Some(id),
+            Reply::Told(Told::Answered(_, Err(refused))) => {
+                tracing::warn!(%refused, "the cluster does not take the node");
+                return None;
+            }
+            Reply::Told(Told::NotLeader(Some((_, leader)))) => address = leader,
+            _ => return None,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

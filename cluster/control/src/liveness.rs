@@ -1,0 +1,129 @@
+//! Who is heard, and who is not heard by a majority.
+//!
+//! Here: when this node last heard each other one, and what the voters say about it. Not here: the
+//! beats (`control::beat`), what follows from silence (`control::lead`).
+//!
+//! Pure: the time comes in, since the start of the node. A voter's word counts while it is fresh:
+//! one that is cut off says nothing about the others. So a bad link, even one at the leader, makes
+//! nobody dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{Map, NodeState};
+
+/// Who was not heard for so long is silent.
+pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
+/// A voter's word counts for so long: three of its beats.
+const FRESH: Duration = Duration::from_millis(750);
+
+/// When a voter last heard a node: which life of it, and milliseconds ago.
+pub(crate) type Heard = (NodeId, Incarnation, u32);
+
+type Word = BTreeMap<NodeId, (Incarnation, u32)>;
+
+/// What one node knows about the others.
+#[derive(Debug, Default)]
+pub(crate) struct Liveness {
+    /// Of the nodes of the map; from when each was first seen there.
+    heard: BTreeMap<NodeId, (Incarnation, Duration)>,
+    words: BTreeMap<NodeId, (Duration, Word)>,
+    /// Who votes, and since when we know that.
+    voters: (BTreeSet<NodeId>, Duration),
+    refused: BTreeSet<(NodeId, Incarnation)>,
+}
+
+impl Liveness {
+    /// Follows the map and the voters. A life that is new in the map counts as heard, for it had no
+    /// time to speak; so do all when `me` becomes a voter, for nobody spoke to it before. Forgets who
+    /// is not in the map any more.
+    pub(crate) fn see(&mut self, map: &Map, voters: &BTreeSet<NodeId>, me: NodeId, now: Duration) {
+        if self.voters.0 != *voters {
+            if voters.contains(&me) && !self.voters.0.contains(&me) {
+                self.heard.values_mut().for_each(|(_, at)| *at = now);
+            }
+            self.voters = (voters.clone(), now);
+        }
+        self.heard.retain(|node, _| map.nodes().contains_key(node));
+        self.words.retain(|node, _| map.nodes().contains_key(node));
+        self.refused.retain(|(node, life)| {
+            map.nodes()
+                .get(node)
+                .is_some_and(|node| node.incarnation == *life && node.state != NodeState::Dead)
+        });
+        for (&id, node) in map.nodes() {
+            let heard = self.heard.entry(id).or_insert((node.incarnation, now));
+            if heard.0 < node.incarnation {
+                *heard = (node.incarnation, now);
+            }
+        }
+    }
+
+    /// A node said something.
+    pub(crate) fn hear(&mut self, node: NodeId, incarnation: Incarnation, now: Duration) {
+        let heard = self.heard.entry(node).or_insert((incarnation, now));
+        if incarnation >= heard.0 {
+            *heard = (incarnation, now);
+        }
+    }
+
+    /// A voter said whom it hears.
+    pub(crate) fn take_word(&mut self, voter: NodeId, heard: Vec<Heard>, now: Duration) {
+        let word = heard.into_iter().map(|(id, life, ago_ms)| (id, (life, ago_ms))).collect();
+        self.words.insert(voter, (now, word));
+    }
+
+    /// A life is known to be over: its host refuses connections to it.
+    pub(crate) fn refuse(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.refused.insert((node, incarnation));
+    }
+
+    /// We did not run for `gap`, so we could hear nobody.
+    pub(crate) fn slept(&mut self, gap: Duration, now: Duration) {
+        for (_, at) in self.heard.values_mut() {
+            *at = (*at + gap).min(now);
+        }
+        self.words.clear();
+    }
+
+    /// What we say about the nodes of the map, as it was last seen.
+    pub(crate) fn word(&self, now: Duration) -> Vec<Heard> {
+        let one = |(&node, &(incarnation, at)): (&NodeId, &(Incarnation, Duration))| {
+            let ago_ms = now.saturating_sub(at).as_millis();
+            (node, incarnation, u32::try_from(ago_ms).unwrap_or(u32::MAX))
+        };
+        self.heard.iter().map(one).collect()
+    }
+
+    /// The nodes of the map that a majority of the voters, `me` among them, did not hear in time.
+    ///
+    /// While the voters are new nobody is silent: who was heard by a majority of those before was
+    /// promised that long.
+    pub(crate) fn silent(&self, map: &Map, me: NodeId, now: Duration) -> BTreeSet<NodeId> {
+        let (voters, since) = &self.voters;
+        let is_new = now.saturating_sub(*since) < SILENCE;
+        let majority = voters.len() / 2 + 1;
+        let ours = self.word(now).into_iter().map(|(id, life, ago)| (id, (life, ago))).collect();
+        let theirs = |voter: &NodeId| match self.words.get(voter) {
+            _ if *voter == me => Some(&ours),
+            Some((at, word)) if now.saturating_sub(*at) <= FRESH => Some(word),
+            _ => None,
+        };
+        let words: Vec<&Word> = voters.iter().filter_map(theirs).collect();
+        let is_silent = |node: NodeId, incarnation: Incarnation| {
+            let missed = |word: &&&Word| {
+                word.get(&node).is_some_and(|&(life, ago_ms)| {
+                    life <= incarnation && u128::from(ago_ms) >= SILENCE.as_millis()
+                })
+            };
+            self.refused.contains(&(node, incarnation))
+                || !is_new && words.iter().filter(missed).count() >= majority
+        };
+        let nodes = map.nodes().iter().filter(|&(&id, _)| id != me);
+        nodes.filter(|&(&id, node)| is_silent(id, node.incarnation)).map(|(&id, _)| id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! What control planes say to each other.
+//!
+//! Here: the calls, their answers, and their bytes. Not here: the lane that carries them (an opaque
+//! `Call` and its answer), who answers (`control::answer`).
+//!
+//! The bytes are a version and postcard's form of what serde sees: openraft's messages are serde
+//! types, and the commands in them are written the same way in Raft's log. A map of every field of
+//! every message by hand would have to follow each release of openraft.
+
+use bytes::Bytes;
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{Answer as MapAnswer, Command, Refused};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{SnapshotMeta, Vote};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::liveness::Heard;
+use crate::network::Types;
+
+/// Of all that follows. Who gets another one declines.
+const VERSION: u8 = 1;
+
+/// A call with its sender.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Letter {
+    pub(crate) from: Sender,
+    /// Whom it is for: an address may have got another tenant. None: whoever is there.
+    pub(crate) to: Option<NodeId>,
+    pub(crate) call: Call,
+}
+
+/// Who says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sender {
+    pub(crate) birth: u128,
+    pub(crate) incarnation: Incarnation,
+    /// Cluster and id, if it has them.
+    pub(crate) seat: Option<(u128, NodeId)>,
+    /// Where nodes reach it.
+    pub(crate) address: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Call {
+    /// Who is there? From a node that looks for its cluster, or for voters.
+    Greet {
+        /// The birth of whoever should found a cluster, in the eyes of a node that has none.
+        pledge: Option<u128>,
+    },
+    /// I am here.
+    Beat(Beat),
+    /// A piece of the whole map.
+    Fetch { ver: u64, offset: u64 },
+    /// For the leader: a command.
+    Ask { command: Command, ttl_ms: u32 },
+    /// For the leader: this life seems to be over.
+    Suspect { node: NodeId, incarnation: Incarnation },
+    /// Are you there?
+    Ping,
+    /// Raft's.
+    Append(AppendEntriesRequest<Types>),
+    /// Raft's.
+    Vote(VoteRequest<u64>),
+    /// Raft's: a piece of a snapshot.
+    Install(Box<Install>),
+}
+
+/// To every voter, four times a second.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Beat {
+    /// The version of the map that the sender has.
+    pub(crate) map_ver: u64,
+    /// It serves clients.
+    pub(crate) is_ready: bool,
+    /// Operations a second.
+    pub(crate) load: u32,
+    /// Whom it hears, from a voter to a voter.
+    pub(crate) heard: Vec<Heard>,
+}
+
+/// A piece of a snapshot; all of them in order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Install {
+    pub(crate) vote: Vote<u64>,
+    pub(crate) meta: SnapshotMeta<u64, openraft::BasicNode>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Bytes,
+    pub(crate) is_last: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Greeting(Greeting),
+    News(News),
+    Piece { ver: u64, total: u64, bytes: Bytes },
+    Told(Told),
+    Done,
+    Append(AppendEntriesResponse<u64>),
+    Vote(VoteResponse<u64>),
+    Installed(SnapshotResponse<u64>),
+    Declined(Declined),
+}
+
+/// Who is there.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Greeting {
+    pub(crate) from: Sender,
+    /// Whom it wants to found a cluster, if it is in none.
+    pub(crate) pledge: Option<u128>,
+    /// The voters it knows, since which entry of the log, with their addresses.
+    pub(crate) voters: (u64, Vec<(NodeId, String)>),
+}
+
+/// What is new.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct News {
+    /// Who leads, and where.
+    pub(crate) leader: Option<(NodeId, String)>,
+    /// Who votes, since which entry of the log.
+    pub(crate) voters: (u64, Vec<NodeId>),
+    /// So many milliseconds ago a majority was known to be behind the leader.
+    pub(crate) contact_ms: Option<u32>,
+    /// Encoded deltas; none: fetch the whole.
+    pub(crate) deltas: Option<Vec<Bytes>>,
+    /// The version of the map that the voter has.
+    pub(crate) map_ver: u64,
+}
+
+/// What became of a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Told {
+    /// The map said so, in this version.
+    Answered(u64, Result<MapAnswer, Refused>),
+    /// Nothing was done: ask that one.
+    NotLeader(Option<(NodeId, String)>),
+    /// Nothing was done, it may be later.
+    NotYet,
+    /// It may have been done.
+    Unknown,
+}
+
+/// Why a call was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub(crate) enum Declined {
+    #[error("in another cluster")]
+    OtherCluster,
+    #[error("for another node")]
+    OtherNode,
+    #[error("not in a cluster yet")]
+    NoSeat,
+    #[error("not understood")]
+    Malformed,
+    #[error("it does not fit")]
+    OutOfPlace,
+    #[error("going down")]
+    Stopped,
+}
+
+pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
+    let bytes = postcard::to_extend(value, vec![VERSION]);
+    bytes.expect("nothing in it can fail to be written").into()
+}
+
+/// None for what another version, or nobody, wrote.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (&VERSION, body) = bytes.split_first()? else { return None };
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Some(value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_calls_of_this_version_are_read() {
+        let from =
+            Sender { birth: 1, incarnation: Incarnation(2), seat: None, address: "a".into() };
+        let beat = Beat {
+            map_ver: 300,
+            is_ready: true,
+            load: 9,
+            heard: vec![(NodeId(1), Incarnation(1), 7)],
+        };
+        let bytes = encode(&Letter { from, to: Some(NodeId(3)), call: Call::Beat(beat) });
+        assert!(decode::<Letter>(&bytes).is_some());
+        for cut in 0..bytes.len() {
+            assert!(decode::<Letter>(&bytes[..cut]).is_none(), "{cut}");
+        }
+        assert!(decode::<Letter>(&[&bytes[..], &[0]].concat()).is_none());
+        let mut other = bytes.to_vec();
+        other[0] += 1;
+        assert!(decode::<Letter>(&other).is_none());
+    }
+
+    #[test]
+    fn no_garbage_is_dangerous() {
+        let mut chance = 1_u64;
+        for length in (0..64).cycle().take(20_000) {
+            let mut bytes = vec![VERSION];
+            bytes.extend((0..length).map(|_| {
+                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Small numbers most of the time: types, lengths, terms.
+                (chance >> 56) as u8 >> ((chance >> 40) % 8)
+            }));
+            let _ = decode::<Letter>(&bytes);
+            let _ = decode::<Reply>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What tests put in place of disks and lanes: both fail on command.
+//!
+//! Here: a disk that forgets what was not synced, lanes inside one process that can be cut. Not
+//! here: any test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::id::NodeId;
+use parking_lot::Mutex;
+use redb::StorageBackend;
+use tokio::time::sleep;
+
+use crate::control::Control;
+use crate::network::{Called, Peers, Unreachable};
+
+/// What a disk writes at once, or not at all.
+const SECTOR_BYTES: usize = 512;
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Debug, Clone, Default)]
+pub struct Disk {
+    platter: Arc<Mutex<Platter>>,
+}
+
+#[derive(Debug, Default)]
+struct Platter {
+    synced: Vec<u8>,
+    cached: Vec<u8>,
+    /// What was written since the last sync: offset and length.
+    dirty: Vec<(usize, usize)>,
+    syncs: u64,
+    cut_at: Option<u64>,
+    is_cut: bool,
+}
+
+impl Disk {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How often it was synced.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.platter.lock().syncs
+    }
+
+    /// Cuts the power when it is to be synced the `sync`-th time, counted from 1: that sync fails,
+    /// and everything after it.
+    pub fn cut_at(&self, sync: u64) {
+        self.platter.lock().cut_at = Some(sync);
+    }
+
+    /// Cuts the power now.
+    pub fn cut(&self) {
+        self.platter.lock().is_cut = true;
+    }
+
+    /// The disk as it is when power comes back: what was synced, and of the rest the sectors that
+    /// `keeps` says.
+    #[must_use]
+    pub fn after_power_cut(&self, mut keeps: impl FnMut() -> bool) -> Self {
+        let platter = self.platter.lock();
+        let mut image = platter.synced.clone();
+        // Its length is metadata that may have been written or not.
+        if platter.cached.len() > image.len() && keeps() {
+            image.resize(platter.cached.len(), 0);
+        }
+        for &(offset, length) in &platter.dirty {
+            let end = offset + length;
+            let mut at = offset;
+            while at < end {
+                let next = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
+                if next <= image.len() && next <= platter.cached.len() && keeps() {
+                    image[at..next].copy_from_slice(&platter.cached[at..next]);
+                }
+                at = next;
+            }
+        }
+        let platter = Platter { cached: image.clone(), synced: image, ..Platter::default() };
+        Self { platter: Arc::new(Mutex::new(platter)) }
+    }
+}
+
+impl Platter {
+    fn powered(&self) -> io::Result<()> {
+        if self.is_cut { Err(io::Error::other("the power is cut")) } else { Ok(()) }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        let platter = self.platter.lock();
+        platter.powered()?;
+        Ok(platter.cached.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let platter = self.platter.lock();
+        platter.powered()?;
+        let offset = offset as usize;
+        let bytes = platter.cached.get(offset..offset + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut platter = self.platter.lock();
+        platter.powered()?;
+        platter.cached.resize(length as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut platter = self.platter.lock();
+        platter.powered()?;
+        platter.syncs += 1;
+        if platter.cut_at == Some(platter.syncs) {
+            platter.is_cut = true;
+            return platter.powered();
+        }
+        let Platter { synced, cached, .. } = &mut *platter;
+        synced.clone_from(cached);
+        platter.dirty.clear();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut platter = self.platter.lock();
+        platter.powered()?;
+        let offset = offset as usize;
+        let place = platter.cached.get_mut(offset..offset + bytes.len());
+        place.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
+        platter.dirty.push((offset, bytes.len()));
+        Ok(())
+    }
+}
+
+/// Lanes between the nodes of one process. Clones are the same lanes.
+#[derive(Debug, Clone)]
+pub struct Net {
+    ways: Arc<Mutex<Ways>>,
+}
+
+#[derive(Debug)]
+struct Ways {
+    nodes: BTreeMap<String, Control>,
+    /// Hosts that are off: they do not even refuse.
+    dark: BTreeSet<String>,
+    cuts: BTreeSet<(String, String)>,
+    calls: u64,
+    chance: u64,
+}
+
+impl Net {
+    /// Lanes that take one to three milliseconds each way.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let ways = Ways {
+            nodes: BTreeMap::new(),
+            dark: BTreeSet::new(),
+            cuts: BTreeSet::new(),
+            calls: 0,
+            chance: seed,
+        };
+        Self { ways: Arc::new(Mutex::new(ways)) }
+    }
+
+    /// The lanes of the node at an address.
+    #[must_use]
+    pub fn peers(&self, address: &str) -> Arc<dyn Peers> {
+        Arc::new(Wire { net: self.clone(), from: address.to_owned() })
+    }
+
+    /// A node listens.
+    pub fn attach(&self, address: &str, control: Control) {
+        let mut ways = self.ways.lock();
+        ways.dark.remove(address);
+        ways.nodes.insert(address.to_owned(), control);
+    }
+
+    /// A process is gone: its host refuses connections.
+    pub fn detach(&self, address: &str) {
+        self.ways.lock().nodes.remove(address);
+    }
+
+    /// A host is gone.
+    pub fn darken(&self, address: &str) {
+        let mut ways = self.ways.lock();
+        ways.nodes.remove(address);
+        ways.dark.insert(address.to_owned());
+    }
+
+    /// Nothing gets from one to the other any more; the way back stays.
+    pub fn cut(&self, from: &str, to: &str) {
+        self.ways.lock().cuts.insert((from.to_owned(), to.to_owned()));
+    }
+
+    /// Cuts both ways between one and all of the others.
+    pub fn isolate(&self, one: &str, others: &[&str]) {
+        for other in others.iter().filter(|other| **other != one) {
+            self.cut(one, other);
+            self.cut(other, one);
+        }
+    }
+
+    /// All ways are open again.
+    pub fn heal(&self) {
+        self.ways.lock().cuts.clear();
+    }
+
+    /// How many calls were made.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.ways.lock().calls
+    }
+
+    fn delay(&self) -> Duration {
+        let chance = &mut self.ways.lock().chance;
+        *chance =
+            chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_micros(1000 + (*chance >> 33) % 2000)
+    }
+
+    fn is_cut(&self, from: &str, to: &str) -> bool {
+        self.ways.lock().cuts.contains(&(from.to_owned(), to.to_owned()))
+    }
+
+    async fn carry(self, from: String, to: String, rpc: Bytes) -> Result<Bytes, Unreachable> {
+        self.ways.lock().calls += 1;
+        sleep(self.delay()).await;
+        let never = || std::future::pending::<Result<Bytes, Unreachable>>();
+        if self.is_cut(&from, &to) || self.ways.lock().dark.contains(&to) {
+            return never().await;
+        }
+        let control = self.ways.lock().nodes.get(&to).cloned();
+        let control = control.ok_or(Unreachable::Refused)?;
+        // A task: the other side goes on when this one has given up.
+        let answered = tokio::spawn(async move { control.handle(rpc).await }).await;
+        sleep(self.delay()).await;
+        if self.is_cut(&to, &from) || self.ways.lock().dark.contains(&from) {
+            return never().await;
+        }
+        if !self.ways.lock().nodes.contains_key(&to) {
+            return Err(Unreachable::Lost);
+        }
+        answered.map_err(|_| Unreachable::Lost)
+    }
+}
+
+struct Wire {
+    net: Net,
+    from: String,
+}
+
+impl Peers for Wire {
+    fn call(&self, _: Option<NodeId>, address: &str, rpc: Bytes, _: Duration) -> Called {
+        Box::pin(self.net.clone().carry(self.from.clone(), address.to_owned(), rpc))
+    }
+}

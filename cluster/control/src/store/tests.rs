@@ -1,0 +1,220 @@
+//! What is left of the store after a power cut at any moment; and openraft's own tests of stores.
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::Command;
+use cluster::placement::{Placement, Scheme};
+use openraft::storage::{RaftLogStorage as _, RaftLogStorageExt as _, RaftStateMachine as _};
+use openraft::testing::{StoreBuilder, Suite};
+use openraft::{
+    CommittedLeaderId, EntryPayload, LogId, RaftLogReader as _, RaftSnapshotBuilder as _,
+    StorageError, Vote,
+};
+
+use super::log::Log;
+use super::machine::Machine;
+use super::{Identity, Seat, Store, StoreError};
+use crate::network::Types;
+use crate::published::Published;
+use crate::simulation::Disk;
+
+struct Builder;
+
+impl StoreBuilder<Types, Log, Machine> for Builder {
+    async fn build(&self) -> Result<((), Log, Machine), StorageError<u64>> {
+        let (log, machine) = open(&Store::in_memory().expect("memory"));
+        Ok(((), log, machine))
+    }
+}
+
+fn open(store: &Store) -> (Log, Machine) {
+    let machine = Machine::new(store.clone(), Published::new()).expect("it is readable");
+    (Log::new(store.clone()), machine)
+}
+
+#[test]
+fn it_passes_openrafts_tests() {
+    Suite::test_all(Builder).expect("all of them");
+}
+
+fn id(term: u64, index: u64) -> LogId<u64> {
+    LogId::new(CommittedLeaderId::new(term, 1), index)
+}
+
+fn entry(term: u64, index: u64) -> openraft::Entry<Types> {
+    let command = if index == 1 {
+        let placement = Placement::new(Scheme::Ketama, 6).expect("few");
+        Command::Create { cluster: 7, placement }
+    } else {
+        // Longer than a page, some of them.
+        let body = Some(vec![term as u8; 300 * (index as usize % 5)]);
+        Command::PutLimit { name: format!("limit{index}"), version: 0, body }
+    };
+    openraft::Entry { log_id: id(term, index), payload: EntryPayload::Normal(command) }
+}
+
+/// Things a node writes, in an order that makes sense.
+#[derive(Debug, Clone)]
+enum Write {
+    Begin,
+    Sit(u32),
+    Vote(u64),
+    Append(u64, std::ops::Range<u64>),
+    Committed(u64, u64),
+    Truncate(u64, u64),
+    Snapshot(u64, std::ops::Range<u64>),
+    Purge(u64, u64),
+}
+
+const SCRIPT: [Write; 17] = [
+    Write::Begin,
+    Write::Sit(1),
+    Write::Vote(1),
+    Write::Append(1, 1..4),
+    Write::Committed(1, 3),
+    Write::Append(1, 4..12),
+    Write::Vote(2),
+    Write::Truncate(1, 9),
+    Write::Append(2, 9..10),
+    Write::Append(2, 10..30),
+    Write::Committed(2, 20),
+    Write::Snapshot(2, 1..20),
+    Write::Purge(2, 15),
+    Write::Append(2, 30..31),
+    Write::Begin,
+    Write::Snapshot(2, 20..30),
+    Write::Sit(5),
+];
+
+/// All that was acknowledged must be there again.
+#[derive(Debug, PartialEq)]
+struct Image {
+    identity: Option<Identity>,
+    vote: Option<Vote<u64>>,
+    purged: Option<LogId<u64>>,
+    log: Vec<openraft::Entry<Types>>,
+    snapshot: Option<(String, Vec<u8>)>,
+}
+
+async fn image(store: &Store) -> Image {
+    let (mut log, mut machine) = open(store);
+    let snapshot = machine.get_current_snapshot().await.expect("readable");
+    Image {
+        identity: store.fact(super::IDENTITY).expect("readable"),
+        vote: log.read_vote().await.expect("readable"),
+        purged: log.get_log_state().await.expect("readable").last_purged_log_id,
+        log: log.try_get_log_entries(..).await.expect("readable"),
+        snapshot: snapshot.map(|one| (one.meta.snapshot_id, one.snapshot.to_vec())),
+    }
+}
+
+async fn write(store: &Store, write: &Write, machine: &mut Machine) -> Result<(), String> {
+    let text = |error: StorageError<u64>| error.to_string();
+    let mut log = Log::new(store.clone());
+    match write.clone() {
+        Write::Begin => {
+            let begun: Result<Identity, StoreError> = store.begin(3).await;
+            begun.map(|_| ()).map_err(|error| error.to_string())
+        }
+        Write::Sit(node) => {
+            let seat = Seat { cluster: 7, node: NodeId(node), is_founder: node == 1 };
+            let incarnation = Incarnation(u64::from(node));
+            let identity = Identity { birth: 3, incarnation, seat: Some(seat) };
+            store.take_seat(identity).await.map_err(|error| error.to_string())
+        }
+        Write::Vote(term) => log.save_vote(&Vote::new(term, 1)).await.map_err(text),
+        Write::Append(term, range) => {
+            let entries: Vec<_> = range.map(|index| entry(term, index)).collect();
+            log.blocking_append(entries).await.map_err(text)
+        }
+        Write::Committed(term, index) => {
+            log.save_committed(Some(id(term, index))).await.map_err(text)
+        }
+        Write::Truncate(term, index) => log.truncate(id(term, index)).await.map_err(text),
+        Write::Snapshot(term, range) => {
+            let entries: Vec<_> = range.map(|index| entry(term, index)).collect();
+            machine.apply(entries).await.map_err(text)?;
+            let mut photographer = machine.get_snapshot_builder().await;
+            photographer.build_snapshot().await.map(|_| ()).map_err(text)
+        }
+        Write::Purge(term, index) => log.purge(id(term, index)).await.map_err(text),
+    }
+}
+
+#[tokio::test]
+async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
+    let disk = Disk::new();
+    let store = Store::with_backend(disk.clone()).expect("the disk works");
+    let (_, mut machine) = open(&store);
+    let mut images = vec![image(&store).await];
+    let mut syncs = vec![disk.syncs()];
+    for one in &SCRIPT {
+        write(&store, one, &mut machine).await.expect("the disk works");
+        images.push(image(&store).await);
+        syncs.push(disk.syncs());
+    }
+    let before = syncs[0];
+    let after = disk.syncs();
+    let last = images.last().expect("one for each");
+    assert!(last.vote.is_none() && last.log.is_empty() && last.snapshot.is_none(), "another id");
+    println!("{} power cuts, from sync {before} to {after}", (after - before) * 8);
+    assert!(after - before >= 15, "each is synced but `committed`");
+    let mut chance = 1_u64;
+    for cut in before + 1..=after {
+        for round in 0..8 {
+            let disk = Disk::new();
+            let store = Store::with_backend(disk.clone()).expect("the disk works");
+            let (_, mut machine) = open(&store);
+            disk.cut_at(cut);
+            let mut acknowledged = 0;
+            for one in &SCRIPT {
+                if write(&store, one, &mut machine).await.is_err() {
+                    break;
+                }
+                acknowledged += 1;
+            }
+            drop((store, machine));
+            // None, all, or some of the sectors that were not synced are there.
+            let left = disk.after_power_cut(|| match round {
+                0 => false,
+                1 => true,
+                _ => {
+                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    chance >> 62 != 0
+                }
+            });
+            let store = Store::with_backend(left).expect("it opens");
+            let found = image(&store).await;
+            let next = (acknowledged + 1).min(SCRIPT.len());
+            assert!(
+                found == images[acknowledged] || found == images[next],
+                "cut at sync {cut}, {acknowledged} acknowledged: {found:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_later_snapshot_is_not_replaced_by_an_earlier_one() {
+    let store = Store::in_memory().expect("memory");
+    let (_, mut machine) = open(&store);
+    machine.apply([entry(1, 1)]).await.expect("it works");
+    let mut early = machine.get_snapshot_builder().await;
+    machine.apply([entry(1, 2)]).await.expect("it works");
+    machine.get_snapshot_builder().await.build_snapshot().await.expect("it works");
+    early.build_snapshot().await.expect("it works");
+    let kept = machine.get_current_snapshot().await.expect("it works").expect("one");
+    assert_eq!(kept.meta.last_log_id, Some(id(1, 2)));
+}
+
+#[tokio::test]
+async fn a_store_of_another_format_is_not_read() {
+    let disk = Disk::new();
+    let store = Store::with_backend(disk.clone()).expect("the disk works");
+    let newer = super::FORMAT_VERSION + 1;
+    let written = store
+        .write(redb::Durability::Immediate, move |write| super::put(write, super::FORMAT, &newer));
+    written.await.expect("the disk works");
+    drop(store);
+    let opened = Store::with_backend(disk.after_power_cut(|| false));
+    assert!(matches!(opened, Err(StoreError::Unreadable("its format"))), "{opened:?}");
+}

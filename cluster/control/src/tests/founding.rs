@@ -1,0 +1,118 @@
+//! Clusters of one, founding, joining.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_a_cluster_is_a_cluster_of_one() {
+    let mut world = World::new(1, &["a"]);
+    let started = Instant::now();
+    let a = world.start("a", Begin::Found).await;
+    assert_eq!(a.registered().await, (NodeId(1), Incarnation(1)));
+    println!("alone: registered after {:?}", started.elapsed());
+    let outcome = a.propose(put("api", 0, "100/s"), TTL).await.expect("it leads");
+    assert_eq!(outcome.answer, Ok(cluster::map::Answer::Done));
+    assert_eq!(body(&a.map(), "api").as_deref(), Some("100/s"));
+    let serves = |_: &World| {
+        let map = a.map();
+        map.partitions().len() == 8
+            && map.partitions().iter().all(|entry| entry.primary.is_some())
+            && state(&map, 1) == Some(NodeState::Active)
+    };
+    world.until("each partition has its primary", ms(2000), serves).await;
+    let refused = a.propose(put("api", 0, "other"), TTL).await.expect("it leads").answer;
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(a.place(), Place::Member(NodeState::Active));
+    assert_eq!(a.contact(), Some(Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_expecting_nodes_found_one_cluster() {
+    for seed in 0..10 {
+        let names = ["a", "b", "c"];
+        let mut world = World::new(seed, &names);
+        let started = Instant::now();
+        for name in names {
+            sleep(ms(seed * 37)).await;
+            world.start(name, Begin::Expect(3)).await;
+        }
+        let mut ids = BTreeSet::new();
+        for name in names {
+            ids.insert(world.is_in(name).await);
+        }
+        println!("expect 3, seed {seed}: all in after {:?}", started.elapsed());
+        assert_eq!(ids, [1, 2, 3].map(NodeId).into());
+        let cluster = |one: &Running| Some(one.control.map().head()?.cluster);
+        let clusters: BTreeSet<u128> = world.nodes.values().filter_map(cluster).collect();
+        assert_eq!(clusters.len(), 1);
+        assert_eq!(world.at("a").identity().seat.map(|seat| seat.is_founder), Some(true));
+        world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_few_expecting_nodes_found_nothing() {
+    let names = ["a", "b", "c"];
+    let mut world = World::new(1, &names);
+    for name in names {
+        world.start(name, Begin::Expect(3)).await;
+    }
+    world.net.isolate("c", &names);
+    sleep(ms(10_000)).await;
+    assert!(world.nodes.values().all(|one| one.control.place() == Place::Seeking));
+    world.net.heal();
+    for name in names {
+        world.is_in(name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_a_cluster_is_joined_whatever_was_expected() {
+    let mut world = World::new(1, &["z", "a", "b"]);
+    world.start("z", Begin::Found).await;
+    world.is_in("z").await;
+    world.start("a", Begin::Expect(2)).await;
+    world.start("b", Begin::Expect(2)).await;
+    let ids = BTreeSet::from([world.is_in("a").await, world.is_in("b").await]);
+    assert_eq!(ids, [2, 3].map(NodeId).into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn voters_grow_with_the_cluster_from_one_to_three_to_five() {
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let mut world = World::new(1, &names);
+    for (at, name) in names.iter().enumerate() {
+        world.start(name, if at == 0 { Begin::Found } else { Begin::Join }).await;
+        world.is_in(name).await;
+        let wanted: &[u32] = match at + 1 {
+            0..3 => &[1],
+            3..7 => &[1, 2, 3],
+            _ => &[1, 2, 3, 4, 5],
+        };
+        let took = world.voters_are(wanted, ms(10_000)).await;
+        println!("{} nodes: voters after {took:?}", at + 1);
+    }
+    let at_rest = |world: &World| {
+        let map = world.at("a").map();
+        map.nodes().values().all(|node| node.state == NodeState::Active) && world.is_even()
+    };
+    let took = world.until("all have what they should", ms(60_000), at_rest).await;
+    println!("7 nodes: all active after {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn voters_are_spread_over_zones() {
+    let names = ["a", "b", "c", "d", "e"];
+    let mut world = World::new(1, &names);
+    world.zones = [("a", "x"), ("b", "x"), ("c", "y"), ("d", "z"), ("e", "x")].into();
+    world.start("a", Begin::Found).await;
+    // The others come at once, and two zones are heard of before three nodes are.
+    for name in ["c", "d", "b", "e"] {
+        world.start(name, Begin::Join).await;
+        world.is_in(name).await;
+    }
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    let voters = world.at("a").status().voters;
+    let map = world.at("a").map();
+    let zones: BTreeSet<_> = voters.iter().map(|id| &map.nodes()[id].description.zone).collect();
+    assert_eq!(zones.len(), 3);
+}

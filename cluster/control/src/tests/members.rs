@@ -1,0 +1,107 @@
+//! Observers, voters that are replaced, nodes that leave.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn changes_reach_observers_within_a_beat() {
+    let names = ["a", "b", "c", "d", "e"];
+    let world = World::cluster(1, &names).await;
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    sleep(ms(10_000)).await;
+    for (at, name) in names.into_iter().enumerate() {
+        let limit = format!("limit{at}");
+        let mut watch = world.at("e").watch();
+        watch.changed().await;
+        done(world.at(name), put(&limit, 0, "1")).await;
+        let on_all = |world: &World| {
+            world.nodes.values().all(|one| body(&one.control.map(), &limit).is_some())
+        };
+        let took = world.until("it is on all", BEAT, on_all).await;
+        println!("put at {name}: on all after {took:?}");
+        let news = timeout(BEAT, watch.changed()).await.expect("it is told");
+        let deltas = news.deltas.expect("one change");
+        assert_eq!(deltas.last().map(|delta| delta.ver), Some(news.map.ver()));
+        assert!(body(&news.map, &limit).is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_voter_dead_for_a_minute_is_replaced() {
+    let names = ["a", "b", "c", "d"];
+    let mut world = World::cluster(1, &names).await;
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    let disk = world.power_off("b").await;
+    sleep(ms(55_000)).await;
+    world.voters_are(&[1, 2, 3], ms(100)).await;
+    let took = world.voters_are(&[1, 3, 4], ms(20_000)).await;
+    println!("voter off: replaced after {:?}", took + ms(55_000));
+    // It comes back as an observer and does not disturb.
+    let before = (world.leader(), world.at("a").status().raft_term);
+    world.start_on("b", disk, Begin::Join).await;
+    assert_eq!(world.is_in("b").await, NodeId(2));
+    sleep(ms(10_000)).await;
+    world.voters_are(&[1, 3, 4], ms(100)).await;
+    assert_eq!((world.leader(), world.at("a").status().raft_term), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_leaves_gives_everything_away() {
+    let names = ["a", "b", "c", "d"];
+    let mut world = World::cluster(1, &names).await;
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    let leader = world.leader().expect("one leads");
+    let identity = world.at(leader).identity();
+    let id = identity.seat.expect("it is in").node;
+    done(world.at(leader), Command::Drain(id, identity.incarnation)).await;
+    let is_gone = |world: &World| world.at(leader).place() == Place::Gone;
+    let took = world.until("it may go", ms(30_000), is_gone).await;
+    println!("leader drained after {took:?}");
+    sleep(ms(3000)).await;
+    assert_eq!(world.at(leader).place(), Place::Gone, "it does not come back");
+    world.kill(leader).await;
+    let left = *names.iter().find(|name| **name != leader).expect("three are left");
+    let three_vote = |world: &World| world.at(left).status().voters.len() == 3;
+    world.until("three vote", ms(10_000), three_vote).await;
+    done(world.at(left), put("api", 0, "1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_come_to_rest_at_their_targets() {
+    let mut world = World::new(1, &["a", "b", "c"]);
+    world.bits = 10;
+    world.start("a", Begin::Found).await;
+    world.start("b", Begin::Join).await;
+    world.start("c", Begin::Join).await;
+    let at_rest = |world: &World| {
+        let map = world.at("a").map();
+        let is_right = |(entry, target): (&cluster::map::Entry, cluster::Holders)| {
+            entry.primary.map(|copy| copy.node) == target.primary()
+                && entry.in_sync.len() == target.len()
+                && target.iter().all(|&node| entry.in_sync_on(node).is_some())
+        };
+        map.nodes().len() == 3 && map.partitions().iter().zip(map.targets()).all(is_right)
+    };
+    let took = world.until("all are at their targets", ms(120_000), at_rest).await;
+    println!("1024 partitions on three nodes after {took:?}");
+    done(world.at("c"), Command::Set(Setting::Replicas(3))).await;
+    let took = world.until("three copies each", ms(120_000), at_rest).await;
+    println!("a third copy of each after {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_just_come_is_not_buried() {
+    let mut world = World::cluster(1, &["a"]).await;
+    sleep(ms(10_000)).await;
+    let mut watch = world.at("a").watch();
+    watch.changed().await;
+    world.names.push("b");
+    world.start("b", Begin::Join).await;
+    world.is_in("b").await;
+    sleep(ms(5000)).await;
+    let deltas = watch.changed().await.deltas.expect("a few changes");
+    for item in deltas.iter().flat_map(|delta| &delta.items) {
+        if let cluster::map::delta::Item::Node(_, Some(node)) = item {
+            assert_ne!(node.state, NodeState::Dead);
+        }
+    }
+}
