@@ -28,7 +28,7 @@ mod store;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 
-pub use control::{Begin, Control, NoOutcome, Options, Outcome, Place, Status};
+pub use control::{Begin, Control, Heard, NoOutcome, Options, Outcome, Place, Status};
 pub use network::{Called, Peers, Unreachable};
 pub use published::{News, Watch};
 pub use store::{Identity, Seat, Store, StoreError};

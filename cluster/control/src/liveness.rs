@@ -29,13 +29,22 @@ pub(crate) struct Liveness {
     /// Of the nodes of the map; from when each was first seen there.
     heard: BTreeMap<NodeId, (Incarnation, Duration)>,
     words: BTreeMap<NodeId, (Duration, Word)>,
+    /// Who votes, and since when we know that.
+    voters: (BTreeSet<NodeId>, Duration),
     refused: BTreeSet<(NodeId, Incarnation)>,
 }
 
 impl Liveness {
-    /// Follows the map. A life that is new there counts as heard: it had no time to speak. Forgets
-    /// who is not in the map any more.
-    pub(crate) fn see(&mut self, map: &Map, now: Duration) {
+    /// Follows the map and the voters. A life that is new in the map counts as heard, for it had no
+    /// time to speak; so do all when `me` becomes a voter, for nobody spoke to it before. Forgets who
+    /// is not in the map any more.
+    pub(crate) fn see(&mut self, map: &Map, voters: &BTreeSet<NodeId>, me: NodeId, now: Duration) {
+        if self.voters.0 != *voters {
+            if voters.contains(&me) && !self.voters.0.contains(&me) {
+                self.heard.values_mut().for_each(|(_, at)| *at = now);
+            }
+            self.voters = (voters.clone(), now);
+        }
         self.heard.retain(|node, _| map.nodes().contains_key(node));
         self.words.retain(|node, _| map.nodes().contains_key(node));
         self.refused.retain(|(node, life)| {
@@ -87,14 +96,13 @@ impl Liveness {
         self.heard.iter().map(one).collect()
     }
 
-    /// The nodes of the map that a majority of `voters`, `me` among them, did not hear in time.
-    pub(crate) fn silent(
-        &self,
-        map: &Map,
-        voters: &BTreeSet<NodeId>,
-        me: NodeId,
-        now: Duration,
-    ) -> BTreeSet<NodeId> {
+    /// The nodes of the map that a majority of the voters, `me` among them, did not hear in time.
+    ///
+    /// While the voters are new nobody is silent: who was heard by a majority of those before was
+    /// promised that long.
+    pub(crate) fn silent(&self, map: &Map, me: NodeId, now: Duration) -> BTreeSet<NodeId> {
+        let (voters, since) = &self.voters;
+        let is_new = now.saturating_sub(*since) < SILENCE;
         let majority = voters.len() / 2 + 1;
         let ours = self.word(now).into_iter().map(|(id, life, ago)| (id, (life, ago))).collect();
         let theirs = |voter: &NodeId| match self.words.get(voter) {
@@ -110,7 +118,7 @@ impl Liveness {
                 })
             };
             self.refused.contains(&(node, incarnation))
-                || words.iter().filter(missed).count() >= majority
+                || !is_new && words.iter().filter(missed).count() >= majority
         };
         let nodes = map.nodes().iter().filter(|&(&id, _)| id != me);
         nodes.filter(|&(&id, node)| is_silent(id, node.incarnation)).map(|(&id, _)| id).collect()

@@ -27,6 +27,9 @@ pub(super) async fn answer(node: &Arc<Node>, bytes: &[u8]) -> bytes::Bytes {
 
 async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
     let Letter { from, to, call } = letter;
+    if node.is_stopped() {
+        return Err(Declined::Stopped);
+    }
     match call {
         Call::Greet { pledge } => return Ok(Reply::Greeting(greeting(node, &from, pledge))),
         Call::Ping if node.id() == to => return Ok(Reply::Done),
@@ -69,7 +72,8 @@ fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>) -> Greeting {
     let now = node.now();
     let (index, voters) = node.published.voters();
     let mut state = node.state.lock();
-    if from.seat.is_none() {
+    // A node's seeds may have its own address.
+    if from.seat.is_none() && from.birth != state.identity.birth {
         state.seekers.saw(from, pledge, None, now);
     }
     let pledge = if seat.is_none() { state.seekers.pledge() } else { None };
@@ -90,6 +94,7 @@ fn news(node: &Arc<Node>, id: NodeId, from: &Sender, beat: Beat) -> News {
     {
         let mut state = node.state.lock();
         state.liveness.hear(id, from.incarnation, now);
+        state.conditions.insert(id, (beat.is_ready, beat.load));
         if !beat.heard.is_empty() {
             state.liveness.take_word(id, beat.heard, now);
         }

@@ -12,7 +12,8 @@ use cluster::map::{Answer, Command, Delta, Map, NodeState, Refused};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{Node, propose, seek};
+use super::{Node, Place, propose, seek};
+use crate::liveness::SILENCE;
 use crate::network::{NoAnswer, Unreachable};
 use crate::rpc::{self, Call, Reply};
 use crate::store::Seat;
@@ -25,6 +26,8 @@ const PERIOD_MIN: Duration = Duration::from_millis(10);
 const TTL: Duration = Duration::from_secs(1);
 /// Whoever did not run for so much longer than a period could hear nobody.
 const GAP: Duration = Duration::from_millis(500);
+/// An answer older than this makes no lease.
+const LEASE_MAX: Duration = SILENCE;
 /// Without contact for so long a node looks for voters at its seeds.
 const LOST: Duration = Duration::from_secs(1);
 /// A registration may take so long, and is tried so often.
@@ -64,7 +67,8 @@ fn round(node: &Arc<Node>, flights: &mut JoinSet<()>) {
     let heard = {
         let mut state = node.state.lock();
         let incarnation = state.identity.incarnation;
-        state.liveness.see(&map, now);
+        state.liveness.see(&map, &voters, me, now);
+        state.conditions.retain(|id, _| map.nodes().contains_key(id));
         state.liveness.hear(me, incarnation, now);
         if voters.contains(&me) { state.liveness.word(now) } else { Vec::new() }
     };
@@ -137,6 +141,12 @@ async fn take_news(node: &Arc<Node>, voter: NodeId, sent: Instant, news: rpc::Ne
         node.beat_now.notify_one();
         return;
     }
+    if matches!(node.place(), Place::Member(_)) {
+        let mut state = node.state.lock();
+        let answered = state.answered.entry(voter).or_insert(sent);
+        *answered = sent.max(*answered);
+        state.answered.retain(|_, sent| sent.elapsed() < LEASE_MAX);
+    }
     // Only now: contact means to know what the majority has decided.
     let age = news.contact_ms.map(|ms| Duration::from_millis(ms.into()));
     if let Some(contact) = age.and_then(|age| sent.checked_sub(age)) {
@@ -182,6 +192,9 @@ fn check_registration(node: &Arc<Node>, map: &Map, flights: &mut JoinSet<()>) {
     let is_known = known.is_some_and(|known| {
         known.incarnation == state.identity.incarnation && known.state != NodeState::Dead
     });
+    if !is_known {
+        state.answered.clear();
+    }
     if is_known && !state.was_member {
         state.was_member = true;
         tracing::info!(node = %seat.node, "is in the map");

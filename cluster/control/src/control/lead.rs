@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::controller::{self, Facts};
-use cluster::map::{Command, Map, NodeState};
+use cluster::map::{Command, Map, NodeState, Refused};
 use cluster::placement::{Holders, Member};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::{Node, Raft};
 use crate::network::{NoAnswer, Unreachable, node_id};
 use crate::rpc::{Call, Told};
+use crate::store::encode;
 
 /// Between two rounds.
 const PACE: Duration = Duration::from_millis(100);
@@ -36,6 +37,9 @@ const REPLACE_AFTER: Duration = Duration::from_mins(1);
 const HOLD: Duration = Duration::from_secs(10);
 /// A newcomer votes once it has all but so many entries.
 const CAUGHT_UP: u64 = 64;
+
+/// Longest command. 256 partitions take some 8 KB, the longest limit 5 KB.
+const COMMAND_BYTES_MAX: usize = 64 << 10;
 
 /// What one leader remembers, from becoming it to losing it.
 #[derive(Default)]
@@ -124,8 +128,8 @@ impl Lead {
         let (_, voters) = node.published.voters();
         let silent = {
             let mut state = node.state.lock();
-            state.liveness.see(map, now);
-            state.liveness.silent(map, &voters, me, now)
+            state.liveness.see(map, &voters, me, now);
+            state.liveness.silent(map, me, now)
         };
         let dead = |(&id, known): (&NodeId, &cluster::map::Node)| {
             (known.state == NodeState::Dead).then_some((id, known.incarnation))
@@ -218,6 +222,9 @@ pub(super) async fn decide(
         return not_leader(node, node.leader());
     };
     let map = node.published.map();
+    if encode(&command).len() > COMMAND_BYTES_MAX {
+        return Told::Answered(map.ver(), Err(Refused::OutOfBounds));
+    }
     // The founder comes first: it has the first id already.
     if map.head().is_none() || map.nodes().is_empty() && sender != node.id() {
         return Told::NotYet;
@@ -228,8 +235,8 @@ pub(super) async fn decide(
         let now = node.now();
         let silent = {
             let mut state = node.state.lock();
-            state.liveness.see(&map, now);
-            state.liveness.silent(&map, &voters, me, now)
+            state.liveness.see(&map, &voters, me, now);
+            state.liveness.silent(&map, me, now)
         };
         for (&id, known) in map.nodes() {
             let is_dead = known.state == NodeState::Dead;

@@ -39,7 +39,7 @@ fn is_silent(voters: u32, late: &[u32], mute: &[u32]) -> bool {
     let map = map(7);
     let now = ms(60_000);
     let mut liveness = Liveness::default();
-    liveness.see(&map, ms(0));
+    liveness.see(&map, &ids(1..=voters), NodeId(1), ms(0));
     let ago = |voter: u32| if late.contains(&voter) { 1500 } else { 1499 };
     for node in 2..=7 {
         let ago = if node == 4 { ms(u64::from(ago(1))) } else { ms(0) };
@@ -48,7 +48,7 @@ fn is_silent(voters: u32, late: &[u32], mute: &[u32]) -> bool {
     for voter in (2..=voters).filter(|voter| !mute.contains(voter)) {
         liveness.take_word(NodeId(voter), vec![(NodeId(4), LIFE, ago(voter))], now);
     }
-    let silent = liveness.silent(&map, &ids(1..=voters), NodeId(1), now);
+    let silent = liveness.silent(&map, NodeId(1), now);
     assert!(silent.is_subset(&ids([4])), "{silent:?}");
     !silent.is_empty()
 }
@@ -69,12 +69,12 @@ fn a_majority_of_all_voters_has_to_miss_it() {
 fn nobody_is_silent_before_there_was_time_to_speak() {
     let map = map(3);
     let mut liveness = Liveness::default();
-    liveness.see(&map, ms(5000));
-    let silent = |liveness: &Liveness, now| liveness.silent(&map, &ids([1]), NodeId(1), ms(now));
+    liveness.see(&map, &ids([1]), NodeId(1), ms(5000));
+    let silent = |liveness: &Liveness, now| liveness.silent(&map, NodeId(1), ms(now));
     assert_eq!(silent(&liveness, 6499), ids([]));
     assert_eq!(silent(&liveness, 6500), ids([2, 3]));
     liveness.hear(NodeId(2), LIFE, ms(6400));
-    liveness.see(&map, ms(7000));
+    liveness.see(&map, &ids([1]), NodeId(1), ms(7000));
     assert_eq!(silent(&liveness, 7000), ids([3]));
     // Held up for ten seconds: what was missed meanwhile says nothing.
     liveness.slept(ms(10_000), ms(17_000));
@@ -88,23 +88,52 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
     let map = map(3);
     let mut liveness = Liveness::default();
     let now = ms(10_000);
-    liveness.see(&map, ms(0));
+    liveness.see(&map, &ids([1]), NodeId(1), ms(0));
     liveness.hear(NodeId(2), Incarnation(2), now);
     liveness.hear(NodeId(2), LIFE, now);
     liveness.hear(NodeId(3), Incarnation(0), now);
     // A later life is heard before it is in the map; one before it is an echo.
-    assert_eq!(liveness.silent(&map, &ids([1]), NodeId(1), now), ids([3]));
+    assert_eq!(liveness.silent(&map, NodeId(1), now), ids([3]));
+    // A life that is new in the map had no time to speak.
+    let mut reborn = map.clone();
+    let description = map.nodes()[&NodeId(3)].description.clone();
+    let incarnation = Incarnation(5);
+    reborn.apply(&Command::Register { birth: 3, incarnation, description }).expect("it is later");
+    liveness.see(&reborn, &ids([1]), NodeId(1), now);
+    assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1499)), ids([]));
+    assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1500)), ids([3]));
+    liveness.see(&map, &ids([1]), NodeId(1), now);
     liveness.refuse(NodeId(2), LIFE);
-    assert_eq!(liveness.silent(&map, &ids([1]), NodeId(1), now), ids([2, 3]));
+    assert_eq!(liveness.silent(&map, NodeId(1), now), ids([2]));
 }
 
 #[test]
 fn old_words_do_not_count() {
     let map = map(4);
     let mut liveness = Liveness::default();
-    liveness.see(&map, ms(0));
+    liveness.see(&map, &ids([1, 2, 3]), NodeId(1), ms(0));
     liveness.take_word(NodeId(2), vec![(NodeId(4), LIFE, 9000)], ms(9000));
-    let silent = |now| liveness.silent(&map, &ids([1, 2, 3]), NodeId(1), ms(now));
+    let silent = |now| liveness.silent(&map, NodeId(1), ms(now));
     assert_eq!(silent(9750), ids([4]));
     assert_eq!(silent(9751), ids([]));
+}
+
+#[test]
+fn new_voters_accuse_nobody_before_they_listened() {
+    let map = map(5);
+    let mut liveness = Liveness::default();
+    let me = NodeId(4);
+    liveness.see(&map, &ids([1, 2, 3]), me, ms(0));
+    assert!(liveness.word(ms(60_000)).iter().all(|heard| heard.2 == 60_000));
+    liveness.see(&map, &ids([1, 4, 5]), me, ms(60_000));
+    assert!(liveness.word(ms(60_000)).iter().all(|heard| heard.2 == 0));
+    // The one that leads waits too, though the two others are a majority.
+    liveness.take_word(
+        NodeId(5),
+        vec![(NodeId(1), LIFE, 60_000), (NodeId(2), LIFE, 60_000)],
+        ms(61_400),
+    );
+    liveness.take_word(NodeId(1), vec![(NodeId(2), LIFE, 60_000)], ms(61_400));
+    assert_eq!(liveness.silent(&map, me, ms(61_499)), ids([]));
+    assert_eq!(liveness.silent(&map, me, ms(61_500)), ids([1, 2]));
 }

@@ -20,7 +20,7 @@ pub(super) const PURGED: &str = "purged";
 
 /// Most bytes of entries that are read for one message, unless the first is longer: a message must
 /// fit into a frame of a lane.
-const READ_BYTES_MAX: usize = 1 << 20;
+const READ_BYTES_MAX: usize = 256 << 10;
 
 type Entry = openraft::Entry<Types>;
 type Failed = StorageError<u64>;

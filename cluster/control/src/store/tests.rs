@@ -154,6 +154,8 @@ async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
     }
     let before = syncs[0];
     let after = disk.syncs();
+    let last = images.last().expect("one for each");
+    assert!(last.vote.is_none() && last.log.is_empty() && last.snapshot.is_none(), "another id");
     println!("{} power cuts, from sync {before} to {after}", (after - before) * 8);
     assert!(after - before >= 15, "each is synced but `committed`");
     let mut chance = 1_u64;

@@ -96,6 +96,39 @@ async fn a_refused_connection_is_a_quick_death() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_silent_host_is_no_quick_death() {
+    let world = three(1).await;
+    let leader = world.leader().expect("one leads");
+    let both: Vec<&str> = others(leader).collect();
+    let id = id_of(&world, both[0]);
+    world.net.isolate(leader, &[both[0]]);
+    world.at(both[1]).suspect(NodeId(id)).await;
+    sleep(ms(5000)).await;
+    assert_eq!(state(&world.at(leader).map(), id), Some(NodeState::Active));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reaches_only_the_leader_stays_dead() {
+    let mut world = three(1).await;
+    world.names.push("d");
+    world.start("d", Begin::Join).await;
+    world.is_in("d").await;
+    sleep(ms(5000)).await;
+    let leader = world.leader().expect("one leads");
+    let both: Vec<&str> = others(leader).collect();
+    world.net.isolate("d", &both);
+    world.until("it is dead", ms(3000), is_dead(leader, 4)).await;
+    sleep(ms(3000)).await;
+    let ver = world.at(leader).map().ver();
+    sleep(ms(10_000)).await;
+    assert_eq!(world.at(leader).map().ver(), ver, "it is not taken to be buried again");
+    assert_eq!(world.at("d").place(), Place::Registering);
+    assert_eq!(world.at("d").lease(), None);
+    world.net.heal();
+    world.is_in("d").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_bad_link_kills_nobody() {
     let world = three(1).await;
     for (from, to) in [("a", "b"), ("b", "a"), ("b", "c"), ("c", "a"), ("a", "c"), ("c", "b")] {
@@ -182,4 +215,60 @@ async fn two_halves_never_decide_both() {
     world.net.heal();
     world.until("all are even", ms(5000), World::is_even).await;
     assert_eq!(body(&world.at(leader).map(), "api").as_deref(), Some("majority"));
+}
+
+/// For each node, as the test sees it: until when nobody is promoted over it.
+async fn nobody_is_promoted_within_a_lease(seed: u64, wreck: impl AsyncFn(&mut World)) {
+    let mut world = three(seed).await;
+    let mut until: BTreeMap<NodeId, Instant> = BTreeMap::new();
+    let watched: Vec<Control> = world.nodes.values().map(|one| one.control.clone()).collect();
+    let check = tokio::spawn(async move {
+        let mut leases = 0_u32;
+        loop {
+            for control in &watched {
+                let map = control.map();
+                for (id, node) in map.nodes() {
+                    let end = until.get(id).copied().unwrap_or_else(Instant::now);
+                    let is_promised = end > Instant::now();
+                    assert!(!is_promised || node.state != NodeState::Dead, "{id} had a lease");
+                }
+                if let (Some(age), Some(seat)) = (control.lease(), control.identity().seat) {
+                    leases += 1;
+                    let end = Instant::now() + ms(1400).saturating_sub(age);
+                    let kept = until.entry(seat.node).or_insert(end);
+                    *kept = end.max(*kept);
+                }
+            }
+            if leases > 1_000_000 {
+                return;
+            }
+            sleep(ms(1)).await;
+        }
+    });
+    sleep(ms(3000)).await;
+    wreck(&mut world).await;
+    sleep(ms(8000)).await;
+    assert!(!check.is_finished(), "{:?}", check.await);
+    check.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_promoted_over_a_node_with_a_lease() {
+    for seed in 0..4 {
+        for name in THREE {
+            nobody_is_promoted_within_a_lease(seed, async |world: &mut World| {
+                world.net.isolate(name, &THREE);
+            })
+            .await;
+        }
+        nobody_is_promoted_within_a_lease(seed, async |world: &mut World| {
+            for (from, to) in [("a", "b"), ("b", "c"), ("c", "a")] {
+                world.net.cut(from, to);
+                sleep(ms(400)).await;
+            }
+            sleep(ms(4000)).await;
+            world.net.heal();
+        })
+        .await;
+    }
 }

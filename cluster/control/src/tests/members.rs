@@ -56,6 +56,8 @@ async fn a_leader_that_leaves_gives_everything_away() {
     let is_gone = |world: &World| world.at(leader).place() == Place::Gone;
     let took = world.until("it may go", ms(30_000), is_gone).await;
     println!("leader drained after {took:?}");
+    sleep(ms(3000)).await;
+    assert_eq!(world.at(leader).place(), Place::Gone, "it does not come back");
     world.kill(leader).await;
     let left = *names.iter().find(|name| **name != leader).expect("three are left");
     let three_vote = |world: &World| world.at(left).status().voters.len() == 3;

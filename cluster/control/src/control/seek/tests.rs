@@ -2,7 +2,7 @@
 
 use cluster::id::Incarnation;
 
-use super::super::Rng;
+use super::super::node::Rng;
 use super::*;
 
 fn sender(birth: u128) -> Sender {

@@ -1,0 +1,301 @@
+//! What the handle of a node and its tasks share.
+//!
+//! Here: the state, how Raft is started, and what can be read off: who leads, contact, lease, place.
+//! Not here: what the tasks do (`beat`, `lead`, `seek`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::NodeId;
+use cluster::map::NodeState;
+use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{Options, Place, seek};
+use crate::liveness::Liveness;
+use crate::network::{Peers, Post, Types, node_id};
+use crate::published::Published;
+use crate::rpc::Sender;
+use crate::store::log::Log;
+use crate::store::machine::Machine;
+use crate::store::{Identity, Seat, Store, StoreError};
+
+pub(super) type Raft = openraft::Raft<Types>;
+
+/// What the handle and its tasks share.
+pub(super) struct Node {
+    pub(super) store: Store,
+    pub(super) options: Options,
+    pub(super) published: Arc<Published>,
+    pub(super) post: Post,
+    pub(super) origin: Instant,
+    pub(super) state: Mutex<State>,
+    /// A beat is due now.
+    pub(super) beat_now: Notify,
+    /// The leader has something to look at.
+    pub(super) lead_now: Notify,
+    /// Where [`Control::registered`] looks again.
+    pub(super) progress: watch::Sender<u64>,
+    pub(super) tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+pub(super) struct State {
+    pub(super) identity: Identity,
+    pub(super) raft: Option<Raft>,
+    pub(super) seeds: Vec<String>,
+    pub(super) rng: Rng,
+    pub(super) liveness: Liveness,
+    /// Who leads, by the last news.
+    pub(super) leader: Option<NodeId>,
+    /// The last moment at which a majority was known to be behind a leader.
+    pub(super) contact: Option<Instant>,
+    /// When the last beat was sent that each voter answered, while the map held us alive.
+    pub(super) answered: BTreeMap<NodeId, Instant>,
+    /// This life was seen in the map.
+    pub(super) was_member: bool,
+    /// A registration, or the fetching of the whole map, is on its way.
+    pub(super) is_registering: bool,
+    pub(super) is_fetching: bool,
+    pub(super) registered_at: Option<Instant>,
+    pub(super) is_ready: bool,
+    pub(super) load: u32,
+    /// What the others said of themselves: whether they serve, and operations a second.
+    pub(super) conditions: BTreeMap<NodeId, (bool, u32)>,
+    /// A snapshot that comes in pieces.
+    pub(super) incoming: Option<(String, Vec<u8>)>,
+    pub(super) seekers: seek::Seekers,
+}
+
+/// Chance, from a seed: `SplitMix64`. Source: Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", 2014.
+pub(super) struct Rng(pub(super) u128);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let mut mixed = (self.0 >> 64) as u64 ^ (self.0 as u64).rotate_left(32);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(super) fn wide(&mut self) -> u128 {
+        u128::from(self.next()) << 64 | u128::from(self.next())
+    }
+}
+
+impl Node {
+    pub(super) fn new(
+        store: Store,
+        options: Options,
+        peers: Arc<dyn Peers>,
+        identity: Identity,
+    ) -> Self {
+        let mut rng = Rng(options.seed);
+        let published = Published::new();
+        let sender = Sender {
+            birth: identity.birth,
+            incarnation: identity.incarnation,
+            seat: identity.seat.map(|seat| (seat.cluster, seat.node)),
+            address: options.description.peer_address.clone(),
+        };
+        let post = Post::new(peers, published.clone(), sender);
+        rng.next();
+        let state = State {
+            identity,
+            raft: None,
+            seeds: options.seeds.clone(),
+            rng,
+            liveness: Liveness::default(),
+            leader: None,
+            contact: None,
+            answered: BTreeMap::new(),
+            was_member: false,
+            is_registering: false,
+            is_fetching: false,
+            registered_at: None,
+            is_ready: false,
+            load: 0,
+            conditions: BTreeMap::new(),
+            incoming: None,
+            seekers: seek::Seekers::default(),
+        };
+        Self {
+            store,
+            options,
+            published,
+            post,
+            origin: Instant::now(),
+            state: Mutex::new(state),
+            beat_now: Notify::new(),
+            lead_now: Notify::new(),
+            progress: watch::Sender::new(0),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Since the start, for what has no clock.
+    pub(super) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// It has tasks from its start to its end.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.tasks.lock().is_empty()
+    }
+
+    pub(super) fn raft(&self) -> Option<Raft> {
+        self.state.lock().raft.clone()
+    }
+
+    pub(super) fn seat(&self) -> Option<Seat> {
+        self.state.lock().identity.seat
+    }
+
+    pub(super) fn id(&self) -> Option<NodeId> {
+        self.seat().map(|seat| seat.node)
+    }
+
+    pub(super) fn metrics(&self) -> Option<RaftMetrics<u64, openraft::BasicNode>> {
+        self.state.lock().raft.as_ref().map(|raft| raft.metrics().borrow().clone())
+    }
+
+    /// This node leads, as far as it knows.
+    pub(super) fn is_leader(&self) -> bool {
+        self.metrics().is_some_and(|metrics| metrics.state == ServerState::Leader)
+    }
+
+    /// Who leads: by Raft where this node votes, else by the last news.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        let metrics = self.metrics();
+        let me = self.id();
+        let (_, voters) = self.published.voters();
+        let by_raft = metrics
+            .filter(|_| me.is_some_and(|me| voters.contains(&me)))
+            .and_then(|metrics| metrics.current_leader.map(node_id));
+        by_raft.or(self.state.lock().leader.filter(|leader| Some(*leader) != me))
+    }
+
+    /// A leader knows from its followers; any other node from whoever it beat.
+    pub(super) fn contact_age(&self) -> Option<Duration> {
+        let me = self.id();
+        let metrics = self.metrics().filter(|metrics| metrics.state == ServerState::Leader);
+        let state = self.state.lock();
+        let Some(metrics) = metrics else { return state.contact.map(|contact| contact.elapsed()) };
+        if self.published.voters().1.iter().all(|voter| Some(*voter) == me) {
+            return Some(Duration::ZERO);
+        }
+        let by_raft = metrics.millis_since_quorum_ack.map(Duration::from_millis);
+        let by_news = state.contact.map(|contact| contact.elapsed());
+        by_raft.into_iter().chain(by_news).min()
+    }
+
+    /// That of the majority-th newest answer; and no newer than what is known of who votes.
+    pub(super) fn lease_age(&self) -> Option<Duration> {
+        let Place::Member(_) = self.place() else { return None };
+        let contact = self.contact_age()?;
+        let me = self.id();
+        let (_, voters) = self.published.voters();
+        let state = self.state.lock();
+        let age = |voter: &NodeId| {
+            if Some(*voter) == me {
+                return Some(Duration::ZERO);
+            }
+            state.answered.get(voter).map(Instant::elapsed)
+        };
+        let mut ages: Vec<Duration> = voters.iter().filter_map(age).collect();
+        ages.sort_unstable();
+        ages.get(voters.len() / 2).map(|age| contact.max(*age))
+    }
+
+    pub(super) fn place(&self) -> Place {
+        let map = self.published.map();
+        let state = self.state.lock();
+        let Some(seat) = state.identity.seat else { return Place::Seeking };
+        match map.nodes().get(&seat.node) {
+            Some(node)
+                if node.incarnation == state.identity.incarnation
+                    && node.state != NodeState::Dead =>
+            {
+                Place::Member(node.state)
+            }
+            None if state.was_member => Place::Gone,
+            _ => Place::Registering,
+        }
+    }
+
+    /// Starts Raft under the node's id. Whoever is no member of the cluster's Raft only listens.
+    pub(super) async fn start_raft(self: &Arc<Self>) -> Result<(), StoreError> {
+        let Some(seat) = self.seat() else { return Ok(()) };
+        self.post.take_seat(seat.cluster, seat.node);
+        let (timeout, jitter) = {
+            let rng = &mut self.state.lock().rng;
+            (ELECTION_MS + rng.below(ELECTION_SPREAD_MS), rng.below(20))
+        };
+        let config = Config {
+            cluster_name: format!("{:x}", seat.cluster),
+            heartbeat_interval: HEARTBEAT_MS + jitter,
+            // One value, drawn by us: openraft's own generator cannot be seeded.
+            election_timeout_min: timeout,
+            election_timeout_max: timeout + 1,
+            install_snapshot_timeout: INSTALL_MS,
+            max_payload_entries: 64,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(1000),
+            max_in_snapshot_log_to_keep: 200,
+            ..Config::default()
+        };
+        let machine = Machine::new(self.store.clone(), self.published.clone())?;
+        let log = Log::new(self.store.clone());
+        let id = u64::from(seat.node.0);
+        let raft = Raft::new(id, Arc::new(config), self.post.clone(), log, machine).await;
+        let raft = raft.map_err(|error| {
+            tracing::error!(%error, "Raft does not start");
+            StoreError::Unreadable("Raft's state")
+        })?;
+        if seat.is_founder && !raft.is_initialized().await.unwrap_or(true) {
+            let address = self.options.description.peer_address.clone();
+            let members = [(id, openraft::BasicNode::new(address))];
+            if let Err(error) = raft.initialize(BTreeMap::from(members)).await {
+                tracing::error!(%error, "the cluster is not initialised");
+            }
+        }
+        self.state.lock().raft = Some(raft);
+        self.beat_now.notify_one();
+        Ok(())
+    }
+
+    /// Takes a place in a cluster, or another one, and starts Raft anew under its id.
+    pub(super) async fn sit(self: &Arc<Self>, seat: Seat) -> Result<(), StoreError> {
+        let raft = self.state.lock().raft.take();
+        if let Some(raft) = raft {
+            let _ = raft.shutdown().await;
+        }
+        let identity = Identity { seat: Some(seat), ..self.state.lock().identity };
+        self.store.take_seat(identity).await?;
+        {
+            let mut state = self.state.lock();
+            state.identity = identity;
+            state.was_member = false;
+            state.answered.clear();
+        }
+        tracing::info!(node = %seat.node, cluster = format!("{:x}", seat.cluster), "has a place");
+        self.start_raft().await
+    }
+}
+
+/// Raft's heartbeats; its clock ticks half as slowly again.
+const HEARTBEAT_MS: u64 = 150;
+/// A follower waits twice this before it stands for election: the leader's lease, and the timeout.
+const ELECTION_MS: u64 = 350;
+/// Nodes draw theirs from as many, so that two seldom stand at once.
+const ELECTION_SPREAD_MS: u64 = 150;
+/// A whole snapshot may take so long.
+const INSTALL_MS: u64 = 10_000;
