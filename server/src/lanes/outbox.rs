@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use cluster::message::Frame;
-use cluster::message::news::MapNews;
 use cluster::replica::{Message, Outcome};
 use parking_lot::Mutex;
 
@@ -51,11 +50,8 @@ impl Class {
             Frame::Hello(_)
             | Frame::Proof(_)
             | Frame::Farewell(_)
-            | Frame::Beat(_)
-            | Frame::News(_)
-            | Frame::Heard(_)
-            | Frame::Ask(_)
-            | Frame::Told(_) => Self::Control,
+            | Frame::Call(_)
+            | Frame::Answer(_) => Self::Control,
         }
     }
 }
@@ -302,14 +298,8 @@ pub(super) fn weight(frame: &Frame) -> usize {
             _ => 0,
         },
         Frame::Copy { message, .. } => message_weight(message),
-        Frame::News(news) => match &news.map {
-            MapNews::Deltas(deltas) => deltas.iter().map(|delta| delta.len() + 32).sum(),
-            MapNews::Full { bytes, .. } => bytes.len(),
-        },
-        Frame::Heard(heard) => heard.nodes.len() * 24,
-        // A change of 256 partitions takes some 8 KB, most take little.
-        Frame::Ask(_) | Frame::Told(_) => 1024,
-        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) | Frame::Beat(_) => 0,
+        Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
+        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) => 0,
     };
     const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
     size_of::<Frame>() + variable
@@ -337,7 +327,7 @@ fn message_weight(message: &Message) -> usize {
 mod tests {
     use bytes::Bytes;
     use cluster::id::{CopyId, Partition, Term};
-    use cluster::message::news::Heard;
+    use cluster::message::call::Call;
     use cluster::replica::Chunk;
 
     use super::*;
@@ -380,7 +370,12 @@ mod tests {
         assert_eq!(outbox.push(chunk(1)), Ok(()));
         assert_eq!(outbox.push(chunk(1)), Err(Shed::Full(Class::Copy)));
         assert_eq!(outbox.push(pull()), Ok(()), "its answers have a window of their own");
-        let mut burst = vec![chunk(1), Frame::Heard(Heard { nodes: Vec::new() }), pull(), pull()];
+        let mut burst = vec![
+            chunk(1),
+            Frame::Call(Call { id: 1, wall_ns: 0, rpc: Bytes::new() }),
+            pull(),
+            pull(),
+        ];
         assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(Class::Answer)));
         assert_eq!(burst, [chunk(1), pull()], "what found no room is left to its sender");
         assert_eq!(taken(&outbox, &mut Written::default()).len(), 5);

@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(found(&strings, long), [2, 5]);
         assert_eq!(found(&strings, &long[..20]), [2]);
         assert_eq!(found(&strings, ""), [2]);
-        assert_eq!(found(&[], "x"), []);
+        assert!(found(&[], "x").is_empty());
     }
 
     #[test]

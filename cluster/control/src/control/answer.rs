@@ -72,7 +72,8 @@ fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>) -> Greeting {
     let now = node.now();
     let (index, voters) = node.published.voters();
     let mut state = node.state.lock();
-    if from.seat.is_none() {
+    // A node's seeds may have its own address.
+    if from.seat.is_none() && from.birth != state.identity.birth {
         state.seekers.saw(from, pledge, None, now);
     }
     let pledge = if seat.is_none() { state.seekers.pledge() } else { None };

@@ -127,8 +127,12 @@ fn new_voters_accuse_nobody_before_they_listened() {
     assert!(liveness.word(ms(60_000)).iter().all(|heard| heard.2 == 60_000));
     liveness.see(&map, &ids([1, 4, 5]), me, ms(60_000));
     assert!(liveness.word(ms(60_000)).iter().all(|heard| heard.2 == 0));
-    // The one that leads waits too, whatever the other says.
-    liveness.take_word(NodeId(5), vec![(NodeId(1), LIFE, 60_000)], ms(61_400));
+    // The one that leads waits too, though the two others are a majority.
+    liveness.take_word(
+        NodeId(5),
+        vec![(NodeId(1), LIFE, 60_000), (NodeId(2), LIFE, 60_000)],
+        ms(61_400),
+    );
     liveness.take_word(NodeId(1), vec![(NodeId(2), LIFE, 60_000)], ms(61_400));
     assert_eq!(liveness.silent(&map, me, ms(61_499)), ids([]));
     assert_eq!(liveness.silent(&map, me, ms(61_500)), ids([1, 2]));
