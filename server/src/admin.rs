@@ -31,7 +31,7 @@ impl Round<'_> {
             }
             Admin::Noop => b"MN\r\n",
             Admin::Stats(topic) => {
-                crate::stats::write(service, self.now, topic, out);
+                crate::stats::write(service, self.in_force, self.now, topic, out);
                 return Answer::Given;
             }
             Admin::CacheMemlimit(megabytes) if service.set_memory_limit(megabytes) => b"OK\r\n",

@@ -11,6 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::StatsTopic;
 
+use crate::limits::InForce;
 use crate::service::Service;
 
 /// Longest `stats cachedump` answer, as in memcached: two megabytes.
@@ -38,8 +39,15 @@ impl Lines<'_> {
     }
 }
 
-/// Appends the answer to `stats` about `topic`.
-pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mut Vec<u8>) {
+/// Appends the answer to `stats` about `topic`; `in_force` are the limits of the worker that asks, so
+/// that what a client is told of them holds for its next request.
+pub(crate) fn write(
+    service: &Service,
+    in_force: &InForce,
+    now: Now,
+    topic: StatsTopic<'_>,
+    out: &mut Vec<u8>,
+) {
     let mut lines = Lines(out);
     match topic {
         StatsTopic::General => general(service, now, &mut lines),
@@ -70,7 +78,9 @@ pub(crate) fn write(service: &Service, now: Now, topic: StatsTopic<'_>, out: &mu
             cachedump(service, now, class, count, out);
             return;
         }
-        StatsTopic::Other(topic) if topic.trim_ascii() == b"limits" => limits(service, &mut lines),
+        StatsTopic::Other(topic) if topic.trim_ascii() == b"limits" => {
+            limits(service, in_force, &mut lines);
+        }
         StatsTopic::Other(_) => {
             out.extend_from_slice(b"ERROR\r\n");
             return;
@@ -85,8 +95,7 @@ fn processor_time(time: TimeVal) -> String {
 }
 
 /// What each limit has judged, in the order of the file.
-fn limits(service: &Service, lines: &mut Lines<'_>) {
-    let in_force = service.limits().load();
+fn limits(service: &Service, in_force: &InForce, lines: &mut Lines<'_>) {
     lines.stat("limits", in_force.limits().len());
     lines.stat("limits_generation", service.limits().generation());
     lines.stat("limits_refused", service.limits().refused());
