@@ -143,11 +143,14 @@ impl Round<'_> {
                 }
                 Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
                     let take = taking(arithmetic);
-                    return Ok(counted(self.take_together(found, &take)?.first, take.cost));
+                    self.list(found)?;
+                    let answer = |charged: Charged| counted(charged.first, take.cost);
+                    return Ok(self.take_listed(&take, None, answer));
                 }
                 Operation::Set(set) if set.mode == SetMode::Add => {
                     let Some(take) = adding(set) else { return Ok(Outcome::NonNumeric) };
-                    return Ok(added(self.take_together(found, &take)?.first));
+                    self.list(found)?;
+                    return Ok(self.take_listed(&take, None, |charged| added(charged.first)));
                 }
                 _ => {}
             }
@@ -174,20 +177,6 @@ impl Round<'_> {
         done.unwrap_or((Outcome::OutOfMemory, Judgement::Nothing))
     }
 
-    /// Takes from a bound key and its parents.
-    pub(crate) fn take_together(
-        &mut self,
-        found: &Found<'_>,
-        take: &Take,
-    ) -> Result<Charged, BoundKeyError> {
-        self.list(found)?;
-        let place = self.place();
-        let notes = &mut self.scratch.notes;
-        let charges = &self.scratch.charges;
-        let taken = charges.locked(place, |engines| charges.take(place, notes, engines, take));
-        Ok(taken.unwrap_or(Charged::FULL))
-    }
-
     /// Changes a bound key and its parents.
     pub(crate) fn change_together(
         &mut self,
@@ -200,6 +189,7 @@ impl Round<'_> {
         Ok(changed.unwrap_or(Limited::Full))
     }
 
+    /// Lists a bound key and its parents, to be charged together.
     pub(crate) fn list(&mut self, found: &Found<'_>) -> Result<(), BoundKeyError> {
         let charges = &mut self.scratch.charges;
         charges.clear();

@@ -315,7 +315,7 @@ impl<'a> Round<'a> {
     }
 
     /// Takes from the keys that are listed. The answer to an `id` is kept beside the first key.
-    fn take_listed(
+    pub(crate) fn take_listed(
         &mut self,
         units: &TakeUnits,
         id: Option<&[u8]>,

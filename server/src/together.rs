@@ -76,10 +76,7 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
-    /// There is no room, whatever others give.
-    pub(crate) const FULL: Self = Self::undecided(Limited::Full);
-
-    const fn undecided(limited: Limited) -> Self {
+    fn undecided(limited: Limited) -> Self {
         Self { all: limited, first: limited, at: 0 }
     }
 }
@@ -374,7 +371,7 @@ impl Charges {
         for row in others {
             let engine = engines.engine(row.hash);
             let look = engine.look(now, row.hash, self.key(row), Some(place.rule(row)));
-            let spare = look.map_or(0, |(_, facts)| facts.decision.remaining);
+            let spare = look.map_or(0, |facts| facts.decision.remaining);
             let spare = if row.policy.shadow { COUNT_MAX } else { spare };
             want = want.min(spare);
         }

@@ -36,10 +36,7 @@ impl Engine {
         let place = Place { now, hash, key, rule };
         let outcome = match operation {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
-                match self.put_back(now, hash, key, rule, units(arithmetic.delta)) {
-                    Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
-                    other => undecided(other),
-                }
+                counted(self.put_back(now, hash, key, rule, units(arithmetic.delta)), 0)
             }
             Operation::Arithmetic(arithmetic) => return self.count_bound(place, arithmetic),
             Operation::Get(_) | Operation::Inspect => self.look_bound(place),
@@ -69,7 +66,7 @@ impl Engine {
 
     fn look_bound(&mut self, place: Place<'_>) -> Outcome<'static> {
         match self.look(place.now, place.hash, place.key, place.rule) {
-            Some((_, facts)) if facts.has_state => Outcome::Hit(view(&facts, usage(&facts))),
+            Some(facts) if facts.has_state => Outcome::Hit(view(&facts, usage(&facts))),
             _ => Outcome::Miss,
         }
     }

@@ -308,15 +308,14 @@ impl Engine {
         hash: u64,
         key: &[u8],
         rule: Option<Rule<'_>>,
-    ) -> Option<(Policy, Facts)> {
+    ) -> Option<Facts> {
         let at = self.at(now, hash, key);
         if rule.is_none() && !is_state(at) {
             return None;
         }
         let mut loaded = self.load(at, rule);
         let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
-        let policy = loaded.policy;
-        Some((policy, self.facts(loaded, decision, false)))
+        Some(self.facts(loaded, decision, false))
     }
 
     /// Gives `units` back.
