@@ -41,7 +41,9 @@ const UNLIMITED: Policy =
 /// Beside the number of holds: leases follow them.
 pub(crate) const HAS_LEASES: u16 = 1 << 15;
 
-const HEAD_BYTES: usize = 6;
+/// What the number of the rule takes at the front of a state.
+pub(crate) const RULE_NUMBER_BYTES: usize = 4;
+const HEAD_BYTES: usize = RULE_NUMBER_BYTES + 2;
 pub(crate) const HOLD_BYTES: usize = 24;
 
 /// A take, as a caller words it.
@@ -139,7 +141,7 @@ pub(crate) struct LimitParts {
     repeats: Repeats,
     last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
-    encoded: Vec<u8>,
+    pub(crate) encoded: Vec<u8>,
 }
 
 impl Default for LimitParts {

@@ -6,9 +6,12 @@
 use crate::apply::Engine;
 use crate::arena::Slot;
 use crate::item::{Content, Figures};
+use crate::limited::{RULE_NUMBER_BYTES, rule_number_of};
+use crate::policies::Kept;
 use crate::time::Now;
 
-/// How a key stood before it was charged. The bytes of its state lie in the caller's buffer.
+/// How a key stood before it was charged. The bytes of its state lie in the caller's buffer, without
+/// the number of its rule: where no state is left under a rule its number may be given to another.
 #[derive(Debug, Clone, Copy)]
 pub struct Saved {
     was: Was,
@@ -20,7 +23,7 @@ pub struct Saved {
 enum Was {
     /// Or a plain item, which counts as none and which a state replaces.
     Nothing,
-    State(Figures),
+    State(Figures, Kept),
 }
 
 impl Engine {
@@ -30,8 +33,12 @@ impl Engine {
         let was = match self.at(now, hash, key).slot {
             Some(slot) if slot.is_second() => {
                 let item = self.store.item(slot);
-                bytes.extend_from_slice(item.state().unwrap_or_default());
-                Was::State(item.figures())
+                let rule = item.state().and_then(|state| {
+                    let kept = *self.limits.policies.get(rule_number_of(state)?)?;
+                    bytes.extend_from_slice(&state[RULE_NUMBER_BYTES..]);
+                    Some(kept)
+                });
+                rule.map_or(Was::Nothing, |kept| Was::State(item.figures(), kept))
             }
             _ => Was::Nothing,
         };
@@ -44,9 +51,14 @@ impl Engine {
     pub fn bring_back(&mut self, now: Now, hash: u64, key: &[u8], saved: &Saved, bytes: &[u8]) {
         let slot = self.at(now, hash, key).slot.filter(|slot| Slot::is_second(*slot));
         match (saved.was, slot) {
-            (Was::State(figures), slot) => {
-                let state = Content::State(bytes.get(saved.start..saved.end).unwrap_or_default());
-                let _ = self.store.write(now, hash, key, slot, figures, state);
+            (Was::State(figures, kept), slot) => {
+                let Some(number) = self.rule_number(&kept) else { return };
+                let state = &mut self.limits.encoded;
+                state.clear();
+                state.extend_from_slice(&number.to_le_bytes());
+                state.extend_from_slice(bytes.get(saved.start..saved.end).unwrap_or_default());
+                let content = Content::State(&self.limits.encoded);
+                let _ = self.store.write(now, hash, key, slot, figures, content);
             }
             (Was::Nothing, Some(slot)) => self.store.remove(hash, slot),
             (Was::Nothing, None) => {}
@@ -100,5 +112,30 @@ mod tests {
                 engine.take(now, hash, &key, Some(Rule::from(&policy)), &take);
             }
         }
+    }
+
+    #[test]
+    fn what_is_brought_back_is_under_its_rule_though_that_was_forgotten() {
+        let hasher = KeyHasher::new([1, 2, 3, 4]);
+        let budget = Arc::new(Budget::new(8 << 20));
+        let mut engine = Engine::new(hasher.clone(), budget, Options::default());
+        let (now, key) = (Now::at_ms(1000), b"key");
+        let hash = hasher.hash(key);
+        let take = Take { cost: 1, ..Take::default() };
+        let of = |count: u64| {
+            Policy::parse(format!("fixed:{count}/60s").as_bytes()).expect("a good policy")
+        };
+        engine.take(now, hash, key, Some(Rule::from(&of(7))), &take);
+        let mut bytes = Vec::new();
+        let saved = engine.save(now, hash, key, &mut bytes);
+        engine.take(now, hash, key, Some(Rule::from(&of(8))), &take);
+        for count in 100..2_000 {
+            let other = format!("other{}", count % 10).into_bytes();
+            let hash = hasher.hash(&other);
+            engine.take(now, hash, &other, Some(Rule::from(&of(count))), &take);
+        }
+        engine.bring_back(now, hash, key, &saved, &bytes);
+        let facts = engine.look(now, hash, key, None).expect("it is there");
+        assert_eq!((facts.decision.limit, facts.decision.used), (7, 1));
     }
 }
