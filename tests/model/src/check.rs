@@ -9,7 +9,7 @@ use cluster::Partition;
 
 use crate::control::End;
 use crate::journal::Step;
-use crate::payload::{Answer, CAPACITY, Deed, Payload, REFILL, Sort, Verb};
+use crate::payload::{Answer, Borrower, CAPACITY, Deed, Payload, REFILL, Sort, Verb};
 use crate::world::{Call, Ended, World};
 
 /// The true time may be so many hundredths shorter than a partition's: two for the rate of a clock,
@@ -308,6 +308,7 @@ impl<'a> Keyed<'a> {
     fn replay(&mut self) {
         let mut twin = Payload::new(std::rc::Rc::default());
         let mut leases: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+        let mut borrowers: BTreeMap<u32, u32> = BTreeMap::new();
         for number in self.history.clone() {
             let step = self.step(number);
             let verb = match self.world.calls[step.call as usize].verb {
@@ -321,6 +322,11 @@ impl<'a> Keyed<'a> {
                 }
                 verb => verb,
             };
+            if let Verb::Lease(Borrower { client, .. }, _) = verb {
+                let before = borrowers.insert(client, step.term);
+                self.figures.leases_moved +=
+                    u64::from(before.is_some_and(|term| term != step.term));
+            }
             let deed = Deed { call: step.call, key: self.key, verb };
             let (value, lease, _) = twin.perform(step.pt_ns, deed, None);
             if value != step.value {
@@ -344,7 +350,8 @@ impl<'a> Keyed<'a> {
 
     /// By true time, no more was admitted than capacity and refill allow.
     fn limit(&mut self) {
-        if !matches!(Sort::of(self.key), Sort::Bucket | Sort::EarlyBucket) {
+        // What is lent is not refilled: leases let no more through than takes.
+        if !matches!(Sort::of(self.key), Sort::Bucket | Sort::EarlyBucket | Sort::Leases) {
             return;
         }
         // Levels in billionths of a token.

@@ -11,7 +11,8 @@ use bytes::{Buf, BufMut, Bytes};
 use cluster::Term;
 use cluster::replica::{At, Effect, Machine};
 use engine::{
-    Budget, Engine, KeyHasher, LimitRecord, Limited, Nanos, Now, Options, Record, Rule, Take,
+    Budget, Engine, KeyHasher, LeaseAsk, Leased, LimitRecord, Limited, Nanos, Now, Options, Record,
+    Rule, Take,
 };
 use protocol::{
     Algorithm, Arithmetic, Command, Delete, Exptime, Key, Oldest, Operation, Outcome, Policy, Rate,
@@ -37,10 +38,12 @@ pub(crate) enum Sort {
     EarlyBucket,
     /// A plain item that comes and goes.
     Plain,
+    /// A token bucket of which nodes lease quota.
+    Leases,
 }
 
 /// Every sort there is; a key's number is its place here plus a multiple of their count.
-pub(crate) const SORTS: [Sort; 7] = [
+pub(crate) const SORTS: [Sort; 8] = [
     Sort::Counter,
     Sort::Early,
     Sort::Bucket,
@@ -48,6 +51,7 @@ pub(crate) const SORTS: [Sort; 7] = [
     Sort::Holds,
     Sort::EarlyBucket,
     Sort::Plain,
+    Sort::Leases,
 ];
 
 /// Tokens a bucket holds.
@@ -60,6 +64,8 @@ pub(crate) const WINDOW_UNITS: u64 = 15;
 pub(crate) const WINDOW_NS: u64 = 1_000_000_000;
 /// How long a hold lasts: longer than a run.
 const HOLD_NS: u64 = 600_000_000_000;
+/// How long a lease of quota holds: longer than a takeover, shorter than a run.
+const LEASE_NS: u64 = 5_000_000_000;
 
 impl Sort {
     /// The sort of a key.
@@ -105,10 +111,21 @@ pub(crate) enum Verb {
     Hold(u64),
     /// Settles a hold: the lease, and what it came to.
     Settle(u64, u64),
+    /// Leases quota: who asks and what it spent of what it has, and what it wants.
+    Lease(Borrower, u64),
     /// Stores so many bytes.
     Put(u64),
     /// Removes.
     Delete,
+}
+
+/// Who leases quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Borrower {
+    /// Which client.
+    pub(crate) client: u32,
+    /// Units it says it spent of what it has.
+    pub(crate) used: u32,
 }
 
 /// An operation on a key.
@@ -149,6 +166,9 @@ impl Deed {
             Verb::Settle(lease, actual) => (4, lease, actual),
             Verb::Put(bytes) => (5, bytes, 0),
             Verb::Delete => (6, 0, 0),
+            Verb::Lease(Borrower { client, used }, want) => {
+                (7, u64::from(client) << 32 | u64::from(used), want)
+            }
         };
         out.put_u8(verb);
         out.put_u64(first);
@@ -166,6 +186,7 @@ impl Deed {
             3 => Verb::Hold(first),
             4 => Verb::Settle(first, second),
             5 => Verb::Put(first),
+            7 => Verb::Lease(Borrower { client: (first >> 32) as u32, used: first as u32 }, second),
             _ => Verb::Delete,
         };
         Self { call, key, verb }
@@ -274,6 +295,23 @@ impl Payload {
                 take.hold = Some(HOLD_NS);
                 take.lease = named;
                 decided(&self.engine.take(now, hash, &key, Some(Rule::from(&policy)), &take))
+            }
+            Verb::Lease(Borrower { client, used }, want) => {
+                let stood = self.state(pt_ns, deed.key);
+                let ask = LeaseAsk {
+                    client: &client.to_be_bytes(),
+                    want,
+                    used: used.into(),
+                    unused: 0,
+                    weight: 1,
+                    ttl: Some(LEASE_NS),
+                };
+                let rule = Rule::from(&policy);
+                let granted = match self.engine.lease(now, hash, &key, Some(rule), &ask) {
+                    Leased::Told(line) => line.granted,
+                    other => panic!("a bucket can be leased, and there is room: {other:?}"),
+                };
+                (granted, 0, self.state(pt_ns, deed.key) != stood)
             }
             Verb::Settle(lease, actual) => {
                 let settled = self.engine.settle(now, hash, &key, lease, actual);

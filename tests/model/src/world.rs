@@ -19,7 +19,7 @@ use crate::check;
 use crate::control::{Control, End};
 use crate::journal::Journal;
 use crate::network::{Network, Parcel};
-use crate::payload::{Answer, Deed, SORTS, Sort, Verb};
+use crate::payload::{Answer, Borrower, Deed, SORTS, Sort, Verb};
 use crate::profile::{CONTROL, Profile};
 use crate::rng::Rng;
 
@@ -89,6 +89,8 @@ pub struct Figures {
     pub refused: u64,
     /// Settled holds that were taken from a primary before the one that settled them.
     pub holds_moved: u64,
+    /// Leases of quota gone on with at another primary.
+    pub leases_moved: u64,
     /// Operations found lost, and done twice.
     pub lost: u64,
     /// See `lost`.
@@ -122,6 +124,7 @@ impl Figures {
         self.pieces += other.pieces;
         self.refused += other.refused;
         self.holds_moved += other.holds_moved;
+        self.leases_moved += other.leases_moved;
         self.lost += other.lost;
         self.double += other.double;
         self.simulated_ns += other.simulated_ns;
@@ -358,6 +361,10 @@ impl World {
                     Some((lease, units)) => Verb::Settle(lease, rng.below(units + 1)),
                     None => Verb::Hold(rng.between(1, 3)),
                 }
+            }
+            Sort::Leases => {
+                let borrower = Borrower { client: at.0, used: rng.below(5) as u32 };
+                Verb::Lease(borrower, rng.between(1, 8))
             }
             Sort::Plain if rng.chance(1, 3) => Verb::Delete,
             Sort::Plain => Verb::Put(rng.below(60)),
