@@ -13,8 +13,9 @@ use protocol::{
 use crate::arena::Slot;
 use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
+use crate::placer::KeyHasher;
 use crate::record::Record;
-use crate::store::{Budget, KeyHasher, Losses, Store};
+use crate::store::{Budget, Losses, Store};
 use crate::time::{Deadline, Now};
 
 /// How an engine behaves.
@@ -47,6 +48,8 @@ pub struct Engine {
     pub(crate) limits: LimitParts,
     options: Options,
     last_cas: u64,
+    /// What the command under way names cas unique and lease, where the caller says so.
+    pub(crate) unique: Option<u64>,
     /// A `flush_all` that is still to come.
     flush: Deadline,
     get_expired: u64,
@@ -61,6 +64,7 @@ impl Engine {
             limits: LimitParts::default(),
             options,
             last_cas: options.shard,
+            unique: None,
             flush: Deadline::NEVER,
             get_expired: 0,
         }
@@ -258,6 +262,11 @@ impl Engine {
         At { now, hash, key, slot: self.store.find(hash, key) }
     }
 
+    /// Whether a value may be so long.
+    pub(crate) fn fits(&self, key_bytes: usize, value_bytes: usize) -> bool {
+        self.options.bounds.fits(key_bytes, value_bytes)
+    }
+
     /// This shard's number, and how many there are.
     pub(crate) fn shard(&self) -> (u64, u64) {
         (self.options.shard, self.options.shards)
@@ -267,7 +276,7 @@ impl Engine {
         if !self.options.cas {
             return 0;
         }
-        explicit.unwrap_or_else(|| {
+        explicit.or(self.unique).unwrap_or_else(|| {
             self.last_cas += self.options.shards;
             self.last_cas
         })
@@ -420,9 +429,9 @@ impl Engine {
         };
         let cas = self.next_cas(arithmetic.new_cas);
         let deadline = arithmetic.exptime.map(|exptime| Deadline::resolve(at.now, exptime));
-        let mut item = self.store.item_mut(slot);
-        if item.set_number(number) {
-            item.set_cas(cas);
+        if self.store.item_mut(slot).set_number(number) {
+            self.store.set_cas(slot, cas);
+            let mut item = self.store.item_mut(slot);
             if let Some(deadline) = deadline {
                 item.set_deadline(deadline);
             }
@@ -455,7 +464,7 @@ impl Engine {
         }
         figures.cas = self.next_cas(delete.new_cas);
         if !delete.drop_value {
-            self.store.item_mut(slot).set_figures(figures);
+            self.store.set_figures(slot, figures);
             return Outcome::Deleted;
         }
         figures.client_flags = 0;

@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn emptied_it_is_as_small_as_new() {
-        let hasher = crate::store::KeyHasher::new([1, 2, 3, 4]);
+        let hasher = crate::KeyHasher::new([1, 2, 3, 4]);
         let hash = |slot: u32| hasher.hash(&slot.to_le_bytes());
         let mut index = Index::new();
         let fresh = index.allocated_bytes();

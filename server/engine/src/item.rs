@@ -95,6 +95,8 @@ impl Mark {
     pub(crate) const BASE64: Self = Self(0b0010_0000);
     /// A limit has refused the key since it was idle.
     pub(crate) const REFUSED: Self = Self(0b0100_0000);
+    /// Those that another node must know of.
+    pub(crate) const COPIED: u8 = Self::STALE.0 | Self::WON.0 | Self::BASE64.0 | Self::REFUSED.0;
 }
 
 /// The figures of an item that are not its key or value.

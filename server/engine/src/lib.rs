@@ -21,12 +21,14 @@
 mod apply;
 mod arena;
 mod bound;
+mod copy;
 mod incrx;
 mod index;
 mod item;
 mod lease;
 pub mod limit;
 mod limited;
+mod placer;
 mod policies;
 mod prefetch;
 mod record;
@@ -38,13 +40,15 @@ mod undo;
 
 pub use apply::{Engine, Options};
 pub use bound::{added, adding, counted, taking, undecided};
+pub use copy::{Cursor, ItemMark, PutError};
 pub use lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
 };
 pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
+pub use placer::{HashRange, KeyHasher, Placer};
 pub use policies::Rule;
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
-pub use store::{Budget, KeyHasher, Losses};
+pub use store::{Budget, Losses};
 pub use time::{Nanos, Now};
 pub use undo::Saved;

@@ -279,8 +279,12 @@ impl Engine {
 
     /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
     /// so that one given before a restart names nothing later. A hold in a store of 4096 shards is
-    /// below 2^53 until the year 2039, and every client language reads that.
+    /// below 2^53 until the year 2039, and every client language reads that. After
+    /// [`Engine::begin_at`] it is the number given there.
     pub fn next_lease(&mut self, now: Now) -> u64 {
+        if let Some(unique) = self.unique {
+            return unique;
+        }
         let (shard, shards) = self.shard();
         let by_clock = now.unix_ms.saturating_mul(shards).saturating_add(shard);
         self.limits.last_lease = by_clock.max(self.limits.last_lease.saturating_add(shards));

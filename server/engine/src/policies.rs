@@ -5,14 +5,16 @@
 //! without looking at states, and what a limit has at work is known. Not here: what a policy means
 //! (`limit`).
 
+use std::cell::OnceCell;
+
 use hashbrown::HashMap;
 use protocol::Policy;
 
 /// Rules a shard keeps before it first drops unused ones, and may keep whatever its share of memory.
 const UNUSED_CHECK_MIN: usize = 256;
 
-/// What a rule takes: itself, its places in list, table and free list, their slack.
-pub(crate) const RULE_BYTES: usize = 384;
+/// What a rule takes: itself, its places in list, tables and free list, their slack, its token twice.
+pub(crate) const RULE_BYTES: usize = 512;
 
 /// A policy as a caller brings it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +38,25 @@ pub(crate) struct Kept {
     pub(crate) limit: u32,
 }
 
+/// A rule that has a number.
+struct Known {
+    kept: Kept,
+    /// Its policy's token, once a copy was made of a state under it.
+    token: OnceCell<Box<[u8]>>,
+}
+
+impl Known {
+    fn token(&self) -> &[u8] {
+        self.token.get_or_init(|| self.kept.policy.to_string().into_bytes().into())
+    }
+}
+
 /// Rules by number.
 pub(crate) struct Policies {
-    known: Vec<Option<Kept>>,
+    known: Vec<Option<Known>>,
     numbers: HashMap<Kept, u32>,
+    /// Numbers of rules without a limit, by their policy's token: those that came from another node.
+    copied: HashMap<Box<[u8]>, u32>,
     free: Vec<u32>,
     /// With so many known, the unused are dropped first.
     check_at: usize,
@@ -50,6 +67,7 @@ impl Policies {
         Self {
             known: Vec::new(),
             numbers: HashMap::new(),
+            copied: HashMap::new(),
             free: Vec::new(),
             check_at: UNUSED_CHECK_MIN,
         }
@@ -57,13 +75,33 @@ impl Policies {
 
     /// The rule of a number that a state holds.
     pub(crate) fn get(&self, number: u32) -> Option<&Kept> {
-        self.known.get(number as usize)?.as_ref()
+        Some(&self.known.get(number as usize)?.as_ref()?.kept)
+    }
+
+    /// How the policy of a rule is written.
+    pub(crate) fn token(&self, number: u32) -> Option<&[u8]> {
+        Some(self.known.get(number as usize)?.as_ref()?.token())
+    }
+
+    /// The number of the rule that a copy from another node was made under, there of whatever limit;
+    /// `None` for what is no policy. It has a place always: the node it comes from has a bound.
+    pub(crate) fn number_of_copy(&mut self, token: &[u8], states: &[u32]) -> Option<u32> {
+        if let Some(number) = self.copied.get(token) {
+            return Some(*number);
+        }
+        let kept = Kept { policy: Policy::parse(token).ok()?, limit: 0 };
+        let number = self.number(&kept, states, usize::MAX)?;
+        // Of the spellings of one policy only one is remembered.
+        if self.token(number)? == token {
+            self.copied.insert(token.into(), number);
+        }
+        Some(number)
     }
 
     /// Each limit with a rule that is kept, and the number of that rule.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = self.known.iter().enumerate();
-        known.filter_map(|(number, kept)| Some((kept.as_ref()?.limit, number as u32)))
+        known.filter_map(|(number, kept)| Some((kept.as_ref()?.kept.limit, number as u32)))
     }
 
     /// The number of a rule, a new one if need be. `states` tells how many states have a number.
@@ -86,7 +124,7 @@ impl Policies {
             self.known.push(None);
             self.known.len() as u32 - 1
         });
-        self.known[number as usize] = Some(*kept);
+        self.known[number as usize] = Some(Known { kept: *kept, token: OnceCell::new() });
         self.numbers.insert(*kept, number);
         Some(number)
     }
@@ -94,9 +132,14 @@ impl Policies {
     fn drop_unused(&mut self, states: &[u32]) {
         for (number, place) in self.known.iter_mut().enumerate() {
             if states.get(number).is_none_or(|count| *count == 0)
-                && let Some(kept) = place.take()
+                && let Some(known) = place.take()
             {
-                self.numbers.remove(&kept);
+                self.numbers.remove(&known.kept);
+                if known.kept.limit == 0
+                    && let Some(token) = known.token.get()
+                {
+                    self.copied.remove(token);
+                }
                 self.free.push(number as u32);
             }
         }
@@ -151,6 +194,27 @@ mod tests {
         assert!(policies.number(&Kept { limit: 3, ..kept(1001) }, &in_use, 1000).is_some());
         // When states go there is room again.
         assert!(policies.number(&kept(1001), &in_use[..10], 1000).is_some());
+    }
+
+    #[test]
+    fn rules_of_copies_have_a_place_and_one_number() {
+        let mut policies = Policies::new();
+        let in_use = [1; 2000];
+        let token = |count: u64| kept(count).policy.to_string().into_bytes();
+        for count in 1..=1000 {
+            let number = policies.number_of_copy(&token(count), &in_use);
+            assert_eq!(number, policies.number(&kept(count), &in_use, 0));
+            assert_eq!(number, policies.number_of_copy(&token(count), &in_use));
+            assert_eq!(number.and_then(|number| policies.token(number)), Some(&token(count)[..]));
+        }
+        assert_eq!(policies.number_of_copy(b"gcra:1/1s,burst=0", &in_use), Some(0));
+        assert_eq!(policies.number_of_copy(b"gcra", &in_use), None);
+        // Those no state uses go, and their tokens with them.
+        for count in 1001..50_000 {
+            assert!(policies.number_of_copy(&token(count), &[]).is_some());
+        }
+        assert!(policies.copied.len() <= policies.numbers.len());
+        assert!(policies.numbers.len() <= 2 * 1024, "{}", policies.numbers.len());
     }
 
     #[test]

@@ -4,37 +4,16 @@
 //! their deadline. Not here: what commands do to items (`apply`).
 
 use std::cmp::Reverse;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::arena::{Arena, FIRST, Slot};
+use crate::arena::{Arena, FIRST, LAST, Slot};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark};
 use crate::limited::rule_number_of;
+use crate::placer::{HashRange, KeyHasher};
 use crate::prefetch::prefetch;
 use crate::time::Now;
-
-/// Hashes keys with secret seeds, so that nobody can choose keys that collide.
-#[derive(Debug, Clone)]
-pub struct KeyHasher(ahash::RandomState);
-
-impl KeyHasher {
-    /// A hasher of these seeds; the server draws them at random, tests fix them.
-    #[must_use]
-    pub fn new(seeds: [u64; 4]) -> Self {
-        let [a, b, c, d] = seeds;
-        Self(ahash::RandomState::with_seeds(a, b, c, d))
-    }
-
-    /// The hash of a key: the low bits choose a line, the high ones may choose a shard.
-    #[must_use]
-    pub fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.0.build_hasher();
-        hasher.write(key);
-        hasher.finish()
-    }
-}
 
 /// The memory cap of a process: shared by its shards, which each add what they take.
 #[derive(Debug)]
@@ -144,6 +123,9 @@ pub(crate) struct Store {
     draw: u64,
     /// Where the sweep goes on.
     sweep: Slot,
+    /// Changes that may have left the figures of an item as they were, or its place not: who compares
+    /// an item with what it was compares this too.
+    unseen: u32,
     may_evict: bool,
     pub(crate) losses: Losses,
 }
@@ -167,6 +149,7 @@ impl Store {
             states_by_rule: Vec::new(),
             draw: 1,
             sweep: FIRST,
+            unseen: 0,
             may_evict,
             losses: Losses::default(),
         };
@@ -224,6 +207,34 @@ impl Store {
         ItemMut(self.arena_mut(slot).get_mut(slot))
     }
 
+    /// Writes the figures of an item whose content was or will be changed in place.
+    pub(crate) fn set_figures(&mut self, slot: Slot, figures: Figures) {
+        self.note_cas(slot, figures.cas);
+        self.item_mut(slot).set_figures(figures);
+    }
+
+    /// As [`Store::set_figures`], but only the cas unique.
+    pub(crate) fn set_cas(&mut self, slot: Slot, cas: u64) {
+        self.note_cas(slot, cas);
+        self.item_mut(slot).set_cas(cas);
+    }
+
+    /// Notes a change that leaves the cas unique as it was: a client may name any, and without uniques
+    /// all are 0.
+    fn note_cas(&mut self, slot: Slot, cas: u64) {
+        self.unseen = self.unseen.wrapping_add(u32::from(self.item(slot).cas() == cas));
+    }
+
+    /// Notes that items are removed before a command, which may then write one of the same figures.
+    fn note_cleared(&mut self) {
+        self.unseen = self.unseen.wrapping_add(1);
+    }
+
+    /// How many changes the figures of items may not tell, so far.
+    pub(crate) fn unseen(&self) -> u32 {
+        self.unseen
+    }
+
     /// Frees a slot whose entry is gone from the index or names another slot; the item that is
     /// moved into it keeps its entry.
     fn free(&mut self, slot: Slot) -> Option<Slot> {
@@ -273,6 +284,7 @@ impl Store {
 
     fn expire(&mut self, hash: u64, slot: Slot) {
         self.note_expired(slot);
+        self.note_cleared();
         self.remove(hash, slot);
     }
 
@@ -331,6 +343,7 @@ impl Store {
         let fits =
             |slot: Slot| slot.is_second() == is_state && self.arena(slot).same_class(slot, bytes);
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
+            self.note_cas(slot, figures.cas);
             if let Content::State(state) = content
                 && rule_number_of(state) != self.item(slot).state().and_then(rule_number_of)
             {
@@ -359,6 +372,9 @@ impl Store {
         if old.is_some()
             && let Some(old) = self.find(hash, key)
         {
+            // Whoever reads slot by slot (`read_down`) may have passed its new place, and relies on its
+            // being told of the change.
+            self.unseen = self.unseen.wrapping_add(1);
             self.count_out(old);
             self.item_bytes -= self.item(old).bytes();
             self.index.relocate(hash, old.raw(), slot.raw());
@@ -503,6 +519,7 @@ impl Store {
 
     /// Removes everything.
     pub(crate) fn clear(&mut self) {
+        self.note_cleared();
         self.index = Index::new();
         self.plain = Arena::new();
         self.states = Arena::new();
@@ -510,6 +527,56 @@ impl Store {
         self.states_by_rule.clear();
         self.sweep = FIRST;
         self.account();
+    }
+
+    /// Shows up to `count` items of a range to `visit`, from the last slot below `end` downwards, until
+    /// it answers false; the end for the next call, `None` when all were seen.
+    ///
+    /// An item that goes is replaced by the last of its class: downwards. So one that stays as it is
+    /// from the first call to the last is shown, whatever else comes and goes; maybe twice.
+    pub(crate) fn read_down<'s>(
+        &'s self,
+        range: HashRange,
+        end: Slot,
+        count: usize,
+        mut visit: impl FnMut(Item<'s>) -> bool,
+    ) -> Option<Slot> {
+        let mut end = end;
+        for _ in 0..count {
+            end = self.below(end)?;
+            let item = self.item(end);
+            if range.contains(self.hasher.hash(item.key())) && !visit(item) {
+                break;
+            }
+        }
+        Some(end)
+    }
+
+    /// Removes what there is of a range among up to `count` items, as [`Store::read_down`] goes.
+    pub(crate) fn remove_down(
+        &mut self,
+        range: HashRange,
+        end: Slot,
+        count: usize,
+    ) -> Option<Slot> {
+        let mut end = end;
+        for _ in 0..count {
+            end = self.below(end)?;
+            let hash = self.hasher.hash(self.item(end).key());
+            if range.contains(hash) {
+                self.remove(hash, end);
+            }
+        }
+        Some(end)
+    }
+
+    /// The last item below a place: first the states, then the plain ones.
+    fn below(&self, end: Slot) -> Option<Slot> {
+        if end.is_second() {
+            let state = self.states.below(end).map(Slot::in_second);
+            return state.or_else(|| self.plain.below(LAST));
+        }
+        self.plain.below(end)
     }
 
     /// All items, in no order.

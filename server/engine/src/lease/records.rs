@@ -162,6 +162,11 @@ impl Leases {
         ended
     }
 
+    /// Whether the list is whole, and the figures in front are those of it.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.shifted(0).as_ref() == Some(self)
+    }
+
     /// Moves every instant by so many nanoseconds. `None` where the list is none.
     pub(crate) fn shifted(&self, by: i128) -> Option<Self> {
         let moved = |at: u64| {

@@ -97,8 +97,8 @@ impl Engine {
         figures.cas = self.next_cas(None);
         figures.deadline = Deadline::after_ms(at.now, left_ms);
         if stays {
+            self.store.set_figures(slot, figures);
             let mut item = self.store.item_mut(slot);
-            item.set_figures(figures);
             item.touch(at.now);
             item.set_state_end(&self.limits.encoded);
         } else {

@@ -1,0 +1,260 @@
+//! Items as they travel between nodes: whole, and in one form that every node reads alike.
+//!
+//! Here: whether an item was changed, its copy, putting a copy in place, reading out all items of a
+//! partition, what the numbers are that one node and no other gives. Not here: when and where a copy
+//! is sent (`cluster`), what outlives a process (`record`, `limited/saved`).
+//!
+//! ```text
+//! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
+//! value: its bytes; of a counter u64; of a state: n u8 | policy n bytes | holds … (as in `limited`)
+//! ```
+//!
+//! `bits` are those of `item`. Instants are as they lie: all nodes count from one origin. A policy is
+//! written out, for the numbers of rules and limits are a node's own; the limit is known again when
+//! the key is next called.
+
+#[cfg(test)]
+mod tests;
+
+use protocol::{KEY_BYTES_MAX, Value};
+
+use crate::apply::Engine;
+use crate::arena::{LAST, Slot};
+use crate::item::{Content, Figures, Item, Layout, Mark};
+use crate::lease::Leases;
+use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, RULE_NUMBER_BYTES, rule_number_of};
+use crate::placer::HashRange;
+use crate::time::{Deadline, Now};
+
+/// What lies in front of the value.
+const HEAD_BYTES: usize = 18;
+const BLOB: u8 = 0;
+const COUNTER: u8 = 1;
+const STATE: u8 = 3;
+
+/// Tells a changed item from one that was not.
+///
+/// Two marks of a key are equal only if its copy was the same both times. Other keys of the engine
+/// may, rarely, make them differ without need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemMark {
+    cas: u64,
+    client_flags: u32,
+    unseen: u32,
+    deadline: [u8; Deadline::BYTES],
+    marks: u8,
+}
+
+/// Why a copy was not put in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutError {
+    /// The bytes are not those of [`Engine::copy_of`], or longer than an item may be.
+    NotACopy,
+    /// There is no room; what was there is as it was.
+    NoRoom,
+}
+
+/// How far reading or removing a partition has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor(Slot);
+
+impl Cursor {
+    /// It as a number, for whoever goes on later.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0.raw()
+    }
+
+    /// What [`Cursor::number`] told. With any other number some items are passed over.
+    #[must_use]
+    pub fn of_number(number: u32) -> Self {
+        Self(Slot::from_raw(number))
+    }
+
+    fn end(after: Option<Self>) -> Slot {
+        after.map_or(LAST, |cursor| cursor.0)
+    }
+}
+
+impl Engine {
+    /// A mark that is another after any change of the item that another node must know of; `None`
+    /// where there is no item. One past its deadline counts until it is removed.
+    #[must_use]
+    pub fn mark_of(&self, hash: u64, key: &[u8]) -> Option<ItemMark> {
+        let Figures { cas, client_flags, deadline, marks } =
+            self.store.item(self.store.find(hash, key)?).figures();
+        Some(ItemMark {
+            cas,
+            client_flags,
+            unseen: self.store.unseen(),
+            deadline: deadline.to_bytes(),
+            marks: marks & Mark::COPIED,
+        })
+    }
+
+    /// Appends the whole item of a key; false where there is none. One past its deadline counts
+    /// until it is removed.
+    pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
+        let found = self.store.find(hash, key);
+        found.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
+    }
+
+    /// `None`, and nothing appended, for a state whose rule is not known; there is none.
+    fn encode(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
+        let figures = item.figures();
+        let kind = match item.layout() {
+            Layout::Blob(_) => BLOB,
+            Layout::Narrow | Layout::Wide => COUNTER,
+            Layout::State(_) => STATE,
+        };
+        let policy = match item.state() {
+            Some(state) => Some((self.limits.policies.token(rule_number_of(state)?)?, state)),
+            None => None,
+        };
+        out.push(kind | figures.marks & Mark::COPIED);
+        out.extend_from_slice(&figures.cas.to_le_bytes());
+        out.extend_from_slice(&figures.client_flags.to_le_bytes());
+        out.extend_from_slice(&figures.deadline.to_bytes());
+        match (policy, item.value()) {
+            (Some((token, state)), _) => {
+                // A token has at most 250 bytes.
+                out.push(token.len() as u8);
+                out.extend_from_slice(token);
+                out.extend_from_slice(&state[RULE_NUMBER_BYTES..]);
+            }
+            (None, Value::Number(number)) => out.extend_from_slice(&number.to_le_bytes()),
+            (None, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
+        }
+        Some(())
+    }
+
+    /// Makes the item of a key what it is on another node, by the bytes of [`Engine::copy_of`] there.
+    ///
+    /// # Errors
+    ///
+    /// A [`PutError`], and then the item is as it was.
+    pub fn put_copy(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        bytes: &[u8],
+    ) -> Result<(), PutError> {
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+            return Err(PutError::NotACopy);
+        }
+        let (kind, figures, value) = decode(bytes).ok_or(PutError::NotACopy)?;
+        let old = self.found(now, hash, key).slot;
+        let mut state = std::mem::take(&mut self.limits.encoded);
+        let content = match kind {
+            BLOB if self.fits(key.len(), value.len()) => Some(Content::Value(Value::Bytes(value))),
+            COUNTER => {
+                let number = <[u8; 8]>::try_from(value).map(u64::from_le_bytes);
+                number.ok().map(|number| Content::Value(Value::Number(number)))
+            }
+            STATE => self.state_of_copy(value, &mut state).map(|()| Content::State(&state)),
+            _ => None,
+        };
+        let put = content.ok_or(PutError::NotACopy).and_then(|content| {
+            self.raise_cas(figures.cas);
+            let written = self.store.write(now, hash, key, old, figures, content);
+            written.map(|_| ()).map_err(|_| PutError::NoRoom)
+        });
+        self.limits.encoded = state;
+        put
+    }
+
+    /// Makes of a state's copy the state as it lies in an item; `None` if it is none.
+    fn state_of_copy(&mut self, value: &[u8], state: &mut Vec<u8>) -> Option<()> {
+        let (&token_bytes, rest) = value.split_first()?;
+        let (token, body) = rest.split_at_checked(token_bytes.into())?;
+        if !is_body(body) {
+            return None;
+        }
+        let number = self.limits.policies.number_of_copy(token, self.store.states_by_rule())?;
+        state.clear();
+        state.extend_from_slice(&number.to_le_bytes());
+        state.extend_from_slice(body);
+        Some(())
+    }
+
+    /// Removes the item of a key, if there is one.
+    pub fn remove_copy(&mut self, hash: u64, key: &[u8]) {
+        if let Some(slot) = self.store.find(hash, key) {
+            self.store.remove(hash, slot);
+        }
+    }
+
+    /// From now on, until the next call, `unique` is the cas unique of whatever is changed and the
+    /// name of every hold and lease, in place of the engine's own numbers; 0 counts as 1.
+    ///
+    /// To be called before each command, with a number that no node gave before to that key: neither
+    /// the clock, nor other keys of the shard, nor how many shards there are have a part in it. A
+    /// command that is tried again is told the same number again.
+    pub fn begin_at(&mut self, unique: u64) {
+        self.unique = Some(unique.max(1));
+    }
+
+    /// Shows keys and copies of live items of `range` to `out`: looks at up to `items_max` items of
+    /// any range, and stops when `bytes_max` bytes are passed. The answer is where to go on, `None` at
+    /// the end.
+    ///
+    /// An item that stays as it is from the first call to the last is shown, maybe twice; one that
+    /// comes, goes or is changed meanwhile may be.
+    pub fn export(
+        &self,
+        now: Now,
+        range: HashRange,
+        after: Option<Cursor>,
+        (items_max, bytes_max): (usize, usize),
+        mut out: impl FnMut(&[u8], &[u8]),
+    ) -> Option<Cursor> {
+        let (mut sent, mut copy) = (0, Vec::new());
+        let end = self.store.read_down(range, Cursor::end(after), items_max, |item| {
+            copy.clear();
+            if !item.deadline().is_past(now) && self.encode(item, &mut copy).is_some() {
+                out(item.key(), &copy);
+                sent += item.key().len() + copy.len();
+            }
+            sent < bytes_max
+        });
+        end.map(Cursor)
+    }
+
+    /// Removes the items of `range` among up to `items_max` of any range; the answer as of
+    /// [`Engine::export`].
+    pub fn remove_range(
+        &mut self,
+        range: HashRange,
+        after: Option<Cursor>,
+        items_max: usize,
+    ) -> Option<Cursor> {
+        self.store.remove_down(range, Cursor::end(after), items_max).map(Cursor)
+    }
+}
+
+/// What a copy holds, its figures and its value.
+fn decode(bytes: &[u8]) -> Option<(u8, Figures, &[u8])> {
+    let (head, value) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    let [bits, rest @ ..] = head;
+    let (cas, rest) = rest.split_first_chunk()?;
+    let (client_flags, rest) = rest.split_first_chunk()?;
+    let deadline = Deadline::from_bytes(*rest.first_chunk()?);
+    let marks = bits & Mark::COPIED;
+    let figures = Figures {
+        marks,
+        ..Figures::new(u64::from_le_bytes(*cas), u32::from_le_bytes(*client_flags), deadline)
+    };
+    Some((bits & !marks, figures, value))
+}
+
+/// Whether the holds and leases at the front of these bytes are whole.
+fn is_body(body: &[u8]) -> bool {
+    let Some((marked, rest)) = body.split_first_chunk() else { return false };
+    let marked = u16::from_le_bytes(*marked);
+    let holds = usize::from(marked & !HAS_LEASES);
+    let Some(rest) = rest.get(holds * HOLD_BYTES..) else { return false };
+    let has_leases = marked & HAS_LEASES != 0;
+    holds <= HOLDS_MAX
+        && (!has_leases || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound()))
+}

@@ -1,0 +1,128 @@
+//! The hash of a key: which shard and which line it falls into, and in a cluster, which partition.
+//!
+//! Here: the seeded hash, and the partition's number in front of it. Not here: how a key gets its
+//! partition (`cluster`).
+
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::{Arc, OnceLock};
+
+/// Most bits that a partition's number may have: the lines and their tags need the others.
+const BITS_MAX: u32 = 16;
+
+/// Tells the partition of a key.
+type Place = Box<dyn Fn(&[u8]) -> u64 + Send + Sync>;
+
+/// Which partition each key belongs to, once that is known.
+#[derive(Default)]
+pub struct Placer(OnceLock<(u32, ahash::RandomState, Place)>);
+
+impl Placer {
+    /// From now on `place` tells the number of a key's partition, in so many bits: at least 1, at
+    /// most 16. False if that was told before, and then nothing is changed; likewise for other `bits`.
+    ///
+    /// `seeds` take the place of the hasher's own. They are to be the same on all nodes, for
+    /// `phase=auto` comes from the hash, and known to nobody outside.
+    ///
+    /// The hash of every key is another afterwards, so no item may be stored before.
+    pub fn set(
+        &self,
+        bits: u32,
+        seeds: [u64; 4],
+        place: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
+    ) -> bool {
+        let [a, b, c, d] = seeds;
+        let state = ahash::RandomState::with_seeds(a, b, c, d);
+        (1..=BITS_MAX).contains(&bits) && self.0.set((bits, state, Box::new(place))).is_ok()
+    }
+}
+
+impl Debug for Placer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Placer").field(&self.0.get().map(|(bits, ..)| bits)).finish()
+    }
+}
+
+/// Hashes keys with secret seeds, so that nobody can choose keys that collide.
+#[derive(Debug, Clone)]
+pub struct KeyHasher {
+    state: ahash::RandomState,
+    placer: Option<Arc<Placer>>,
+}
+
+impl KeyHasher {
+    /// A hasher of these seeds; the server draws them at random, tests fix them.
+    #[must_use]
+    pub fn new(seeds: [u64; 4]) -> Self {
+        let [a, b, c, d] = seeds;
+        Self { state: ahash::RandomState::with_seeds(a, b, c, d), placer: None }
+    }
+
+    /// A hasher that puts the number of a key's partition in front, as soon as `placer` is set.
+    #[must_use]
+    pub fn placed(seeds: [u64; 4], placer: Arc<Placer>) -> Self {
+        Self { placer: Some(placer), ..Self::new(seeds) }
+    }
+
+    /// The hash of a key: the low bits choose a line, the high ones may choose a shard.
+    #[must_use]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        match &self.placer {
+            None => hash_of(&self.state, key),
+            Some(placer) => placed(placer, key, &self.state),
+        }
+    }
+}
+
+fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
+    let mut hasher = state.build_hasher();
+    hasher.write(key);
+    hasher.finish()
+}
+
+fn placed(placer: &Placer, key: &[u8], own: &ahash::RandomState) -> u64 {
+    match placer.0.get() {
+        Some((bits, state, place)) => place(key) << (64 - bits) | hash_of(state, key) >> bits,
+        None => hash_of(own, key),
+    }
+}
+
+/// The hashes that begin with these bits: those of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashRange {
+    /// The first bits, as a number.
+    pub prefix: u64,
+    /// How many they are, at most 32; 0 for all hashes.
+    pub bits: u32,
+}
+
+impl HashRange {
+    /// Whether a hash begins so.
+    #[must_use]
+    pub fn contains(&self, hash: u64) -> bool {
+        self.bits == 0 || hash >> (64 - self.bits) == self.prefix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEDS: [u64; 4] = [1, 2, 3, 4];
+
+    #[test]
+    fn a_partition_is_in_front_once_it_is_known() {
+        let placer = Arc::new(Placer::default());
+        let plain = KeyHasher::new(SEEDS);
+        let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer));
+        assert_eq!(hasher.hash(b"key"), plain.hash(b"key"));
+        assert!(!placer.set(0, SEEDS, |_| 0) && !placer.set(17, SEEDS, |_| 0));
+        assert!(placer.set(14, SEEDS, |key| key.len() as u64));
+        assert!(!placer.set(14, [9; 4], |_| 9));
+        assert_eq!(hasher.clone().hash(b"key"), 3 << 50 | plain.hash(b"key") >> 14);
+        assert!(HashRange { prefix: 3, bits: 14 }.contains(hasher.hash(b"key")));
+        assert!(!HashRange { prefix: 4, bits: 14 }.contains(hasher.hash(b"key")));
+        assert!(HashRange { prefix: 0, bits: 0 }.contains(hasher.hash(b"key")));
+        assert_eq!(format!("{placer:?}"), "Placer(Some(14))");
+    }
+}
