@@ -23,6 +23,7 @@ mod key;
 mod meta;
 mod native;
 mod number;
+mod operator;
 mod policy;
 mod reply;
 mod request;
@@ -46,6 +47,7 @@ pub use reply::{
     encode_hit, encode_inspection,
 };
 pub use request::{
-    Admin, Arithmetic, CasAsk, Command, Delete, Exptime, Form, Get, IncrX, Keys, Lease, Native,
-    Operation, PolicyWord, Request, Set, SetMode, Slide, StatsTopic, Take, Ttl, TtlMode,
+    Admin, Arithmetic, CasAsk, ClusterVerb, Command, Delete, Exptime, Form, Get, IncrX, Keys,
+    Lease, Native, Operation, PolicyWord, Request, Set, SetMode, Slide, StatsTopic, Take, Ttl,
+    TtlMode,
 };

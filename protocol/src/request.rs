@@ -251,6 +251,26 @@ pub enum Admin<'a> {
     Quit,
     /// `mn`: the end of a quiet batch.
     Noop,
+    /// `config get cluster`: which nodes there are, as `ElastiCache` tells it.
+    ConfigGet,
+    /// `cluster ...`: a word of the operator to the whole cluster.
+    Cluster(ClusterVerb<'a>),
+}
+
+/// What an operator asks of the whole cluster. How a node is named is the server's to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterVerb<'a> {
+    /// `cluster drain <node>`: the node is to give away what it holds, and go.
+    Drain(&'a [u8]),
+    /// `cluster forget <node>`: the node is dead and will not come back in this life.
+    Forget(&'a [u8]),
+    /// `cluster set <name> <value>`: a setting of the whole cluster.
+    Set {
+        /// Its name: at most 250 bytes.
+        name: &'a [u8],
+        /// Its value: not empty.
+        value: &'a [u8],
+    },
 }
 
 /// What `stats` is asked about.

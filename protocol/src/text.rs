@@ -10,6 +10,7 @@ use crate::error::ProtocolError;
 use crate::key::Key;
 use crate::native;
 use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
+use crate::operator;
 use crate::reply::Outcome;
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Keys, Operation, Request, Set, SetMode,
@@ -66,9 +67,20 @@ fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'
         },
         b"slabs" | b"lru" | b"lru_crawler" => machinery(line, verb, rest)?,
         b"watch" => Admin::Watch,
+        b"config" if is_config_get_cluster(rest) => Admin::ConfigGet,
+        b"cluster" => {
+            // Never silent: the word `noreply` here would be one too many.
+            let admin = Admin::Cluster(operator::verb(line, rest)?);
+            return line.done(Request::Admin { admin, quiet: false });
+        }
         _ => return Err(unknown(line, verb)),
     };
     line.done(Request::Admin { admin, quiet })
+}
+
+/// The question by which `ElastiCache`'s clients find the nodes; memcached has no `config` at all.
+fn is_config_get_cluster(rest: &[u8]) -> bool {
+    Words(rest).eq([&b"get"[..], b"cluster"])
 }
 
 /// Commands to slabs and LRU, which are not here: read as memcached reads them, so that a script
