@@ -79,6 +79,17 @@ pub enum Frame {
         /// The operation.
         op: replica::Op,
     },
+    /// A session is done with everything below a number; see [`replica::Replica::settle`].
+    Settle {
+        /// Which partition.
+        partition: Partition,
+        /// Who says so.
+        session: replica::SessionId,
+        /// The term of the primary it is meant for.
+        term: Term,
+        /// The number.
+        first_unacked: u64,
+    },
     /// What became of an operation.
     Reply {
         /// Which partition.
@@ -147,6 +158,7 @@ const REPLY: u8 = 5;
 const COPY: u8 = 6;
 const CALL: u8 = 7;
 const ANSWER: u8 = 8;
+const SETTLE: u8 = 9;
 
 impl Frame {
     fn type_byte(&self) -> u8 {
@@ -159,6 +171,7 @@ impl Frame {
             Self::Copy { .. } => COPY,
             Self::Call(_) => CALL,
             Self::Answer(_) => ANSWER,
+            Self::Settle { .. } => SETTLE,
         }
     }
 
@@ -189,6 +202,12 @@ impl Frame {
                 copies::encode(message, &mut writer);
             }
             Self::Call(call) | Self::Answer(call) => call.encode(&mut writer),
+            Self::Settle { partition, session, term, first_unacked } => {
+                writer.partition(*partition);
+                writer.session(*session);
+                writer.term(*term);
+                writer.number(*first_unacked);
+            }
         }
         let fault = writer.fault();
         let length = out.len() - start - 4;
@@ -250,6 +269,12 @@ fn body(kind: u8, now_ns: u64, reader: &mut Reader) -> Result<Frame, Fault> {
         },
         CALL => Frame::Call(Call::decode(reader)?),
         ANSWER => Frame::Answer(Call::decode(reader)?),
+        SETTLE => Frame::Settle {
+            partition: reader.partition()?,
+            session: reader.session()?,
+            term: reader.term()?,
+            first_unacked: reader.number()?,
+        },
         other => return Err(Fault::Type(other)),
     })
 }

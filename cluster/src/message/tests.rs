@@ -171,6 +171,14 @@ fn frame() -> impl Strategy<Value = Frame> {
         ),
         call().prop_map(Frame::Call),
         call().prop_map(Frame::Answer),
+        (partition(), session(), term(), number()).prop_map(
+            |(partition, session, term, first_unacked)| Frame::Settle {
+                partition,
+                session,
+                term,
+                first_unacked
+            }
+        ),
     ]
 }
 

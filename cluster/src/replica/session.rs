@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::event::{AckMode, Kind, Now, Op, Outcome, Refusal, Reply, Route, SessionId};
-use crate::id::{CopyId, Partition, Term};
+use crate::id::{CopyId, NodeId, Partition, Term};
 
 /// How a session behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +204,38 @@ impl Session {
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// The node has its id: only while nothing was sent, for a number belongs to the one who sent it.
+    ///
+    /// # Panics
+    ///
+    /// When something was sent.
+    pub fn identify(&mut self, id: SessionId) {
+        let sent = self.lines.values().any(|line| line.route.is_some());
+        assert!(!sent || self.id == id, "a session keeps its name");
+        self.id = id;
+    }
+
+    /// The partitions that operations wait for.
+    pub fn waiting(&self) -> impl Iterator<Item = Partition> + '_ {
+        let waits = |partition: &&Partition| {
+            self.lines.get(partition).is_some_and(|line| !line.pending.is_empty())
+        };
+        self.active.iter().filter(waits).copied()
+    }
+
+    /// What was sent to a node may be lost, for the link to it ended: all of it is sent again, in
+    /// order, before anything new.
+    pub fn resend(&mut self, now: Now, node: NodeId, sends: &mut Vec<Send>) {
+        for partition in &self.active {
+            let Some(line) = self.lines.get_mut(partition) else { continue };
+            if line.route.is_some_and(|route| route.primary.node == node) {
+                for place in 0..line.pending.len() as u64 {
+                    sends.extend(line.attempt(self.id, now, *partition, line.first + place));
+                }
+            }
+        }
     }
 
     /// How many operations are not answered.
