@@ -18,6 +18,7 @@ use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
 use tokio::time::{sleep, timeout};
 
+use super::node::LEASE_MAX;
 use super::{Node, Raft};
 use crate::network::{NoAnswer, Unreachable, node_id};
 use crate::rpc::{Call, Told};
@@ -29,6 +30,8 @@ const PACE: Duration = Duration::from_millis(100);
 const PACE_MIN: Duration = Duration::from_millis(10);
 /// A commit, or a confirmation by the majority, that takes longer is given up for this round.
 const COMMIT_TTL: Duration = Duration::from_secs(2);
+/// Between the voters that would lead after a leader whose process is gone.
+const STAND_GAP: Duration = Duration::from_millis(100);
 /// For a probe of a node that seems to be gone.
 const PROBE_TTL: Duration = Duration::from_millis(300);
 /// A voter dead for so long is replaced.
@@ -274,6 +277,29 @@ pub(super) async fn decide(
 fn not_leader(node: &Node, leader: Option<NodeId>) -> Told {
     let place = |id: NodeId| node.post.address(id).map(|address| (id, address));
     Told::NotLeader(leader.filter(|leader| Some(*leader) != node.id()).and_then(place))
+}
+
+/// The process that led is gone, somebody says. A voter looks, and stands for election as soon as no
+/// other voter believes in that leader any more: sooner than for one that is merely silent. Voters do
+/// so one after the other.
+pub(super) async fn succeed(node: &Arc<Node>, gone: NodeId, incarnation: Incarnation) {
+    let (_, voters) = node.published.voters();
+    let others = voters.iter().filter(|voter| **voter != gone);
+    let Some(rank) = node.id().and_then(|me| others.clone().position(|voter| *voter == me)) else {
+        return;
+    };
+    let probed = node.post.call_node(gone, Call::Ping, PROBE_TTL).await;
+    if !matches!(probed, Err(NoAnswer::Unreachable(Unreachable::Refused))) {
+        return;
+    }
+    node.state.lock().liveness.refuse(gone, incarnation);
+    sleep(LEASE_MAX + STAND_GAP * u32::try_from(rank).unwrap_or(u32::MAX)).await;
+    if node.leader() == Some(gone)
+        && let Some(raft) = node.raft()
+    {
+        tracing::info!(%gone, "the leader's process is gone: standing for election");
+        let _ = raft.trigger().elect().await;
+    }
 }
 
 /// Looks once whether a process is still there. A host that is and refuses has lost it.

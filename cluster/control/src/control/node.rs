@@ -292,10 +292,12 @@ impl Node {
 }
 
 /// Raft's heartbeats; its clock ticks half as slowly again.
-const HEARTBEAT_MS: u64 = 150;
+const HEARTBEAT_MS: u64 = 100;
 /// A follower waits twice this before it stands for election: the leader's lease, and the timeout.
-const ELECTION_MS: u64 = 350;
+const ELECTION_MS: u64 = 250;
 /// Nodes draw theirs from as many, so that two seldom stand at once.
-const ELECTION_SPREAD_MS: u64 = 150;
+const ELECTION_SPREAD_MS: u64 = 100;
+/// So long after its last heartbeat no voter believes in a leader any more.
+pub(super) const LEASE_MAX: Duration = Duration::from_millis(ELECTION_MS + ELECTION_SPREAD_MS);
 /// A whole snapshot may take so long.
 const INSTALL_MS: u64 = 10_000;

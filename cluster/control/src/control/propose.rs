@@ -106,6 +106,7 @@ pub(super) async fn suspect(node: &Arc<Node>, suspect: NodeId) {
     let Some(incarnation) = known.map(|known| known.incarnation) else { return };
     match node.leader() {
         Some(leader) if Some(leader) == node.id() => lead::probe(node, suspect, incarnation).await,
+        Some(leader) if leader == suspect => lead::succeed(node, suspect, incarnation).await,
         Some(leader) => {
             let call = Call::Suspect { node: suspect, incarnation };
             let _ = node.post.call_node(leader, call, beat::PERIOD * 2).await;
