@@ -55,15 +55,10 @@ impl CoreClient {
         self.pending.extend_from_slice(bytes);
         let in_force = core.service.limits().load();
         loop {
-            let mut round = Round {
-                service: &core.service,
-                counters: core.service.counters(0),
-                now: core.now,
-                requests: core.service.config().requests_per_event,
-                worker: 0,
-                in_force: &in_force,
-                scratch: &mut self.scratch,
-            };
+            let service = &core.service;
+            let mut round =
+                Round::new(service, service.counters(0), core.now, &in_force, &mut self.scratch);
+            round.requests = service.config().requests_per_event;
             let mut answers = Vec::new();
             let (done, pause) = self.session.run(&mut round, &self.pending, &mut answers);
             assert!(done <= self.pending.len(), "a session consumes what it was given");
@@ -74,6 +69,7 @@ impl CoreClient {
                     assert!(needed > self.pending.len(), "asking for what is here already");
                     return;
                 }
+                Pause::Peers => unreachable!("a server by itself waits for nobody"),
                 Pause::Close => {
                     self.is_closed = true;
                     return;

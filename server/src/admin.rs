@@ -48,8 +48,12 @@ impl Round<'_> {
                 b"CLIENT_ERROR watch commands not allowed\r\n"
             }
             Admin::Dump if !service.config().dumping => b"ERROR metadump not allowed\r\n",
-            // Not built.
-            Admin::Watch | Admin::Dump => b"ERROR\r\n",
+            Admin::ConfigGet if service.node().is_some_and(|node| node.write_config(out)) => {
+                return Answer::Given;
+            }
+            // The first two are not built; `config` is no verb of memcached.
+            Admin::Watch | Admin::Dump | Admin::ConfigGet => b"ERROR\r\n",
+            Admin::Cluster(_) => b"SERVER_ERROR not in a cluster\r\n",
             Admin::Quit => return Answer::Close,
         };
         if !quiet {

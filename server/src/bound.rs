@@ -38,6 +38,11 @@ impl Round<'_> {
         self.in_force.rule(found.limit().index(), found.policy())
     }
 
+    /// Whether others are to be charged with a bound key.
+    pub(crate) fn charges_parents(&self, found: &Found<'_>) -> bool {
+        found.has_parents() && !self.alone
+    }
+
     /// Counts what a limit judged.
     pub(crate) fn note_judgement(&self, limit: usize, judgement: Judgement) {
         if let Some(figures) = self.in_force.figures(limit) {
@@ -61,6 +66,19 @@ impl Round<'_> {
             Ok(outcome) => outcome,
             Err(error) => return tell(&error.to_string(), form, out),
         };
+        self.tell_bound(found, command, form, outcome, out);
+    }
+
+    /// Tells a client what became of its command on a bound key.
+    pub(crate) fn tell_bound(
+        &mut self,
+        found: &Found<'_>,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        outcome: Outcome<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let meta = matches!(form, Form::Meta { .. });
         let outcome = match outcome {
             Outcome::Refused(_) if meta && found.limit().deny() == Deny::Ns => Outcome::NotStored,
             Outcome::Refused(item) => Outcome::Refused(self.above_limit(found, item)),
@@ -134,7 +152,7 @@ impl Round<'_> {
         if let Some(companion) = found.companion() {
             return Ok(self.companion(found, companion, operation, hash, text));
         }
-        if found.has_parents() {
+        if self.charges_parents(found) {
             match operation {
                 Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
                     let change = Change::PutBack(arithmetic.delta.min(protocol::COUNT_MAX));

@@ -9,14 +9,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cli;
+
+pub use self::cluster::{Ack, ClusterConfig, HostPort, PeerFiles, Seed};
 pub use self::error::ConfigError;
 pub use self::listen::ListenAddr;
 pub use self::name::Name;
 pub use self::raw::RawConfig;
 
+mod cluster;
 mod error;
 mod extended;
-mod listen;
+pub(crate) mod listen;
 mod name;
 mod print;
 mod raw;
@@ -90,6 +94,9 @@ pub struct Config {
     pub prefix_delimiter: u8,
     /// Whether `stats detail` counts from the start; `-D` turns it on.
     pub detail_enabled: bool,
+
+    /// How it takes part in a cluster; none: it is alone.
+    pub cluster: Option<ClusterConfig>,
 
     /// Run in the background (`-d`). Every path here is absolute then.
     pub daemon: bool,
@@ -180,6 +187,8 @@ pub enum Startup {
     Check(Box<Config>),
     /// Print what this limits file says and exit.
     CheckLimits(PathBuf),
+    /// Ask a running node about its cluster, or tell it something.
+    Cluster(cli::Request),
     /// Serve.
     Serve(Box<Config>),
 }
@@ -203,6 +212,13 @@ impl Config {
         args: impl IntoIterator<Item = OsString>,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Startup, ConfigError> {
+        let args: Vec<OsString> = args.into_iter().collect();
+        if let Some(words) = cli::words(&args) {
+            return match cli::parse(words)? {
+                cli::Parsed::Help(text) => Ok(Startup::Print(text)),
+                cli::Parsed::Request(request) => Ok(Startup::Cluster(request)),
+            };
+        }
         let (name, flags) = source::command_line(args)?;
         if flags.help {
             return Ok(Startup::Print(raw::help(&name.version_line())));
@@ -259,7 +275,8 @@ impl Config {
             self.pidfile.as_mut(),
             socket,
         ];
-        for path in paths.into_iter().flatten() {
+        let cluster = self.cluster.as_mut().map(ClusterConfig::paths).into_iter().flatten();
+        for path in paths.into_iter().flatten().chain(cluster) {
             // It fails on an empty path, which was refused, or without a working directory, where
             // nothing better than the path itself is known.
             if let Ok(absolute) = std::path::absolute(&*path) {

@@ -15,6 +15,7 @@ use crate::connections::{Ending, Registration};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::net::Stream;
+use crate::node::front::{Delivery, Front};
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::{Pause, REPLY_BYTES_HIGH, Round, Session};
@@ -45,6 +46,8 @@ pub(crate) struct Connection {
     owed: usize,
     /// `pending` may hold whole requests: run it before reading more.
     unfinished: bool,
+    /// Nothing more is run before other nodes have answered.
+    blocked: bool,
     /// Hang up as soon as everything is written.
     closing: bool,
 }
@@ -57,6 +60,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) worker: usize,
     pub(crate) in_force: &'a InForce,
     pub(crate) scratch: &'a mut Scratch,
+    /// The way to other nodes, in a cluster.
+    pub(crate) front: Option<&'a mut Front>,
     /// Answers are collected here, and written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
 }
@@ -96,8 +101,20 @@ impl Connection {
             reserved: 0,
             owed: 0,
             unfinished: false,
+            blocked: false,
             closing: false,
         }
+    }
+
+    /// Whether the client is on this host, as far as its address tells.
+    pub(crate) fn is_local(&self) -> bool {
+        self.registration.info.is_local
+    }
+
+    /// Puts an answer of another node into its place; true when there is something to tell.
+    pub(crate) fn give(&mut self, delivery: Delivery) -> bool {
+        delivery.give(&mut self.session.replies);
+        self.session.replies.is_ready()
     }
 
     /// Gives back what it reserved; call it before dropping.
@@ -130,18 +147,26 @@ impl Connection {
                 return Ok(Read::Wait);
             }
         }
-        if self.closing {
-            return Ok(Read::Close);
+        if self.session.replies.is_ready() {
+            return Ok(Read::Held);
         }
-        if self.unfinished {
+        if self.closing {
+            return Ok(if self.session.replies.is_empty() { Read::Close } else { Read::Wait });
+        }
+        if self.blocked && !self.session.replies.is_empty() {
+            return Ok(Read::Wait);
+        }
+        if self.unfinished || self.blocked {
             return Ok(Read::Held);
         }
         if self.pending.is_empty() {
             let mut buffer = ReadBuf::new(buffer);
             return Ok(match Pin::new(&mut self.stream).poll_read(context, &mut buffer)? {
-                Poll::Pending if self.is_leaving() => Read::Close,
+                Poll::Pending if self.is_leaving() && self.session.replies.is_empty() => {
+                    Read::Close
+                }
                 Poll::Pending => Read::Wait,
-                Poll::Ready(()) if buffer.filled().is_empty() => Read::Close,
+                Poll::Ready(()) if buffer.filled().is_empty() => self.hung_up(),
                 Poll::Ready(()) => {
                     counters.bytes_read.add(buffer.filled().len() as u64);
                     Read::Bytes(buffer.filled().len())
@@ -165,9 +190,18 @@ impl Connection {
         counters.bytes_read.add(count as u64);
         Ok(match polled? {
             Poll::Pending => Read::Wait,
-            Poll::Ready(()) if count == 0 => Read::Close,
+            Poll::Ready(()) if count == 0 => self.hung_up(),
             Poll::Ready(()) => Read::Held,
         })
+    }
+
+    /// The client sends no more. What it has asked is still answered: it may have closed its half only.
+    fn hung_up(&mut self) -> Read {
+        if self.session.replies.is_empty() {
+            return Read::Close;
+        }
+        self.closing = true;
+        Read::Wait
     }
 
     /// Runs what was read into a buffer of the worker's.
@@ -196,7 +230,7 @@ impl Connection {
         context: &mut Context<'_>,
         turn: &mut Turn<'_>,
     ) -> io::Result<After> {
-        if self.pending.len() >= self.needed {
+        if self.pending.len() >= self.needed || self.session.replies.is_ready() {
             let mut pending = std::mem::take(&mut self.pending);
             let done = self.step(turn, &pending);
             pending.drain(..done);
@@ -222,12 +256,24 @@ impl Connection {
             worker: turn.worker,
             in_force: turn.in_force,
             scratch: turn.scratch,
+            alone: false,
+            front: turn.front.as_deref_mut(),
         };
         turn.output.clear();
+        self.session.replies.collect(turn.output);
+        if self.closing || (input.len() < self.needed && !input.is_empty()) {
+            return 0;
+        }
         let (mut done, pause) = self.session.run(&mut round, input, turn.output);
+        if let Some(front) = &mut round.front {
+            front.give_to(front.client, &mut self.session.replies);
+            self.session.replies.collect(turn.output);
+        }
         self.needed = 1;
         self.unfinished = false;
+        self.blocked = false;
         match pause {
+            Pause::Peers => self.blocked = true,
             Pause::Input(needed) if self.reserve(service, needed) => self.needed = needed,
             Pause::Input(needed) => {
                 let front = &input[done..];
@@ -248,16 +294,23 @@ impl Connection {
         self.write(context, turn.counters, turn.output)?;
         self.pay_for_unwritten(turn.service)?;
         turn.output.clear();
-        let busy = !self.pending.is_empty() || !self.unwritten.is_empty();
+        let is_owed = !self.session.replies.is_empty();
+        let busy = !self.pending.is_empty() || !self.unwritten.is_empty() || is_owed;
         self.registration.info.note(turn.now.mono.millis(), busy);
         if !self.unwritten.is_empty() {
             // The write that did not fit has left word with the stream.
             return Ok(After::Wait);
         }
-        if self.closing {
-            return Ok(After::Close);
+        if self.session.replies.is_ready() {
+            return Ok(After::Again);
         }
-        if self.unfinished {
+        if self.closing {
+            return Ok(if is_owed { After::Wait } else { After::Close });
+        }
+        if self.blocked && is_owed {
+            return Ok(After::Wait);
+        }
+        if self.unfinished || self.blocked {
             return Ok(After::Again);
         }
         Ok(match self.stream.poll_readable(context)? {

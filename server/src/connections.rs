@@ -3,6 +3,7 @@
 //! Not here: what a connection does (`connection`).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
@@ -30,6 +31,8 @@ pub struct ConnectionInfo {
     pub fd: i32,
     /// The client's address.
     pub peer: String,
+    /// It came over loopback or a Unix socket.
+    pub is_local: bool,
     /// Milliseconds on the monotonic clock when it last sent something.
     last_active_ms: AtomicU64,
     /// A request is half read or an answer half written.
@@ -106,12 +109,20 @@ impl Drop for Registration {
     }
 }
 
+/// Whether a client's address is one that only this host has.
+fn is_local(peer: &str) -> bool {
+    let address = peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:"));
+    let address = address.and_then(|address| address.parse::<SocketAddr>().ok());
+    peer == "unix" || address.is_some_and(|address| address.ip().to_canonical().is_loopback())
+}
+
 impl Connections {
     /// Notes a new connection.
     pub(crate) fn register(service: &Arc<Service>, fd: i32, peer: String) -> Registration {
         let connections = service.connections();
         let info = Arc::new(ConnectionInfo {
             fd,
+            is_local: is_local(&peer),
             peer,
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),

@@ -3,12 +3,16 @@
 //! The map of the package, in the order a byte travels: `listener` accepts, `worker` is a thread,
 //! `connection` reads and writes, `session` turns bytes into answers, `service` is what all
 //! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
-//! `snapshot`, `stats`; `lanes`, which carries what nodes say to each other. Only `net` names socket types and only `clock` reads a clock.
+//! `snapshot`, `stats`; `lanes`, which carries what nodes say to each other; `cluster_stats`, what an
+//! operator is told of the cluster, and `cli`, the operator's own program. Only `net` names socket
+//! types and only `clock` reads a clock.
 
 mod admin;
 pub mod auth;
 mod bound;
+pub mod cli;
 pub mod clock;
+pub mod cluster_stats;
 pub mod config;
 mod connection;
 mod connections;
@@ -18,6 +22,7 @@ mod limiting;
 pub mod limits;
 mod listener;
 pub mod net;
+mod node;
 mod prefixes;
 pub mod process;
 pub mod scratch;

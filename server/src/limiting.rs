@@ -112,7 +112,7 @@ impl<'a> Round<'a> {
         };
         let outcome = match native {
             Native::Take(take) => match self.resolve(take.policy, key, bound) {
-                Ok(Meant::Bound(found)) if found.has_parents() => {
+                Ok(Meant::Bound(found)) if self.charges_parents(found) => {
                     self.take_with_parents(found, take)
                 }
                 Ok(Meant::Bound(found)) => {
@@ -174,7 +174,7 @@ impl<'a> Round<'a> {
         let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
         let ask = LeaseAsk { client, want, used, unused, weight, ttl };
         let rule = match meant {
-            Meant::Bound(found) if found.has_parents() => {
+            Meant::Bound(found) if self.charges_parents(found) => {
                 self.list(found)?;
                 let place = self.place();
                 let Scratch { charges, notes, .. } = &mut *self.scratch;
@@ -207,7 +207,7 @@ impl<'a> Round<'a> {
         found: Option<&Found<'_>>,
         change: Change,
     ) -> Result<Limited, BoundKeyError> {
-        if let Some(found) = found.filter(|found| found.has_parents()) {
+        if let Some(found) = found.filter(|found| self.charges_parents(found)) {
             return self.change_together(found, change);
         }
         let now = self.now;
@@ -276,30 +276,30 @@ impl<'a> Round<'a> {
         let outcome = match listed {
             Ok(true) => {
                 let units = TakeUnits { cost: many.cost, peek: many.peek, ..TakeUnits::default() };
-                self.take_listed(&units, many.id, |charged| match verdict(charged.all, false) {
-                    Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
-                        Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
-                    }
-                    outcome => outcome,
-                })
+                self.take_listed(&units, many.id, outcome_of_many)
             }
             Ok(false) => Outcome::NotFound,
             Err(error) if !quiet => return line(out, &error.to_string()),
             Err(_) => return,
         };
-        if quiet {
-            return;
+        if !quiet {
+            tell_many(&outcome, out);
         }
-        match outcome {
-            Outcome::Verdict(verdict) => encode_verdict(out, &verdict),
-            Outcome::NotFound => line(out, "NOT_FOUND"),
-            Outcome::TooMany(what) => line(out, what.line()),
-            _ => line(out, "SERVER_ERROR out of memory storing object"),
+    }
+
+    /// Answers a `takem` whose keys were charged by their owners.
+    pub(crate) fn tell_charged(charged: Charged, quiet: bool, out: &mut Vec<u8>) {
+        if !quiet {
+            tell_many(&outcome_of_many(charged), out);
         }
     }
 
     /// Lists the keys of a `takem` with their parents; false when one is bound to nothing.
-    fn list_all(&mut self, keys: Keys<'_>, counted: &mut Vec<u8>) -> Result<bool, BoundKeyError> {
+    pub(crate) fn list_all(
+        &mut self,
+        keys: Keys<'_>,
+        counted: &mut Vec<u8>,
+    ) -> Result<bool, BoundKeyError> {
         let limits = self.in_force.limits();
         let charges = &mut self.scratch.charges;
         charges.clear();
@@ -384,8 +384,27 @@ impl<'a> Round<'a> {
     }
 }
 
+/// What a `takem` hears.
+fn outcome_of_many(charged: Charged) -> Outcome<'static> {
+    match verdict(charged.all, false) {
+        Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
+            Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
+        }
+        outcome => outcome,
+    }
+}
+
+fn tell_many(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
+    match outcome {
+        Outcome::Verdict(verdict) => encode_verdict(out, verdict),
+        Outcome::NotFound => line(out, "NOT_FOUND"),
+        Outcome::TooMany(what) => line(out, what.line()),
+        _ => line(out, "SERVER_ERROR out of memory storing object"),
+    }
+}
+
 /// A take as the engine words it, and whether its cas unique is told.
-fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
+pub(crate) fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
     let (show_cas, compare_cas) = match take.cas {
         CasAsk::None => (false, None),
         CasAsk::Show => (true, None),
@@ -429,7 +448,7 @@ fn keep(engine: &mut Engine, now: Now, key: &[u8], id: Option<&[u8]>, outcome: &
     }
 }
 
-fn settled(limited: Limited) -> Outcome<'static> {
+pub(crate) fn settled(limited: Limited) -> Outcome<'static> {
     match limited {
         Limited::Decided(Facts { decision, .. }) => Outcome::Settled {
             limit: decision.limit,
@@ -440,7 +459,7 @@ fn settled(limited: Limited) -> Outcome<'static> {
     }
 }
 
-fn verdict(limited: Limited, show_cas: bool) -> Outcome<'static> {
+pub(crate) fn verdict(limited: Limited, show_cas: bool) -> Outcome<'static> {
     match limited {
         Limited::Decided(facts) => Outcome::Verdict(verdict_line(&facts, show_cas)),
         Limited::Exists(facts) => Outcome::Verdict(VerdictLine {

@@ -100,8 +100,8 @@ pub enum OnUnavailable {
 }
 
 impl OnUnavailable {
-    /// The words of the limits file.
-    const ALL: [(&str, Self); 4] = [
+    /// The words of the limits file and of the flag.
+    pub(crate) const ALL: [(&str, Self); 4] = [
         ("local", Self::Local),
         ("allow", Self::Allow),
         ("deny", Self::Deny),

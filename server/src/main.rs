@@ -3,11 +3,12 @@
 //! Here: the order of things. Not here: how any of them is done (the library).
 
 use std::fmt::Display;
-use std::io::{Write, stderr, stdout};
+use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use tollgate::auth::AuthFile;
-use tollgate::config::{Config, ConfigError, LogFormat, LogLevel, Startup};
+use tollgate::cli::CliError;
+use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
 use tollgate::limits::{self, Limits};
 use tollgate::process::{self, Pidfile};
 use tollgate::{Server, ServerError};
@@ -27,6 +28,14 @@ fn main() -> ExitCode {
             Ok(listing) => print(&listing),
             Err(error) => fail(&error, ConfigError::EXIT_CODE),
         },
+        Ok(Startup::Cluster(request)) => match request.run(&mut stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            // As for `print`.
+            Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(&error, 1),
+        },
         Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }
@@ -35,6 +44,9 @@ fn main() -> ExitCode {
 /// `--check-config`: what the configuration comes to, with the files it names read once.
 fn check(config: &Config) -> ExitCode {
     if let Err(error) = config.auth_file.as_deref().map(AuthFile::load).transpose() {
+        return fail(&error, ConfigError::EXIT_CODE);
+    }
+    if let Err(error) = config.cluster.as_ref().map(ClusterConfig::security).transpose() {
         return fail(&error, ConfigError::EXIT_CODE);
     }
     match config.limits_file.as_deref().map(Limits::load).transpose() {
@@ -98,8 +110,14 @@ fn prepare_and_run(
     Ok(())
 }
 
+/// openraft tells of every step at the levels that are ours for operators.
 fn filter(level: &str) -> EnvFilter {
-    EnvFilter::new(format!("{level},{LIFE}=info"))
+    let raft = match level {
+        "warn" | "info" => "error",
+        "debug" => "info",
+        _ => level,
+    };
+    EnvFilter::new(format!("{level},{LIFE}=info,openraft={raft}"))
 }
 
 /// Logs to standard error. Lines about the server's life pass at every level. The answer changes

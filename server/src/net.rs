@@ -1,10 +1,11 @@
 //! The only file that names a socket type.
 //!
-//! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners. Not here:
+//! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners; the
+//! conversation of a program that waits. Not here:
 //! what is said on them (`connection`, `lanes`).
 
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
 use std::pin::Pin;
@@ -154,6 +155,66 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A conversation by lines with a server, for a program that waits for each answer.
+#[derive(Debug)]
+pub struct Conversation(BufReader<std::net::TcpStream>);
+
+impl Conversation {
+    /// Longest line of an answer, in bytes.
+    const LINE_BYTES_MAX: u64 = 64 << 10;
+
+    /// Connects to `host:port`. Of a name with several addresses the first that takes the connection
+    /// does. Each wait is `patience` at most.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the last address.
+    pub fn open(server: &str, patience: Duration) -> io::Result<Self> {
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in server.to_socket_addrs()? {
+            match std::net::TcpStream::connect_timeout(&address, patience) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(patience))?;
+                    stream.set_write_timeout(Some(patience))?;
+                    return Ok(Self(BufReader::new(stream)));
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Sends a line.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn say(&mut self, line: &str) -> io::Result<()> {
+        io::Write::write_all(self.0.get_mut(), format!("{line}\r\n").as_bytes())
+    }
+
+    /// The next line, without its end.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; a line without an end is an error too.
+    pub fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        let read = (&mut self.0).take(Self::LINE_BYTES_MAX).read_line(&mut line);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+            }
+            _ => error,
+        })?;
+        match line.strip_suffix('\n') {
+            Some(line) => Ok(line.strip_suffix('\r').unwrap_or(line).to_owned()),
+            None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up")),
         }
     }
 }

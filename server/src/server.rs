@@ -20,6 +20,8 @@ use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
 use crate::limits::Limits;
 use crate::net::BoundListener;
+use crate::node;
+use crate::node::life::{self, NodeError, PeerPlaces};
 use crate::service::Service;
 use crate::snapshot::{self, SnapshotError};
 use crate::worker::{self, WorkerHandle};
@@ -66,6 +68,9 @@ pub enum ServerError {
     /// The snapshot could not be written.
     #[error("snapshot not saved: {0}")]
     Snapshot(#[from] SnapshotError),
+    /// The node of the cluster cannot start.
+    #[error(transparent)]
+    Node(#[from] NodeError),
     /// The system refused threads, signals or the like.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -76,6 +81,7 @@ pub struct Server {
     service: Arc<Service>,
     listeners: Vec<BoundListener>,
     limits_file: LimitsFile,
+    peers: Option<PeerPlaces>,
     runtime: Runtime,
     signals: Signals,
 }
@@ -125,10 +131,15 @@ impl Server {
             write_ports(path, &addresses)
                 .map_err(|source| ServerError::File { path: path.clone(), source })?;
         }
-        let service = Service::new(config, users, limits, random_seeds(), Box::new(verbosity));
         let port = addresses.first().map_or(0, SocketAddr::port);
+        let peers = config
+            .cluster
+            .as_ref()
+            .map(|cluster| PeerPlaces::bind(cluster, port, config.backlog))
+            .transpose()?;
+        let service = Service::new(config, users, limits, random_seeds(), Box::new(verbosity));
         service.port.store(usize::from(port), Ordering::Relaxed);
-        Ok(Self { service: Arc::new(service), listeners, limits_file, runtime, signals })
+        Ok(Self { service: Arc::new(service), listeners, limits_file, peers, runtime, signals })
     }
 
     /// The TCP addresses in fact bound.
@@ -149,7 +160,7 @@ impl Server {
     ///
     /// A system that gives no threads or signals, or a snapshot that cannot be saved at the end.
     pub fn run(self) -> Result<(), ServerError> {
-        let Self { service, listeners, limits_file, runtime, signals } = self;
+        let Self { service, listeners, limits_file, peers, runtime, signals } = self;
         restore(&service);
         let workers: Arc<Vec<WorkerHandle>> = Arc::new(
             (0..service.config().threads)
@@ -157,6 +168,10 @@ impl Server {
                 .collect::<io::Result<_>>()?,
         );
         let result = runtime.block_on(async {
+            let life = match peers {
+                Some(peers) => Some(life::start(&service, peers.setup(service.config())?).await?),
+                None => None,
+            };
             let mut accepting = tokio::task::JoinSet::new();
             for bound in listeners {
                 let listener = bound.attach()?;
@@ -168,6 +183,13 @@ impl Server {
             accepting.abort_all();
             while accepting.join_next().await.is_some() {}
             drain(&service).await;
+            if let (Some(mut life), Some(cluster)) = (life, &service.config().cluster) {
+                // Last, when no client of this node's waits for others any more.
+                if !life.leave(cluster.drain_timeout).await {
+                    tracing::warn!("left with copies that were not given away");
+                }
+                life.end().await;
+            }
             Ok::<_, ServerError>(())
         });
         for worker in Arc::into_inner(workers).into_iter().flatten() {
@@ -192,9 +214,25 @@ fn random_seeds() -> [u64; 4] {
     std::array::from_fn(|number| RandomState::new().hash_one(number))
 }
 
-fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
+pub(crate) fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
+    let mut listeners = bind_each(&config.listen, config.backlog)?;
+    if let Some(socket) = &config.unix_socket {
+        let listener =
+            BoundListener::unix(&socket.path, socket.mask, config.backlog).map_err(|source| {
+                ServerError::Bind { place: socket.path.display().to_string(), source }
+            })?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// Binds TCP addresses. Of a name with several addresses one is enough.
+pub(crate) fn bind_each(
+    addresses: &[ListenAddr],
+    backlog: u32,
+) -> Result<Vec<BoundListener>, ServerError> {
     let mut listeners = Vec::new();
-    for listen in &config.listen {
+    for listen in addresses {
         let place = format!("{}:{}", listen.host, listen.port);
         let told = |source| ServerError::Bind { place: place.clone(), source };
         let addresses: Vec<SocketAddr> = if listen.host == ListenAddr::ANY {
@@ -209,7 +247,7 @@ fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
         let mut failure = None;
         let before = listeners.len();
         for address in addresses {
-            match BoundListener::tcp(address, config.backlog) {
+            match BoundListener::tcp(address, backlog) {
                 Ok(listener) => listeners.push(listener),
                 Err(error) => failure = Some(error),
             }
@@ -218,13 +256,6 @@ fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
         if let (true, Some(error)) = (listeners.len() == before, failure) {
             return Err(told(error));
         }
-    }
-    if let Some(socket) = &config.unix_socket {
-        let listener =
-            BoundListener::unix(&socket.path, socket.mask, config.backlog).map_err(|source| {
-                ServerError::Bind { place: socket.path.display().to_string(), source }
-            })?;
-        listeners.push(listener);
     }
     Ok(listeners)
 }
@@ -273,6 +304,7 @@ async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals
             // memcached's warm restart: the snapshot is saved on the way out.
             _ = save.recv() => "SIGUSR1",
             () = service.stopped() => "shutdown command",
+            why = life::gone(service) => why,
             _ = reload.recv() => {
                 service.reload_users();
                 limits_file = LimitsFile::now(service.config());
@@ -345,7 +377,7 @@ impl LimitsFile {
 fn keep_house(service: &Service) {
     service.clock().follow_unix_time();
     let now = service.clock().now();
-    service.shards().sweep(now, SWEEP_PARTS);
+    service.shards().sweep(node::sweep_now(service, now), SWEEP_PARTS);
     let Some(timeout) = service.config().idle_timeout else { return };
     for connection in service.connections().list() {
         let idle = connection.idle_seconds(now.mono.millis());

@@ -2,6 +2,7 @@
 //!
 //! Not here: one client's conversation (`session`), threads (`worker`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam::utils::CachePadded;
@@ -15,6 +16,7 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::counters::{Counters, Sums};
 use crate::limits::{Limits, LimitsHandle};
+use crate::node::{Node, NodeOptions};
 use crate::prefixes::Prefixes;
 use crate::shards::{Shards, ShardsOptions};
 
@@ -51,6 +53,7 @@ pub struct Service {
     connections: Connections,
     prefixes: Prefixes,
     limits: LimitsHandle,
+    node: Option<Arc<Node>>,
     users: RwLock<Option<AuthFile>>,
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
     reading: Buffered,
@@ -76,6 +79,10 @@ impl Service {
         seeds: [u64; 4],
         verbosity: Box<dyn Fn(u32) + Send + Sync>,
     ) -> Self {
+        let node = config
+            .cluster
+            .as_ref()
+            .map(|cluster| Arc::new(Node::new(NodeOptions::of(cluster, config.threads))));
         let shards = Shards::new(ShardsOptions {
             memory_bytes: usize::try_from(config.memory_bytes).unwrap_or(usize::MAX),
             may_evict: config.evict,
@@ -83,8 +90,10 @@ impl Service {
             bounds: protocol::Bounds { item_bytes_max: config.item_bytes_max },
             workers: config.threads,
             seeds,
+            placer: node.as_ref().map(|node| node.placer()),
         });
-        let counters = (0..config.threads).map(|_| CachePadded::default()).collect();
+        // One more than workers: what other nodes ask is counted apart.
+        let counters = (0..=config.threads).map(|_| CachePadded::default()).collect();
         let prefixes = Prefixes::new(config.prefix_delimiter, config.detail_enabled);
         Self {
             clock: Clock::new(),
@@ -92,7 +101,8 @@ impl Service {
             counters,
             connections: Connections::default(),
             prefixes,
-            limits: LimitsHandle::new(limits, config.threads),
+            limits: LimitsHandle::new(limits, config.threads + 1),
+            node,
             users: RwLock::new(users),
             verbosity,
             reading: Buffered::default(),
@@ -110,6 +120,11 @@ impl Service {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What this process is in a cluster, if it is in one.
+    pub(crate) fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
     }
 
     /// The clock.

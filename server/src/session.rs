@@ -14,8 +14,11 @@ use crate::admin::SHUTDOWN_NOT_ENABLED;
 use crate::bound::{Bound, is_policy, tell};
 use crate::counters::Counters;
 use crate::limits::{Found, InForce};
+use crate::node::front::Front;
+use crate::node::replies::Replies;
 use crate::scratch::Scratch;
 use crate::service::Service;
+use crate::shards::Shards;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
@@ -31,6 +34,8 @@ pub enum Pause {
     Turn,
     /// Write the answers and hang up.
     Close,
+    /// Nothing more is to be done before other nodes answer.
+    Peers,
 }
 
 /// What a client's conversation remembers between two reads.
@@ -39,13 +44,15 @@ pub struct Session {
     /// Bytes still to come that are dropped unread.
     skip: usize,
     /// Bytes at the front known to hold no line end.
-    scanned: usize,
+    pub(crate) scanned: usize,
     /// How far into its keys the retrieval at the front is answered.
     answered: usize,
     /// The first byte has been seen.
     started: bool,
     /// The password was given, or none is asked for.
-    authenticated: bool,
+    pub(crate) authenticated: bool,
+    /// What other nodes are asked for it.
+    pub(crate) replies: Replies,
 }
 
 /// What a run works with.
@@ -64,6 +71,26 @@ pub struct Round<'a> {
     pub in_force: &'a InForce,
     /// Memory of the worker's.
     pub scratch: &'a mut Scratch,
+    /// The key alone is charged, whatever its limit says of parents.
+    pub(crate) alone: bool,
+    /// The way to other nodes, in a cluster.
+    pub(crate) front: Option<&'a mut Front>,
+}
+
+impl<'a> Round<'a> {
+    /// A round of worker 0, without a bound on its requests, of a server by itself.
+    #[must_use]
+    pub fn new(
+        service: &'a Service,
+        counters: &'a Counters,
+        now: Now,
+        in_force: &'a InForce,
+        scratch: &'a mut Scratch,
+    ) -> Self {
+        let (requests, worker) = (usize::MAX, 0);
+        let (alone, front) = (false, None);
+        Self { service, counters, now, requests, worker, in_force, scratch, alone, front }
+    }
 }
 
 impl Session {
@@ -93,7 +120,11 @@ impl Session {
                 self.scanned = 0;
                 return (done, Pause::Input(1));
             }
-            let (consumed, pause) = self.run_batch(round, &input[done..], out);
+            let (consumed, pause) = if round.front.is_some() {
+                self.run_clustered(round, &input[done..], out)
+            } else {
+                self.run_batch(round, &input[done..], out)
+            };
             let here = consumed.min(input.len() - done);
             done += here;
             self.skip = consumed - here;
@@ -224,7 +255,7 @@ impl Session {
         }
     }
 
-    fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
+    pub(crate) fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
         if !self.authenticated {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
             return;
@@ -270,7 +301,7 @@ impl Session {
     }
 
     /// Before the password only `set <any key> … <length>` with "user password" is heard.
-    fn authenticate(
+    pub(crate) fn authenticate(
         &mut self,
         round: &Round<'_>,
         request: &Request<'_>,
@@ -345,13 +376,8 @@ impl Session {
             if group.len() > 1 {
                 round.service.shards().prefetch(looked.iter().map(|key| key.hash));
             }
-            for ((command, offset), LookedUp { hash, bound }) in group.iter().zip(&looked) {
-                match bound {
-                    Ok(None) => round.retrieve(command, *hash, with_cas, out),
-                    Ok(Some(found)) => round.bound_retrieve(found, command, *hash, with_cas, out),
-                    // A key that no limit can count under has no usage.
-                    Err(_) => {}
-                }
+            for ((command, offset), looked) in group.iter().zip(&looked) {
+                round.retrieve_one(command, looked, with_cas, out);
                 if out.len() >= REPLY_BYTES_HIGH {
                     self.answered = start + offset;
                     return Answer::Partly;
@@ -404,14 +430,45 @@ pub(crate) struct TakeMany<'a> {
 
 /// Looks a key up; `counted` holds the key that is counted where a limit makes one.
 #[inline]
-fn look_up<'a>(round: &Round<'a>, key: &'a [u8], counted: &'a mut Vec<u8>) -> LookedUp<'a> {
-    let (shards, limits) = (round.service.shards(), round.in_force.limits());
+pub(crate) fn look_up<'a>(
+    round: &Round<'a>,
+    key: &'a [u8],
+    counted: &'a mut Vec<u8>,
+) -> LookedUp<'a> {
+    look_up_in(round.service.shards(), round.in_force, key, counted)
+}
+
+/// As [`look_up`], without a round.
+#[inline]
+pub(crate) fn look_up_in<'a>(
+    shards: &Shards,
+    in_force: &'a InForce,
+    key: &'a [u8],
+    counted: &'a mut Vec<u8>,
+) -> LookedUp<'a> {
+    let limits = in_force.limits();
     if limits.is_empty() {
         return LookedUp { hash: shards.hash(key), bound: Ok(None) };
     }
     let bound = limits.find(key, counted);
     let counted = bound.as_ref().ok().and_then(Option::as_ref).map_or(key, Found::key);
     LookedUp { hash: shards.hash(counted), bound }
+}
+
+/// The key that an operation is on, and its hash: `own` is as the client wrote it, `operation` none for
+/// a retrieval. To native verbs a companion is a key of its own.
+pub(crate) fn counted_key<'k>(
+    shards: &Shards,
+    own: &'k [u8],
+    operation: Option<&Operation<'_>>,
+    looked: &LookedUp<'k>,
+) -> (&'k [u8], u64) {
+    let Ok(Some(found)) = &looked.bound else { return (own, looked.hash) };
+    let is_native = matches!(operation, Some(Operation::Native(_)));
+    if is_native && found.companion().is_some() {
+        return (own, shards.hash(own));
+    }
+    (found.key(), looked.hash)
 }
 
 /// What ends a batch besides its being full.
@@ -428,7 +485,7 @@ fn first_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
     }
 }
 
-fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
+pub(crate) fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
     if out.len() >= REPLY_BYTES_HIGH {
         return Some(Pause::Replies);
     }
@@ -448,7 +505,23 @@ pub(crate) enum Answer {
 }
 
 impl Round<'_> {
-    fn one_key(
+    /// Answers a retrieval of one key, without its end.
+    pub(crate) fn retrieve_one(
+        &mut self,
+        command: &Command<'_>,
+        looked: &LookedUp<'_>,
+        with_cas: bool,
+        out: &mut Vec<u8>,
+    ) {
+        match &looked.bound {
+            Ok(None) => self.retrieve(command, looked.hash, with_cas, out),
+            Ok(Some(found)) => self.bound_retrieve(found, command, looked.hash, with_cas, out),
+            // A key that no limit can count under has no usage.
+            Err(_) => {}
+        }
+    }
+
+    pub(crate) fn one_key(
         &mut self,
         command: &Command<'_>,
         form: &Form<'_>,

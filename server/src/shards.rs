@@ -1,13 +1,15 @@
 //! The engines behind their locks.
 //!
-//! Here: which shard a key falls into, and making room across shards. Not here: what happens
-//! inside one (`engine`).
+//! Here: which shard a key falls into, and making room across shards. Not here: what happens inside one
+//! (`engine`), copies of partitions (`copies`).
+
+mod copies;
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
-use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Record};
+use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Record};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
@@ -22,7 +24,7 @@ const SHARD_BYTES_MIN: usize = 256 << 10;
 const EVICTIONS_PER_TURN: usize = 64;
 
 /// How the store is laid out.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ShardsOptions {
     /// Memory cap in bytes (`-m`).
     pub memory_bytes: usize,
@@ -36,11 +38,15 @@ pub struct ShardsOptions {
     pub workers: usize,
     /// Seeds of the key hash.
     pub seeds: [u64; 4],
+    /// Puts the partition of a key in front of its hash, in a cluster.
+    pub placer: Option<Arc<Placer>>,
 }
 
 /// All items of the process.
 pub struct Shards {
     shards: Box<[CachePadded<Mutex<Engine>>]>,
+    /// See [`Shards::turn`]; as many as shards, in a cluster.
+    turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
     budget: Arc<Budget>,
     /// How far right a hash is shifted to give its shard.
@@ -71,7 +77,10 @@ impl Shards {
         let wanted = (options.workers * SHARDS_PER_WORKER).next_power_of_two();
         let most = (options.memory_bytes / SHARD_BYTES_MIN).max(2).next_power_of_two() / 2;
         let count = wanted.clamp(SHARDS_MIN, SHARDS_MAX).min(most).max(2);
-        let hasher = KeyHasher::new(options.seeds);
+        let hasher = match options.placer {
+            Some(placer) => KeyHasher::placed(options.seeds, placer),
+            None => KeyHasher::new(options.seeds),
+        };
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let shards = (0..count as u64)
             .map(|shard| {
@@ -86,9 +95,10 @@ impl Shards {
                 CachePadded::new(Mutex::new(engine))
             })
             .collect();
+        let turns = (0..count).map(|_| Mutex::default()).collect();
         let shift = 64 - count.trailing_zeros();
         let (may_evict, bounds) = (options.may_evict, options.bounds);
-        Self { shards, hasher, budget, shift, may_evict, bounds }
+        Self { shards, turns, hasher, budget, shift, may_evict, bounds }
     }
 
     /// The item size bound.
@@ -172,6 +182,17 @@ impl Shards {
         &self,
         now: Now,
         hash: u64,
+        change: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Option<T> {
+        self.with_room_for(now, hash, 0, change)
+    }
+
+    /// As [`Shards::with_room`]; what is stored takes about so many bytes.
+    fn with_room_for<T>(
+        &self,
+        now: Now,
+        hash: u64,
+        bytes: usize,
         mut change: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Option<T> {
         let home = self.shard(hash);
@@ -179,7 +200,7 @@ impl Shards {
             if let Some(done) = change(&mut self.shards[home].lock()) {
                 return Some(done);
             }
-            if !self.make_room(now, home, 0) {
+            if !self.make_room(now, home, bytes) {
                 return None;
             }
         }

@@ -48,6 +48,11 @@ pub(crate) fn write(
     topic: StatsTopic<'_>,
     out: &mut Vec<u8>,
 ) {
+    if let (StatsTopic::Other(topic), Some(node)) = (topic, service.node())
+        && node.write_stats(topic, out)
+    {
+        return;
+    }
     let mut lines = Lines(out);
     match topic {
         StatsTopic::General => general(service, now, &mut lines),

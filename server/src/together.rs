@@ -75,14 +75,65 @@ pub(crate) struct Charged {
     pub(crate) at: usize,
 }
 
+/// A key that is listed, for whoever charges it elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    /// The index of its limit.
+    pub(crate) limit: usize,
+    /// Attempts count though they are refused.
+    pub(crate) counts_refused: bool,
+    /// What it counts are holders.
+    pub(crate) holds: bool,
+    /// Which key of the request it is charged for, from 0.
+    pub(crate) member: usize,
+    /// How often the request charges it.
+    pub(crate) times: u64,
+}
+
 impl Charged {
-    fn undecided(limited: Limited) -> Self {
+    /// All agreed: the figures of the key that has least left.
+    pub(crate) fn allowed(facts: &[Facts], granted: u64, cost: u64) -> Self {
+        let first = facts[0];
+        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
+        let tightest =
+            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
+        let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
+        let verdict = match () {
+            () if granted < cost => Verdict::Part,
+            () if waits => Verdict::Wait,
+            () => Verdict::Allow,
+        };
+        let longest = decisions().map(|decision| decision.retry.unwrap_or(u64::MAX)).max();
+        let retry = longest.filter(|retry| *retry < u64::MAX);
+        let lease = facts.iter().find_map(|facts| facts.decision.lease);
+        let shadow = facts.iter().any(|facts| facts.shadow);
+        let of = |decision: Decision| {
+            let decision = Decision { verdict, granted, retry, lease, ..decision };
+            Limited::Decided(Facts { decision, shadow, ..first })
+        };
+        Self { all: of(tightest), first: of(first.decision), at: 0 }
+    }
+
+    /// Key `number` refuses, for key `member` of the request.
+    pub(crate) fn refused(facts: &[Facts], number: usize, member: usize) -> Self {
+        let first = facts[0];
+        let denied = |facts: Facts| {
+            let decision = Decision { verdict: Verdict::Deny, granted: 0, ..facts.decision };
+            Limited::Decided(Facts { decision, shadow: false, ..facts })
+        };
+        let all = Facts { cas: first.cas, ..facts[number] };
+        Self { all: denied(all), first: denied(first), at: member }
+    }
+
+    pub(crate) fn undecided(limited: Limited) -> Self {
         Self { all: limited, first: limited, at: 0 }
     }
 }
 
 /// A change of several keys that cannot be refused.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// So many units are given back.
     PutBack(u64),
@@ -239,7 +290,7 @@ impl Charges {
             return Ok(self.refuse(place, notes, engines, take));
         }
         if take.peek {
-            return Ok(notes.allowed(granted, take.cost));
+            return Ok(Charged::allowed(&notes.facts, granted, take.cost));
         }
         let holds = take.hold.is_some() || self.rows.iter().any(Charge::holds_by_itself);
         let lease = holds.then(|| engines.engine(first.hash).next_lease(place.now));
@@ -264,7 +315,7 @@ impl Charges {
                 }
             }
         }
-        Ok(notes.allowed(granted, take.cost))
+        Ok(Charged::allowed(&notes.facts, granted, take.cost))
     }
 
     /// Charges one key after the other; all are brought back unless each agreed.
@@ -343,14 +394,20 @@ impl Charges {
             }
         }
         let number = worst.map_or(0, |(number, _)| number);
-        let facts = notes.facts[number];
-        let first = notes.facts[0];
-        let denied = |facts: Facts| {
-            let decision = Decision { verdict: Verdict::Deny, granted: 0, ..facts.decision };
-            Limited::Decided(Facts { decision, shadow: false, ..facts })
-        };
-        let all = Facts { cas: first.cas, ..facts };
-        Charged { all: denied(all), first: denied(first), at: self.rows[number].member }
+        Charged::refused(&notes.facts, number, self.rows[number].member)
+    }
+
+    /// The keys that are listed, in order.
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
+        self.rows.iter().map(|row| Row {
+            key: self.key(row),
+            hash: row.hash,
+            limit: row.limit,
+            counts_refused: row.policy.over && !row.holds_by_itself(),
+            holds: row.holds_by_itself(),
+            member: row.member,
+            times: row.times,
+        })
     }
 
     /// Leases from the first key what all the others can spare, and takes that from them. What the
@@ -460,29 +517,5 @@ impl Notes {
         self.saved.clear();
         self.bytes.clear();
         self.bytes.shrink_to(SAVED_BYTES_KEPT);
-    }
-
-    /// All agreed: the figures of the key that has least left.
-    fn allowed(&self, granted: u64, cost: u64) -> Charged {
-        let first = self.facts[0];
-        let decisions =
-            || self.facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
-        let tightest =
-            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
-        let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
-        let verdict = match () {
-            () if granted < cost => Verdict::Part,
-            () if waits => Verdict::Wait,
-            () => Verdict::Allow,
-        };
-        let longest = decisions().map(|decision| decision.retry.unwrap_or(u64::MAX)).max();
-        let retry = longest.filter(|retry| *retry < u64::MAX);
-        let lease = self.facts.iter().find_map(|facts| facts.decision.lease);
-        let shadow = self.facts.iter().any(|facts| facts.shadow);
-        let of = |decision: Decision| {
-            let decision = Decision { verdict, granted, retry, lease, ..decision };
-            Limited::Decided(Facts { decision, shadow, ..first })
-        };
-        Charged { all: of(tightest), first: of(first.decision), at: 0 }
     }
 }

@@ -27,6 +27,7 @@ use crate::connection::{After, Connection, Read, Turn};
 use crate::connections::Registration;
 use crate::limits::InForce;
 use crate::net::DetachedStream;
+use crate::node::front::{Client, Front, Lent, node_now};
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
@@ -96,6 +97,8 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
         limits_generation: service.limits().generation(),
         in_force: service.limits().load(),
         scratch: Scratch::default(),
+        front: service.node().map(|node| Front::new(Arc::clone(node), number as u16)),
+        next_client: 0,
     };
     let thread = std::thread::Builder::new()
         .name(format!("worker-{number}"))
@@ -132,6 +135,8 @@ impl Wake for ConnectionWaker {
 /// A connection and the way to queue it.
 struct Place {
     connection: Connection,
+    /// Counts the clients of this worker: numbers of places are used again.
+    id: u64,
     queue: Arc<ConnectionWaker>,
     waker: Waker,
     /// It was read in this round and has not been run: it must not be read again before.
@@ -154,6 +159,9 @@ struct Worker {
     limits_generation: u64,
     in_force: Arc<InForce>,
     scratch: Scratch,
+    /// The way to other nodes, in a cluster.
+    front: Option<Front>,
+    next_client: u64,
 }
 
 /// What a round has to run.
@@ -178,16 +186,31 @@ impl Worker {
                 Poll::Pending => break,
             }
         }
+        if self.front.is_some() {
+            self.hear_nodes(context);
+        }
         let work = self.read_ready();
         if !work.is_empty() {
             self.prefetch(&work);
             self.run(&work);
+        }
+        if self.front.is_some() {
+            self.send_bursts();
         }
         if !self.ready.is_empty() {
             // The rest in the next round, once the runtime has looked for news.
             context.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    fn follow_limits(&mut self) {
+        // Read before the limits themselves: none is kept beyond the round in which it changed.
+        let generation = self.service.limits().generation();
+        if generation != self.limits_generation {
+            self.in_force = self.service.limits().load();
+            self.limits_generation = generation;
+        }
     }
 
     fn adopt(&mut self, context: &mut Context<'_>, arrival: Arrival) {
@@ -211,7 +234,53 @@ impl Worker {
         registration.info.set_waker(waker.clone());
         waker.wake_by_ref();
         let connection = Connection::new(registration, stream);
-        entry.insert(Place { connection, queue, waker, has_work: false, woken: false });
+        self.next_client += 1;
+        let id = self.next_client;
+        entry.insert(Place { connection, id, queue, waker, has_work: false, woken: false });
+    }
+
+    /// Takes what other nodes have answered, and tells the clients.
+    fn hear_nodes(&mut self, context: &Context<'_>) {
+        self.follow_limits();
+        if let Some(front) = &self.front
+            && let Some(inbox) = front.node().inbox(self.number as u16)
+        {
+            inbox.set_waker(context.waker());
+        }
+        self.with_front(Front::hear);
+        self.deliver();
+    }
+
+    /// The end of a round: what is for other nodes leaves.
+    fn send_bursts(&mut self) {
+        self.with_front(Front::send_bursts);
+        self.deliver();
+    }
+
+    fn with_front(&mut self, work: impl FnOnce(&mut Front, &mut Lent<'_>)) {
+        let Some(front) = &mut self.front else { return };
+        let service = Arc::clone(&self.service);
+        let mut lent = Lent {
+            service: &service,
+            counters: service.counters(self.number),
+            now: node_now(service.clock().now()),
+            in_force: &self.in_force,
+            worker: self.number,
+            scratch: &mut self.scratch,
+        };
+        work(front, &mut lent);
+    }
+
+    /// Puts answers into their places, and has the clients told that have something to hear.
+    fn deliver(&mut self) {
+        let Some(front) = &mut self.front else { return };
+        for delivery in front.deliveries.drain(..) {
+            // The client may have gone, and another be in its place.
+            let Some(place) = self.connections.get_mut(delivery.client.number) else { continue };
+            if place.id == delivery.client.id && place.connection.give(delivery) {
+                place.queue.wake_by_ref();
+            }
+        }
     }
 
     fn hang_up(&mut self, number: usize) {
@@ -277,19 +346,19 @@ impl Worker {
         let service = Arc::clone(&self.service);
         let counters = service.counters(self.number);
         let now = service.clock().now();
-        // Read before the limits themselves: none is kept beyond the round in which it changed.
-        let generation = service.limits().generation();
-        if generation != self.limits_generation {
-            self.in_force = service.limits().load();
-            self.limits_generation = generation;
-        }
+        self.follow_limits();
         for Work { number, input } in work {
             let Some(place) = self.connections.get_mut(*number) else { continue };
             place.has_work = false;
             if std::mem::take(&mut place.woken) {
                 place.queue.wake_by_ref();
             }
+            if let Some(front) = &mut self.front {
+                front.client = Client { number: *number, id: place.id };
+                front.is_local = place.connection.is_local();
+            }
             let mut turn = Turn {
+                front: self.front.as_mut(),
                 service: &service,
                 counters,
                 now,

@@ -78,6 +78,18 @@ fn a_full_configuration_is_printed_with_its_warnings() {
 }
 
 #[test]
+fn the_configuration_of_a_cluster_is_printed() {
+    let args = "--check-config -l 10.0.0.1 --seeds dns:cache:21211,10.0.0.2 --expect 3 --zone a \
+                --peer-cert /c --peer-key /k --peer-ca /a --lost-after never";
+    let output = run(&args.split_whitespace().collect::<Vec<_>>());
+    // Files that are named are read.
+    assert_eq!(output.status.code(), Some(64));
+    let args = args.replace("--peer-cert /c --peer-key /k --peer-ca /a", "--insecure");
+    let output = run(&args.split_whitespace().collect::<Vec<_>>());
+    insta::assert_snapshot!(transcript(&output));
+}
+
+#[test]
 fn a_unix_socket_takes_the_place_of_tcp() {
     let output = run(&["--check-config", "-s", "/run/t.sock", "-a", "770", "-l", "127.0.0.1"]);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -134,6 +146,14 @@ fn mistakes_exit_with_64_and_one_line_that_names_them() {
         "--config /nonexistent/t.toml",
         "--memcached-conf /nonexistent/m.conf",
         "--check-config -Y /nonexistent/users",
+        "--replicas 3",
+        "--expect 3",
+        "--join 10.0.0.1 -l 10.0.0.2",
+        "--expect 1 -C",
+        "--check-config --expect 1 --peer-key-file /nonexistent/key",
+        "cluster",
+        "cluster drain",
+        "cluster nodes --wait",
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());
         let error = String::from_utf8_lossy(&output.stderr);

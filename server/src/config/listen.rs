@@ -64,6 +64,17 @@ impl ListenList {
         if specs.is_empty() { Err("expected an address".to_owned()) } else { Ok(Self(specs)) }
     }
 
+    /// As [`ListenList::parse`], for peers: an address has nothing in front of it.
+    pub(super) fn parse_plain(text: &str) -> Result<Self, String> {
+        let parts = text.split([',', ';']).map(str::trim).filter(|part| !part.is_empty());
+        let spec = |part| {
+            let (host, port) = host_and_port(part)?;
+            Ok::<_, String>(Spec { host: host.to_owned(), port, label: None })
+        };
+        let specs: Vec<_> = parts.map(spec).collect::<Result<_, _>>()?;
+        if specs.is_empty() { Err("expected an address".to_owned()) } else { Ok(Self(specs)) }
+    }
+
     /// The addresses, with `port` for those that name none.
     pub(super) fn resolve(&self, port: u16) -> impl Iterator<Item = ListenAddr> + '_ {
         self.0.iter().map(move |spec| ListenAddr {
@@ -77,15 +88,20 @@ impl ListenList {
 impl Spec {
     fn parse(text: &str) -> Result<Self, String> {
         let (label, address) = strip_prefixes(text)?;
-        let (host, port) = split_port(address)?;
-        let known = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
-        let plain = !host.is_empty() && !host.starts_with('-') && host.chars().all(known);
-        if !plain && host != ListenAddr::ANY {
-            return Err(format!("\"{address}\" is not host, host:port or [v6]:port"));
-        }
-        let port = port.map(explicit_port).transpose()?;
+        let (host, port) = host_and_port(address)?;
         Ok(Self { host: host.to_owned(), port, label })
     }
+}
+
+/// Reads `host`, `host:port` or `[v6]:port`; the host may be [`ListenAddr::ANY`], the port 0.
+pub(crate) fn host_and_port(address: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = split_port(address)?;
+    let known = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
+    let plain = !host.is_empty() && !host.starts_with('-') && host.chars().all(known);
+    if !plain && host != ListenAddr::ANY {
+        return Err(format!("\"{address}\" is not host, host:port or [v6]:port"));
+    }
+    Ok((host, port.map(explicit_port).transpose()?))
 }
 
 /// Takes `notls:`, `proto[...]:` and `tag[...]:` off the front, in any order.

@@ -24,6 +24,9 @@ impl Config {
         self.print_listening(&mut page);
         self.print_items(&mut page);
         self.print_clients(&mut page);
+        if let Some(cluster) = &self.cluster {
+            cluster.print(&mut page);
+        }
         self.print_process(&mut page);
         page.0
     }
@@ -96,19 +99,19 @@ impl Config {
 }
 
 /// The file as it grows.
-struct Page(String);
+pub(super) struct Page(String);
 
 impl Page {
-    fn line(&mut self, line: &str) {
+    pub(super) fn line(&mut self, line: &str) {
         self.0.push_str(line);
         self.0.push('\n');
     }
 
-    fn set(&mut self, field: &str, value: impl Into<Value>) {
+    pub(super) fn set(&mut self, field: &str, value: impl Into<Value>) {
         writeln!(self.0, "{field} = {}", value.into()).expect("a String takes every write");
     }
 
-    fn path(&mut self, field: &str, path: Option<&Path>) {
+    pub(super) fn path(&mut self, field: &str, path: Option<&Path>) {
         if let Some(path) = path {
             self.set(field, path.to_string_lossy().into_owned());
         }
@@ -116,6 +119,6 @@ impl Page {
 }
 
 /// TOML's numbers are signed; every count here has a bound far below.
-fn count(count: u64) -> i64 {
+pub(super) fn count(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches};
 
+use super::cluster::ClusterFlags;
 use super::extended::Extended;
 use super::listen::ListenList;
 use super::{ConfigError, LogFormat, value};
@@ -21,7 +22,7 @@ const REPORTS: &str = "Configuration and help";
 const COMPATIBLE: &str = "Accepted for memcached's sake";
 
 /// Marks a flag that takes no value in the help, and yes or no where a source must have one.
-const SWITCH: &str = "YES|NO";
+pub(super) const SWITCH: &str = "YES|NO";
 
 /// Largest memory limit, in megabytes: 16 TiB.
 const MEMORY_MB_MAX: u64 = 1 << 24;
@@ -132,6 +133,10 @@ pub struct RawConfig {
     #[arg(short = 'D', long, help_heading = COMMANDS)]
     #[arg(value_name = "CHAR", value_parser = value::delimiter)]
     pub(super) prefix_delimiter: Option<u8>,
+
+    /// How a node takes part in a cluster.
+    #[command(flatten)]
+    pub(super) cluster: ClusterFlags,
 
     /// Run in the background
     #[arg(short, long, value_name = SWITCH, help_heading = PROCESS)]
@@ -263,6 +268,7 @@ impl RawConfig {
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
         }
+        self.cluster = self.cluster.or(lower.cluster);
         if self.listen.is_empty() {
             self.listen = lower.listen;
         }
@@ -311,7 +317,7 @@ pub(super) fn help(first_line: &str) -> String {
             }
         })
         .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
-        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE")
+        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate cluster COMMAND")
         .before_help(first_line.to_owned())
         .after_help(
             "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs\n\

@@ -31,9 +31,15 @@ impl RawConfig {
                  Cannot set item size limit higher than 1/2 of memory max."
             )));
         }
-        let warnings = self.without_effect(&options);
+        let mut warnings = self.without_effect(&options);
+        let listen = self.addresses(name);
+        let cluster = self.cluster.clone().resolve(&listen, &mut warnings)?;
+        if cluster.is_some() {
+            self.refuse_in_cluster()?;
+        }
         Ok(Config {
-            listen: self.addresses(name),
+            listen,
+            cluster,
             port_file: None,
             backlog: self.listen_backlog.unwrap_or(1024),
             memory_bytes: memory_mb * MEBI,
@@ -114,6 +120,23 @@ impl RawConfig {
         }
         if self.enable_ssl == Some(true) {
             return refuse("-Z (--enable-ssl): TLS is not built yet; leave it out");
+        }
+        Ok(())
+    }
+
+    /// Refuses flags that contradict a cluster.
+    fn refuse_in_cluster(&self) -> Result<(), ConfigError> {
+        let refuse = |text: &str| Err(ConfigError::Usage(text.to_owned()));
+        if self.disable_cas == Some(true) {
+            return refuse(
+                "-C (--disable-cas): copies are told apart by cas; leave it out in a cluster",
+            );
+        }
+        if self.memory_file.is_some() {
+            return refuse(
+                "-e (--memory-file): in a cluster counters live in copies on other nodes, and one \
+                 that comes back is given them; leave it out",
+            );
         }
         Ok(())
     }

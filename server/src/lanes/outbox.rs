@@ -37,7 +37,7 @@ impl Class {
     #[must_use]
     pub fn of(frame: &Frame) -> Self {
         match frame {
-            Frame::Op { .. } => Self::Forward,
+            Frame::Op { .. } | Frame::Settle { .. } => Self::Forward,
             Frame::Reply { .. } => Self::Answer,
             Frame::Copy { message, .. } => match message {
                 Message::Adopt { .. }
@@ -299,7 +299,7 @@ pub(super) fn weight(frame: &Frame) -> usize {
         },
         Frame::Copy { message, .. } => message_weight(message),
         Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
-        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) => 0,
+        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) | Frame::Settle { .. } => 0,
     };
     const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
     size_of::<Frame>() + variable

@@ -1,0 +1,223 @@
+//! `tollgate cluster ...`: the operator's program for a running cluster.
+//!
+//! Here: its command line, and what each verb does. Not here: the conversation (`ask`), how answers
+//! are shown (`show`), what nodes answer (`cluster_stats`).
+//!
+//! It talks memcached's text protocol to the client port of any node, so it needs nothing that a
+//! client has not.
+
+mod ask;
+mod drain;
+mod show;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use crate::config::ConfigError;
+use crate::config::listen::host_and_port;
+use ask::Server;
+
+/// The word that asks for this program.
+const CLUSTER: &str = "cluster";
+
+/// How the command line is written.
+const USAGE: &str = "write tollgate cluster status, nodes, partitions, drain NODE, forget NODE or \
+                     set NAME VALUE; --help tells more";
+
+/// Memcached's port: where a node is asked unless told otherwise.
+const PORT: u16 = 11211;
+
+/// Ask a cluster how it is, or tell it something, at the client port of any of its nodes
+#[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
+#[command(name = "tollgate cluster", disable_help_subcommand = true, term_width = 100)]
+pub struct Request {
+    #[command(subcommand)]
+    verb: Verb,
+    /// The node to ask: host or host:port
+    #[arg(long, global = true, value_name = "ADDR", value_parser = server)]
+    #[arg(default_value = "127.0.0.1:11211")]
+    server: String,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
+#[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
+enum Verb {
+    /// How the node that is asked and its cluster are
+    Status,
+    /// The nodes, one a line
+    Nodes,
+    /// The partitions that are not as they should be
+    Partitions {
+        /// All of them
+        #[arg(long)]
+        all: bool,
+    },
+    /// Have a node give away all it holds, and leave
+    Drain {
+        /// Its id, ring name or address
+        #[arg(value_name = "NODE", value_parser = word)]
+        node: String,
+        /// Wait until it has left, and tell how many copies it still holds
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Give up a dead node with all that only it holds
+    Forget {
+        /// Its id, ring name or address
+        #[arg(value_name = "NODE", value_parser = word)]
+        node: String,
+    },
+    /// Change a setting of the whole cluster, such as replicas or lost_after
+    Set {
+        /// Which
+        #[arg(value_name = "NAME", value_parser = word)]
+        name: String,
+        /// What it becomes
+        #[arg(value_name = "VALUE", value_parser = word)]
+        value: String,
+    },
+}
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    /// This text.
+    Help(String),
+    /// Something of a cluster.
+    Request(Request),
+}
+
+/// Why the cluster did not do it, or could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// No node there, or it went away.
+    #[error("{server}: {source}")]
+    Unreachable {
+        /// Where.
+        server: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What it answered instead.
+    #[error("{server}: {answer}")]
+    Refused {
+        /// Who answered.
+        server: String,
+        /// Its line.
+        answer: String,
+    },
+    /// The server is alone, or no Tollgate.
+    #[error("{0} is in no cluster")]
+    NoCluster(String),
+    /// No node goes by that name there.
+    #[error("{server} knows no node {node}, or more than one")]
+    NoNode {
+        /// Who was asked.
+        server: String,
+        /// The name.
+        node: String,
+    },
+    /// The drain came to nothing.
+    #[error("{0}")]
+    Undrained(String),
+    /// What was to be shown cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// The words behind `cluster`, if the arguments (the program's name first) begin with that.
+pub(crate) fn words(args: &[OsString]) -> Option<&[OsString]> {
+    let is = |word: &OsString, text: &str| word.as_os_str() == OsStr::new(text);
+    match args {
+        [_, first, rest @ ..] if is(first, CLUSTER) => Some(rest),
+        // As for the server, the name may be handed over as a word.
+        [_, name, first, rest @ ..] if is(name, "tollgate") && is(first, CLUSTER) => Some(rest),
+        _ => None,
+    }
+}
+
+/// Reads the words behind `cluster`.
+pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
+    let command = Request::command().no_binary_name(true);
+    match command.try_get_matches_from(words).and_then(|found| Request::from_arg_matches(&found)) {
+        Ok(request) => Ok(Parsed::Request(request)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
+            ErrorKind::MissingSubcommand
+            | ErrorKind::InvalidSubcommand
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                Err(ConfigError::Usage(USAGE.to_owned()))
+            }
+            ErrorKind::MissingRequiredArgument => {
+                Err(ConfigError::Usage(format!("an argument is missing: {USAGE}")))
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// One word of a line that is sent.
+fn word(text: &str) -> Result<String, String> {
+    let odd = |c: char| c.is_whitespace() || c.is_control();
+    if text.is_empty() || text.contains(odd) {
+        return Err("expected one word".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn server(text: &str) -> Result<String, String> {
+    let (host, port) = host_and_port(text.trim())?;
+    let port = port.unwrap_or(PORT);
+    Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+}
+
+impl Request {
+    /// Does it, and shows what came of it on `out`.
+    ///
+    /// # Errors
+    ///
+    /// When no node can be reached, or the cluster does not do it.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
+        let mut server = Server::connect(&self.server)?;
+        match &self.verb {
+            Verb::Status => {
+                let stats = server.stats("cluster")?;
+                out.write_all(show::status(&stats, self.json).as_bytes())?;
+            }
+            Verb::Nodes => {
+                let stats = server.stats("cluster nodes")?;
+                out.write_all(show::nodes(&stats, self.json).as_bytes())?;
+            }
+            Verb::Partitions { all } => {
+                let topic = if *all { "cluster partitions all" } else { "cluster partitions" };
+                let stats = server.stats(topic)?;
+                out.write_all(show::partitions(&stats, self.json).as_bytes())?;
+            }
+            Verb::Drain { node, wait } => {
+                drain::drain(server, node, wait.then_some(Duration::from_millis(500)), |told| {
+                    out.write_all(show::progress(told, self.json).as_bytes())?;
+                    out.flush()
+                })?;
+            }
+            Verb::Forget { node } => {
+                server.tell(&format!("cluster forget {node}"))?;
+                out.write_all(show::done(self.json).as_bytes())?;
+            }
+            Verb::Set { name, value } => {
+                server.tell(&format!("cluster set {name} {value}"))?;
+                out.write_all(show::done(self.json).as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The conversation with a node, in memcached's text protocol.
+//!
+//! Here: sending a line, reading `STAT` lines or one line of answer. Not here: the socket (`net`),
+//! what the figures mean (`show`).
+
+use std::io;
+use std::time::Duration;
+
+use super::CliError;
+use crate::net::Conversation;
+
+/// A node that says nothing for so long is not there. A change of the map takes less than half.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most lines of an answer: all nodes, or all partitions.
+const LINES_MAX: usize = 1 << 20;
+
+/// Names and values of `STAT` lines, in order.
+pub(super) type Stats = Vec<(String, String)>;
+
+/// A node that is asked.
+#[derive(Debug)]
+pub(super) struct Server {
+    name: String,
+    conversation: Conversation,
+}
+
+impl Server {
+    /// Connects to a node at `host:port`.
+    pub(super) fn connect(name: &str) -> Result<Self, CliError> {
+        let conversation = Conversation::open(name, PATIENCE)
+            .map_err(|source| CliError::Unreachable { server: name.to_owned(), source })?;
+        Ok(Self { name: name.to_owned(), conversation })
+    }
+
+    /// As it was written.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What `stats` says about a topic.
+    pub(super) fn stats(&mut self, topic: &str) -> Result<Stats, CliError> {
+        self.say(&format!("stats {topic}"))?;
+        let mut stats = Stats::new();
+        loop {
+            let line = self.line()?;
+            if let Some(stat) = line.strip_prefix("STAT ") {
+                let (name, value) = stat.split_once(' ').unwrap_or((stat, ""));
+                stats.push((name.to_owned(), value.to_owned()));
+            } else if line == "END" {
+                return Ok(stats);
+            } else if line == "ERROR" && stats.is_empty() {
+                return Err(CliError::NoCluster(self.name.clone()));
+            } else {
+                return Err(self.refused(line));
+            }
+            if stats.len() > LINES_MAX {
+                return Err(self.refused("an answer without end".to_owned()));
+            }
+        }
+    }
+
+    /// Has the cluster do what a line says.
+    pub(super) fn tell(&mut self, line: &str) -> Result<(), CliError> {
+        self.say(line)?;
+        match self.line()? {
+            answer if answer == "OK" => Ok(()),
+            answer if answer == "ERROR" => Err(CliError::NoCluster(self.name.clone())),
+            answer => Err(self.refused(answer)),
+        }
+    }
+
+    fn say(&mut self, line: &str) -> Result<(), CliError> {
+        self.conversation.say(line).map_err(|source| self.unreachable(source))
+    }
+
+    fn line(&mut self) -> Result<String, CliError> {
+        self.conversation.line().map_err(|source| self.unreachable(source))
+    }
+
+    fn unreachable(&self, source: io::Error) -> CliError {
+        CliError::Unreachable { server: self.name.clone(), source }
+    }
+
+    fn refused(&self, answer: String) -> CliError {
+        CliError::Refused { server: self.name.clone(), answer }
+    }
+}

@@ -1,0 +1,176 @@
+//! Command lines, and what is shown. Conversations with a node: `server/tests/cluster_cli.rs`.
+
+use super::drain::Told;
+use super::*;
+
+fn read(line: &str) -> Result<Request, String> {
+    let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+    match parse(&words) {
+        Ok(Parsed::Request(request)) => Ok(request),
+        Ok(Parsed::Help(text)) => Err(format!("help: {text}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn stats(lines: &str) -> ask::Stats {
+    let line = |line: &str| {
+        let (name, value) = line.trim().split_once(' ').expect("a name and a value");
+        (name.to_owned(), value.to_owned())
+    };
+    lines.lines().filter(|text| !text.trim().is_empty()).map(line).collect()
+}
+
+#[test]
+fn only_the_first_word_asks_for_this_program() {
+    let ask = |line: &str| {
+        let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        words(&args).map(<[OsString]>::len)
+    };
+    assert_eq!(ask("tollgate cluster"), Some(0));
+    assert_eq!(ask("/usr/bin/tollgate cluster drain n1"), Some(2));
+    assert_eq!(ask("tollgate tollgate cluster status"), Some(1));
+    assert_eq!(ask("tollgate -m 64 cluster"), None);
+    assert_eq!(ask("tollgate -- cluster"), None);
+    assert_eq!(ask("tollgate"), None);
+}
+
+#[test]
+fn a_command_line_is_read() {
+    let local = |verb| Request { verb, server: "127.0.0.1:11211".to_owned(), json: false };
+    assert_eq!(read("status"), Ok(local(Verb::Status)));
+    assert_eq!(read("nodes"), Ok(local(Verb::Nodes)));
+    assert_eq!(read("partitions --all"), Ok(local(Verb::Partitions { all: true })));
+    let drain = Verb::Drain { node: "n3".to_owned(), wait: true };
+    let there = Request { verb: drain, server: "[::1]:11211".to_owned(), json: true };
+    assert_eq!(read("drain n3 --wait --json --server ::1"), Ok(there.clone()));
+    assert_eq!(read("--json --server [::1]:11211 drain --wait n3"), Ok(there));
+    let set = Verb::Set { name: "replicas".to_owned(), value: "3".to_owned() };
+    let there = Request { verb: set, server: "cache-1:7".to_owned(), json: false };
+    assert_eq!(read("set replicas 3 --server=cache-1:7"), Ok(there));
+}
+
+#[test]
+fn a_command_line_that_is_wrong_hears_how_it_is_written() {
+    for line in ["", "--json", "state", "stats"] {
+        assert_eq!(read(line), Err(USAGE.to_owned()), "{line}");
+    }
+    for line in ["drain", "forget", "set", "set replicas"] {
+        assert_eq!(read(line), Err(format!("an argument is missing: {USAGE}")), "{line}");
+    }
+    for (line, part) in [
+        ("status --wait", "'--wait'"),
+        ("forget n1 n2", "'n2'"),
+        ("nodes --server a:b:c", "is not an address"),
+        ("nodes --server a:x", "Invalid port number"),
+    ] {
+        let reason = read(line).expect_err(line);
+        assert!(reason.contains(part) && !reason.contains('\n'), "{line}: {reason}");
+    }
+    // What would be a second line of the conversation is no word.
+    for node in ["a b", "a\r\nflush_all", "", "\u{7f}"] {
+        let words = ["drain", node].map(OsString::from);
+        assert!(parse(&words).is_err(), "{node:?}");
+    }
+}
+
+#[test]
+fn help_is_printed() {
+    insta::assert_snapshot!(read("--help").expect_err("help"));
+    assert!(read("drain -h").expect_err("help").contains("--wait"));
+}
+
+const NODES: &str = "
+    n1:ring_name 10.0.0.1
+    n1:client 10.0.0.1:11211
+    n1:state active
+    n1:ready yes
+    n1:zone -
+    n1:primaries 8192
+    n1:clock_offset_ms -3
+    n2:ring_name cache-2.example
+    n2:client cache-2.example:11211
+    n2:state draining
+    n2:ready no
+    n2:zone eu-1
+    n2:primaries 0
+    n2:unheard_of 1";
+
+const PARTITIONS: &str = "
+    partitions 4
+    partitions_served 3
+    p2 state=no_primary,primary=n3,backups=n1+n2,learner=-,to=-,term=1,era=0,ver=3
+    p1 state=moving,primary=n1,backups=n2,learner=-,to=n2,term=12,era=0,ver=30
+    partitions_left_out 0";
+
+#[test]
+fn nodes_are_a_table() {
+    insta::assert_snapshot!(show::nodes(&stats(NODES), false));
+}
+
+#[test]
+fn nodes_are_a_list_in_json() {
+    insta::assert_snapshot!(show::nodes(&stats(NODES), true));
+}
+
+#[test]
+fn partitions_are_a_table_below_the_totals() {
+    insta::assert_snapshot!(show::partitions(&stats(PARTITIONS), false));
+    let fine = show::partitions(&stats("partitions 4\npartitions_served 4"), false);
+    assert_eq!(fine, "partitions         4\npartitions_served  4\n");
+}
+
+#[test]
+fn partitions_are_a_list_in_json() {
+    insta::assert_snapshot!(show::partitions(&stats(PARTITIONS), true));
+}
+
+#[test]
+fn a_status_begins_with_a_sentence() {
+    let good = "node n1\nplace active\nleader n2\nfault -\nlease_ms -\nnodes_dead 0\n\
+                partitions_without_primary 0\npartitions_moving 0";
+    let said = |change: &[(&str, &str)]| {
+        let mut text = good.to_owned();
+        for (from, to) in change {
+            text = text.replace(from, to);
+        }
+        show::status(&stats(&text), false).lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(said(&[]), "All partitions are served and have their copies.");
+    assert_eq!(said(&[("dead 0", "dead 1")]), "All partitions have their copies; dead nodes: 1.");
+    assert_eq!(
+        said(&[("primary 0", "primary 1"), ("moving 0", "moving 20")]),
+        "Not yet as it should be: 1 partition without a primary, 20 partitions moving."
+    );
+    assert_eq!(
+        said(&[("leader n2", "leader -"), ("moving 0", "moving 20")]),
+        "There is no leader: keys are served, nothing changes."
+    );
+    assert_eq!(
+        said(&[("place active", "place seeking")]),
+        "This node is in no cluster now: seeking."
+    );
+    assert_eq!(
+        said(&[("fault -", "fault no space left")]),
+        "This node's part in the control plane has failed: no space left"
+    );
+    let page = show::status(&stats(good), false);
+    assert!(page.contains("\n\nnode                        n1\nplace  "), "{page}");
+    let json: serde_json::Value =
+        serde_json::from_str(&show::status(&stats(good), true)).expect("it is JSON");
+    assert_eq!(json["nodes_dead"], 0);
+    assert_eq!(json["lease_ms"], serde_json::Value::Null);
+    assert_eq!(json["leader"], "n2");
+}
+
+#[test]
+fn a_drain_tells_how_it_goes() {
+    let left = Told::Left { node: "n3".to_owned(), primaries: 2, backups: 40 };
+    assert_eq!(show::progress(&left, false), "n3: 42 copies left, 2 of them primaries\n");
+    let gone = Told::Gone { node: "n3".to_owned() };
+    assert_eq!(show::progress(&gone, false), "n3 has left\n");
+    for told in [left, gone, Told::Begun] {
+        let line = show::progress(&told, true);
+        assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok(), "{line}");
+        assert_eq!(line.lines().count(), 1);
+    }
+}

@@ -1,0 +1,279 @@
+//! What an operator is told of the cluster: `stats cluster`, `config get cluster`.
+//!
+//! Here: one view of it all, made from what the control plane, the map, the lanes and the node know.
+//! Not here: how it is written (`write`), the words by which an operator changes things (`words`),
+//! who counts the traffic (`node`).
+
+mod words;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrayvec::ArrayVec;
+use cluster::id::{NodeId, Partition};
+use cluster::map::{Entry, Map, Node, NodeState};
+use cluster::placement::COPIES_MAX;
+use control::{Place, Status};
+
+pub use words::{WordsError, command_of, node_of};
+pub use write::{Topic, write, write_config};
+
+/// Everything that an operator may ask of a node about its cluster, at one moment.
+#[derive(Debug)]
+pub struct ClusterView<'a> {
+    /// Which node answers; none before it has an id.
+    pub node: Option<NodeId>,
+    /// How it stands, and what its control plane knows.
+    pub status: &'a Status,
+    /// The map that this is about.
+    pub map: &'a Map,
+    /// The other nodes and itself, by id.
+    pub nodes: Vec<NodeRow<'a>>,
+    /// How the partitions are.
+    pub partitions: PartitionTotals,
+    /// What this node did for clients and nodes.
+    pub traffic: Traffic,
+}
+
+/// What the node's lanes know of another node.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct PeerLink {
+    /// A link is up.
+    pub is_up: bool,
+    /// How far its clock is ahead of ours, if that was measured.
+    pub clock_offset_ms: Option<i64>,
+}
+
+/// What the node did since it started.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Traffic {
+    /// Clients' operations on keys of its own.
+    pub ops_direct: u64,
+    /// Clients' operations that another node was asked to do.
+    pub ops_forwarded: u64,
+    /// Operations that other nodes asked of it.
+    pub ops_received: u64,
+    /// Operations asked again, of the same node or another.
+    pub ops_resent: u64,
+    /// Operations whose client was told that they were not applied.
+    pub not_applied: u64,
+    /// Operations whose client was told that nobody knows.
+    pub unknown_outcome: u64,
+    /// Units admitted on its own account while an owner was out of reach.
+    pub degraded_admitted: u64,
+    /// Units of these that no owner was told yet.
+    pub debt_pending: u64,
+    /// Operations that wait for a partition to move, now.
+    pub held: u64,
+    /// Clients' operations answered after no hop, one, or more.
+    pub hops: [u64; 3],
+}
+
+/// A node as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRow<'a> {
+    /// Which.
+    pub id: NodeId,
+    /// What the map knows of it.
+    pub node: &'a Node,
+    /// How long ago this node heard it, which a voter knows.
+    pub heard_ms_ago: Option<u64>,
+    /// Whether it serves clients, by its own word, which a voter knows.
+    pub is_ready: Option<bool>,
+    /// Its operations a second, likewise.
+    pub ops_per_second: Option<u32>,
+    /// Partitions that it answers for.
+    pub primaries: usize,
+    /// In-sync copies beside these.
+    pub backups: usize,
+    /// Copies that it is getting.
+    pub learners: usize,
+    /// What the lanes know of it; none of itself.
+    pub link: Option<PeerLink>,
+}
+
+/// How many partitions are how.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionTotals {
+    /// All.
+    pub total: usize,
+    /// With a primary that lives.
+    pub served: usize,
+    /// Without one.
+    pub without_primary: usize,
+    /// With fewer living in-sync copies than wanted, as far as there are nodes for them.
+    pub under_replicated: usize,
+    /// About to be handed over.
+    pub moving: usize,
+    /// Getting another copy.
+    pub learners: usize,
+}
+
+/// What is to be said of a partition, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartitionState {
+    /// No primary, or one that is dead.
+    NoPrimary,
+    /// A death away from that, or nearer to it than wanted.
+    UnderReplicated,
+    /// About to be handed over.
+    Moving,
+    /// Getting another copy.
+    Learning,
+    /// As it should be, as far as anyone sees.
+    Fine,
+}
+
+/// A partition as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionRow<'a> {
+    /// Which.
+    pub partition: Partition,
+    /// The worst that is to be said of it.
+    pub state: PartitionState,
+    /// What the map says.
+    pub entry: &'a Entry,
+}
+
+impl PartitionRow<'_> {
+    /// The in-sync copies beside the primary.
+    #[must_use]
+    pub fn backups(&self) -> ArrayVec<NodeId, COPIES_MAX> {
+        let backups = self.entry.in_sync.iter().filter(|copy| Some(**copy) != self.entry.primary);
+        backups.map(|copy| copy.node).take(COPIES_MAX).collect()
+    }
+}
+
+impl<'a> ClusterView<'a> {
+    /// The view from a node with this `status` and `map`. `links` has what its lanes know of others.
+    #[must_use]
+    pub fn of(
+        status: &'a Status,
+        map: &'a Map,
+        links: &BTreeMap<NodeId, PeerLink>,
+        traffic: Traffic,
+    ) -> Self {
+        let node = status.identity.seat.map(|seat| seat.node).filter(|node| node.0 != 0);
+        let mut view = Self {
+            node,
+            status,
+            map,
+            nodes: Vec::with_capacity(map.nodes().len()),
+            partitions: PartitionTotals::default(),
+            traffic,
+        };
+        let mut held: BTreeMap<NodeId, [usize; 3]> = BTreeMap::new();
+        for row in view.partition_rows() {
+            let entry = row.entry;
+            view.partitions.count(map, entry, view.wanted());
+            for copy in entry.copies() {
+                let kind = match Some(copy) {
+                    copy if copy == entry.primary => 0,
+                    copy if copy == entry.learner => 2,
+                    _ => 1,
+                };
+                held.entry(copy.node).or_default()[kind] += 1;
+            }
+        }
+        for (&id, row) in map.nodes() {
+            let heard = status.heard.iter().find(|heard| heard.node == id);
+            let [primaries, backups, learners] = held.get(&id).copied().unwrap_or_default();
+            view.nodes.push(NodeRow {
+                id,
+                node: row,
+                heard_ms_ago: heard.map(|heard| millis(heard.ago)),
+                is_ready: heard.map(|heard| heard.is_ready),
+                ops_per_second: heard.map(|heard| heard.load),
+                primaries,
+                backups,
+                learners,
+                link: (Some(id) != node).then(|| links.get(&id).copied().unwrap_or_default()),
+            });
+        }
+        view
+    }
+
+    /// In-sync copies that each partition should have now: as many as wanted, or as there are nodes.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        usize::from(self.map.settings().replicas).min(self.map.members().len().max(1))
+    }
+
+    /// All partitions in order.
+    pub fn partition_rows(&self) -> impl Iterator<Item = PartitionRow<'a>> + use<'a> {
+        let (map, wanted) = (self.map, self.wanted());
+        map.partitions().iter().zip(0..=u16::MAX).map(move |(entry, index)| PartitionRow {
+            partition: Partition(index),
+            state: state_of(map, entry, wanted),
+            entry,
+        })
+    }
+
+    /// The voters, as far as this node knows.
+    #[must_use]
+    pub fn voters(&self) -> &BTreeSet<NodeId> {
+        &self.status.voters
+    }
+}
+
+fn is_served(map: &Map, entry: &Entry) -> bool {
+    entry.primary.is_some_and(|primary| map.is_living(primary))
+}
+
+fn is_under_replicated(map: &Map, entry: &Entry, wanted: usize) -> bool {
+    entry.in_sync.iter().filter(|copy| map.is_living(**copy)).count() < wanted
+}
+
+fn state_of(map: &Map, entry: &Entry, wanted: usize) -> PartitionState {
+    if !is_served(map, entry) {
+        PartitionState::NoPrimary
+    } else if is_under_replicated(map, entry, wanted) {
+        PartitionState::UnderReplicated
+    } else if entry.transfer_to.is_some() {
+        PartitionState::Moving
+    } else if entry.learner.is_some() {
+        PartitionState::Learning
+    } else {
+        PartitionState::Fine
+    }
+}
+
+impl PartitionTotals {
+    /// A partition may be under-replicated, moving and learning at once.
+    fn count(&mut self, map: &Map, entry: &Entry, wanted: usize) {
+        let is_served = is_served(map, entry);
+        self.total += 1;
+        self.served += usize::from(is_served);
+        self.without_primary += usize::from(!is_served);
+        self.under_replicated += usize::from(is_under_replicated(map, entry, wanted));
+        self.moving += usize::from(entry.transfer_to.is_some());
+        self.learners += usize::from(entry.learner.is_some());
+    }
+}
+
+/// How far a node belongs, in a word.
+fn state_word(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Joining => "joining",
+        NodeState::Active => "active",
+        NodeState::Draining => "draining",
+        NodeState::Dead => "dead",
+    }
+}
+
+/// How a node stands with its cluster, in a word.
+fn place_word(place: Place) -> &'static str {
+    match place {
+        Place::Seeking => "seeking",
+        Place::Registering => "registering",
+        Place::Member(state) => state_word(state),
+        Place::Gone => "gone",
+    }
+}
+
+fn millis(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

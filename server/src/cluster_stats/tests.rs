@@ -1,0 +1,248 @@
+//! What an operator reads, on a map of three nodes, a witness and four partitions.
+
+use std::time::Duration;
+
+use cluster::id::Incarnation;
+use cluster::map::command::{Change, Setting};
+use cluster::map::{Answer, Command, Description, Step};
+use cluster::placement::{Placement, Scheme};
+use control::{Heard, Identity, Seat};
+use protocol::ClusterVerb;
+
+use super::*;
+
+const LIFE: Incarnation = Incarnation(7);
+
+fn description(host: &str, weight: u32, zone: &str) -> Description {
+    Description {
+        client_address: format!("{host}:11211"),
+        peer_address: format!("{host}:21211"),
+        ring_name: host.to_owned(),
+        weight,
+        zone: zone.to_owned(),
+    }
+}
+
+fn apply(map: &mut Map, command: &Command) -> Answer {
+    map.apply(command).expect("the command is good").0
+}
+
+fn step(map: &mut Map, partition: u16, step: Step) {
+    let partition = Partition(partition);
+    let ver = map.entry(partition).expect("it is there").ver;
+    let change = Change { partition, ver, step };
+    let answer = apply(map, &Command::Partitions(vec![change]));
+    assert_eq!(answer, Answer::Changes(vec![Ok(())]), "{step:?}");
+}
+
+fn placement(bits: u8) -> Placement {
+    Placement::new(Scheme::Ketama, bits).expect("few partitions")
+}
+
+/// n1 and n2 active, n3 dead, n4 a witness. p0 is fine, p1 is being handed over and getting a copy,
+/// p2 lost its primary, p3 its backup.
+fn map() -> Map {
+    let mut map = Map::default();
+    apply(&mut map, &Command::Create { cluster: 0x00C0_FFEE, placement: placement(2) });
+    for (at, (host, weight, zone)) in
+        [("10.0.0.1", 1, "a"), ("cache-2", 1, "b"), ("n1", 2, ""), ("witness", 0, "")]
+            .into_iter()
+            .enumerate()
+    {
+        let description = description(host, weight, zone);
+        let register = Command::Register { birth: at as u128, incarnation: LIFE, description };
+        apply(&mut map, &register);
+    }
+    for (partition, nodes) in [(0, [1, 2]), (1, [1, 2]), (2, [3, 1]), (3, [2, 3])] {
+        let [primary, backup] = nodes.map(NodeId);
+        step(&mut map, partition, Step::Reset { node: primary, incarnation: LIFE, waited: false });
+        step(&mut map, partition, Step::SetLearner(backup, LIFE));
+        let learner = map.entry(Partition(partition)).and_then(|entry| entry.learner);
+        step(&mut map, partition, Step::AddInSync(learner.expect("it was just set")));
+    }
+    step(&mut map, 1, Step::SetLearner(NodeId(3), LIFE));
+    let backup = map.entry(Partition(1)).and_then(|entry| entry.in_sync_on(NodeId(2)));
+    step(&mut map, 1, Step::SetTransfer(backup));
+    for node in [1, 2] {
+        apply(&mut map, &Command::Activate(NodeId(node), LIFE));
+    }
+    apply(&mut map, &Command::Bury(NodeId(3), LIFE));
+    apply(&mut map, &Command::Set(Setting::LostAfterMs(None)));
+    let setting = Setting::Other { name: "color".to_owned(), value: Some("blue".to_owned()) };
+    apply(&mut map, &Command::Set(setting));
+    map
+}
+
+fn status(map: &Map) -> Status {
+    let seat = Seat { cluster: 0x00C0_FFEE, node: NodeId(1), is_founder: true };
+    let heard = |node, ago| Heard {
+        node: NodeId(node),
+        ago: Duration::from_millis(ago),
+        is_ready: node < 3,
+        load: node * 100,
+    };
+    Status {
+        identity: Identity { birth: 0, incarnation: LIFE, seat: Some(seat) },
+        place: Place::Member(NodeState::Active),
+        leader: Some(NodeId(2)),
+        voters: [1, 2, 4].map(NodeId).into(),
+        raft_term: 3,
+        map_ver: map.ver(),
+        contact: Some(Duration::from_millis(120)),
+        lease: None,
+        fault: None,
+        heard: vec![heard(2, 80), heard(3, 9000)],
+    }
+}
+
+fn with_view<T>(ask: impl FnOnce(&ClusterView<'_>) -> T) -> T {
+    let map = map();
+    let status = status(&map);
+    let up = PeerLink { is_up: true, clock_offset_ms: Some(-3) };
+    let links = [(NodeId(2), up), (NodeId(3), PeerLink::default())].into();
+    let traffic = Traffic { ops_direct: 5, held: 1, hops: [5, 2, 1], ..Traffic::default() };
+    ask(&ClusterView::of(&status, &map, &links, traffic))
+}
+
+fn told(topic: &str) -> String {
+    let topic = Topic::of(topic.as_bytes()).expect("a topic");
+    let mut out = Vec::new();
+    with_view(|view| write(view, topic, &mut out));
+    let text = String::from_utf8(out).expect("what is told is text");
+    assert!(text.ends_with("END\r\n"));
+    for line in text.strip_suffix("END\r\n").unwrap_or_default().split_terminator("\r\n") {
+        assert!(line.splitn(3, ' ').count() == 3 && !line.ends_with(' '), "{line:?}");
+    }
+    text.replace("\r\n", "\n")
+}
+
+#[test]
+fn topics_are_whole_words() {
+    assert_eq!(Topic::of(b"cluster"), Some(Topic::General));
+    assert_eq!(Topic::of(b"  cluster  nodes "), Some(Topic::Nodes));
+    assert_eq!(Topic::of(b" cluster partitions"), Some(Topic::Partitions));
+    assert_eq!(Topic::of(b" cluster partitions all"), Some(Topic::AllPartitions));
+    for other in
+        ["", "limits", "clusters", "cluster x", "cluster nodes all", "cluster partitions x"]
+    {
+        assert_eq!(Topic::of(other.as_bytes()), None, "{other}");
+    }
+}
+
+#[test]
+fn the_cluster_is_told_as_a_whole() {
+    insta::assert_snapshot!(told("cluster"));
+}
+
+#[test]
+fn every_node_is_told() {
+    insta::assert_snapshot!(told("cluster nodes"));
+}
+
+#[test]
+fn the_worst_partitions_come_first() {
+    insta::assert_snapshot!(told("cluster partitions"));
+}
+
+#[test]
+fn all_partitions_come_in_order() {
+    insta::assert_snapshot!(told("cluster partitions all"));
+}
+
+#[test]
+fn a_cluster_in_ruins_is_told_in_so_many_lines() {
+    let mut map = Map::default();
+    apply(&mut map, &Command::Create { cluster: 1, placement: placement(11) });
+    let status = status(&map);
+    let view = ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default());
+    assert_eq!((view.partitions.without_primary, view.partitions.served), (2048, 0));
+    let mut out = Vec::new();
+    write(&view, Topic::Partitions, &mut out);
+    let text = String::from_utf8_lossy(&out);
+    assert_eq!(text.lines().filter(|line| line.contains("state=no_primary")).count(), 1000);
+    assert!(text.ends_with("STAT partitions_left_out 1048\r\nEND\r\n"), "{text}");
+}
+
+#[test]
+fn a_node_without_a_cluster_knows_little() {
+    let map = Map::default();
+    let mut status = status(&map);
+    (status.identity.seat, status.place) = (None, Place::Seeking);
+    (status.leader, status.contact, status.heard) = (None, None, vec![]);
+    status.voters.clear();
+    status.fault = Some("no space\nleft".to_owned());
+    let view = ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default());
+    let mut out = Vec::new();
+    write(&view, Topic::General, &mut out);
+    let text = String::from_utf8_lossy(&out);
+    for line in ["node -", "place seeking", "voters -", "contact_ms -", "fault no space?left"] {
+        assert!(text.contains(&format!("STAT {line}\r\n")), "{line}: {text}");
+    }
+    let mut out = Vec::new();
+    write_config(&view, &mut out);
+    assert_eq!(out, b"CONFIG cluster 0 3\r\n0\n\n\r\nEND\r\n");
+}
+
+#[test]
+fn clients_are_told_the_nodes_that_hold_something() {
+    let mut out = Vec::new();
+    let ver = with_view(|view| {
+        write_config(view, &mut out);
+        view.map.ver()
+    });
+    let body = format!("{ver}\n10.0.0.1|10.0.0.1|11211 cache-2||11211\n");
+    let expected = format!("CONFIG cluster 0 {}\r\n{body}\r\nEND\r\n", body.len());
+    assert_eq!(String::from_utf8_lossy(&out), expected);
+}
+
+#[test]
+fn a_node_has_several_names() {
+    let map = map();
+    let named = |word: &str| node_of(&map, word.as_bytes()).map_err(|error| error.to_string());
+    for (word, node) in [
+        ("n2", 2),
+        ("2", 2),
+        ("cache-2", 2),
+        ("cache-2:11211", 2),
+        ("cache-2:21211", 2),
+        ("n1:11211", 3),
+        ("1", 1),
+        ("witness", 4),
+    ] {
+        assert_eq!(named(word), Ok(NodeId(node)), "{word}");
+    }
+    // The third node goes by the name of n1.
+    let unclear = "n1 may be n1 or n3: name it by its address";
+    assert_eq!(named("n1"), Err(unclear.to_owned()));
+    for word in ["n5", "5", "", "n", "cache", "CACHE-2", "-1"] {
+        assert_eq!(named(word), Err(format!("there is no node {word}")));
+    }
+}
+
+#[test]
+fn words_become_commands() {
+    let map = map();
+    let told = |verb: ClusterVerb<'_>| command_of(&map, verb).map_err(|error| error.to_string());
+    assert_eq!(told(ClusterVerb::Drain(b"n2")), Ok(Command::Drain(NodeId(2), LIFE)));
+    assert_eq!(told(ClusterVerb::Forget(b"3")), Ok(Command::Forget(NodeId(3), LIFE)));
+    let set = |name: &str, value: &str| {
+        told(ClusterVerb::Set { name: name.as_bytes(), value: value.as_bytes() })
+    };
+    let done = |setting| Ok(Command::Set(setting));
+    assert_eq!(set("replicas", "3"), done(Setting::Replicas(3)));
+    assert_eq!(set("lost_after", "60"), done(Setting::LostAfterMs(Some(60_000))));
+    assert_eq!(set("lost_after", "never"), done(Setting::LostAfterMs(None)));
+    let other = Setting::Other { name: "x".to_owned(), value: Some("y".to_owned()) };
+    assert_eq!(set("x", "y"), done(other));
+    for (name, value, why) in [
+        ("replicas", "0", "replicas is a number from 1 to 3"),
+        ("replicas", "4", "replicas is a number from 1 to 3"),
+        ("replicas", "two", "replicas is a number from 1 to 3"),
+        ("lost_after", "0", "lost_after is a number of seconds, or never"),
+        ("version", "1", "version is not set by hand"),
+    ] {
+        assert_eq!(set(name, value), Err(why.to_owned()));
+    }
+    let not_text = ClusterVerb::Set { name: b"x", value: b"\xff" };
+    assert_eq!(command_of(&map, not_text), Err(WordsError::NoText));
+}

@@ -1,0 +1,238 @@
+//! `ClusterView` → bytes: `STAT` lines, and the list of nodes as `ElastiCache` tells it.
+//!
+//! Every line of `stats` is `STAT <name> <value>`; `-` is what nobody knows. Not here: where the
+//! figures come from (`cluster_stats`).
+
+use std::fmt::{Display, Write as _};
+use std::net::IpAddr;
+
+use cluster::id::NodeId;
+use cluster::map::NodeState;
+
+use super::{ClusterView, NodeRow, PartitionRow, PartitionState, millis, place_word, state_word};
+use crate::config::listen::host_and_port;
+
+/// Most partitions of `stats cluster partitions`; all of them are 65536 at most.
+const PARTITION_LINES_MAX: usize = 1000;
+
+/// What `stats cluster` is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topic {
+    /// `stats cluster`: the node, the cluster as a whole, traffic.
+    General,
+    /// `stats cluster nodes`: some lines a node.
+    Nodes,
+    /// `stats cluster partitions`: totals, and a line for each that is not as it should be.
+    Partitions,
+    /// `stats cluster partitions all`: a line for each.
+    AllPartitions,
+}
+
+impl Topic {
+    /// The topic in the words behind `stats`; none where they are of something else.
+    #[must_use]
+    pub fn of(words: &[u8]) -> Option<Self> {
+        let words: Vec<&[u8]> =
+            words.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+        match words.as_slice() {
+            [b"cluster"] => Some(Self::General),
+            [b"cluster", b"nodes"] => Some(Self::Nodes),
+            [b"cluster", b"partitions"] => Some(Self::Partitions),
+            [b"cluster", b"partitions", b"all"] => Some(Self::AllPartitions),
+            _ => None,
+        }
+    }
+}
+
+/// Appends the answer to `stats` about `topic`, its `END` included.
+pub fn write(view: &ClusterView<'_>, topic: Topic, out: &mut Vec<u8>) {
+    let mut lines = Lines(String::new());
+    match topic {
+        Topic::General => general(view, &mut lines),
+        Topic::Nodes => view.nodes.iter().for_each(|row| node(row, view, &mut lines)),
+        Topic::Partitions => partitions(view, false, &mut lines),
+        Topic::AllPartitions => partitions(view, true, &mut lines),
+    }
+    lines.0.push_str("END\r\n");
+    out.extend_from_slice(lines.0.as_bytes());
+}
+
+/// Appends the answer to `config get cluster`: the nodes that clients should have in their lists.
+pub fn write_config(view: &ClusterView<'_>, out: &mut Vec<u8>) {
+    let mut body = format!("{}\n", view.map.ver());
+    let mut is_first = true;
+    for row in &view.nodes {
+        let is_member = matches!(row.node.state, NodeState::Joining | NodeState::Active);
+        let address = &row.node.description.client_address;
+        let Ok((host, Some(port))) = host_and_port(address) else { continue };
+        if !is_member || row.node.description.weight == 0 {
+            continue;
+        }
+        // Empty where it is not known: clients look the name up then.
+        let ip = if host.parse::<IpAddr>().is_ok() { host } else { "" };
+        let blank = if is_first { "" } else { " " };
+        is_first = false;
+        write!(body, "{blank}{host}|{ip}|{port}").expect("a String takes every write");
+    }
+    body.push('\n');
+    out.extend_from_slice(format!("CONFIG cluster 0 {}\r\n", body.len()).as_bytes());
+    out.extend_from_slice(body.as_bytes());
+    out.extend_from_slice(b"\r\nEND\r\n");
+}
+
+/// Lines as they grow.
+struct Lines(String);
+
+impl Lines {
+    fn stat(&mut self, name: impl Display, value: impl Display) {
+        write!(self.0, "STAT {name} {value}\r\n").expect("a String takes every write");
+    }
+}
+
+/// `-` for what nobody knows.
+fn known(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn yes(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
+}
+
+/// A text of a node's own as one line, and never none.
+fn told(text: &str) -> String {
+    match text {
+        "" => "-".to_owned(),
+        text => text.replace(char::is_control, "?"),
+    }
+}
+
+/// Several nodes as one word.
+fn list(nodes: impl IntoIterator<Item = NodeId>, between: &str) -> String {
+    let names: Vec<_> = nodes.into_iter().map(|node| node.to_string()).collect();
+    if names.is_empty() { "-".to_owned() } else { names.join(between) }
+}
+
+fn general(view: &ClusterView<'_>, lines: &mut Lines) {
+    let status = view.status;
+    let head = view.map.head();
+    let settings = view.map.settings();
+    lines.stat("node", known(view.node));
+    lines.stat("incarnation", status.identity.incarnation.0);
+    // Enough to tell clusters apart; the rest is kept from clients, for key hashes are seeded with it.
+    let id = head.map(|head| format!("{:08x}", (head.cluster >> 96) as u32));
+    lines.stat("cluster", known(id));
+    lines.stat("place", place_word(status.place));
+    lines.stat("leader", known(status.leader));
+    lines.stat("voters", list(status.voters.iter().copied(), ","));
+    lines.stat("raft_term", status.raft_term);
+    lines.stat("map_ver", status.map_ver);
+    lines.stat("contact_ms", known(status.contact.map(millis)));
+    lines.stat("lease_ms", known(status.lease.map(millis)));
+    lines.stat("fault", known(status.fault.as_deref().map(told)));
+    let scheme = head.map(|head| format!("{:?}", head.placement.scheme()).to_ascii_lowercase());
+    lines.stat("placement", known(scheme));
+    lines.stat("replicas", settings.replicas);
+    let lost_after = settings.lost_after_ms.map(|after| after / 1000);
+    lines.stat("lost_after", lost_after.map_or("never".to_owned(), |after| after.to_string()));
+    for (name, value) in &settings.others {
+        lines.stat(format_args!("setting:{}", told(name)), told(value));
+    }
+    let count = |state| view.nodes.iter().filter(|row| row.node.state == state).count();
+    lines.stat("nodes", view.nodes.len());
+    for state in [NodeState::Joining, NodeState::Active, NodeState::Draining, NodeState::Dead] {
+        lines.stat(format_args!("nodes_{}", state_word(state)), count(state));
+    }
+    totals(view, lines);
+    let traffic = view.traffic;
+    for (name, value) in [
+        ("ops_direct", traffic.ops_direct),
+        ("ops_forwarded", traffic.ops_forwarded),
+        ("ops_received", traffic.ops_received),
+        ("ops_resent", traffic.ops_resent),
+        ("not_applied", traffic.not_applied),
+        ("unknown_outcome", traffic.unknown_outcome),
+        ("degraded_admitted", traffic.degraded_admitted),
+        ("debt_pending", traffic.debt_pending),
+        ("held", traffic.held),
+        ("hops_0", traffic.hops[0]),
+        ("hops_1", traffic.hops[1]),
+        ("hops_more", traffic.hops[2]),
+    ] {
+        lines.stat(name, value);
+    }
+}
+
+fn totals(view: &ClusterView<'_>, lines: &mut Lines) {
+    let totals = view.partitions;
+    for (name, value) in [
+        ("partitions", totals.total),
+        ("partitions_served", totals.served),
+        ("partitions_without_primary", totals.without_primary),
+        ("partitions_under_replicated", totals.under_replicated),
+        ("partitions_moving", totals.moving),
+        ("partitions_learners", totals.learners),
+    ] {
+        lines.stat(name, value);
+    }
+}
+
+fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut Lines) {
+    let id = row.id;
+    let described = &row.node.description;
+    let mut stat = |name: &str, value: &dyn Display| lines.stat(format_args!("{id}:{name}"), value);
+    stat("ring_name", &told(&described.ring_name));
+    stat("client", &told(&described.client_address));
+    stat("peer", &told(&described.peer_address));
+    stat("zone", &told(&described.zone));
+    stat("weight", &described.weight);
+    stat("state", &state_word(row.node.state));
+    stat("incarnation", &row.node.incarnation.0);
+    stat("voter", &yes(view.voters().contains(&id)));
+    stat("leader", &yes(view.status.leader == Some(id)));
+    stat("self", &yes(view.node == Some(id)));
+    stat("heard_ms_ago", &known(row.heard_ms_ago));
+    stat("ready", &known(row.is_ready.map(yes)));
+    stat("ops_per_second", &known(row.ops_per_second));
+    stat("primaries", &row.primaries);
+    stat("backups", &row.backups);
+    stat("learners", &row.learners);
+    stat("link", &known(row.link.map(|link| if link.is_up { "up" } else { "down" })));
+    stat("clock_offset_ms", &known(row.link.and_then(|link| link.clock_offset_ms)));
+}
+
+/// Totals, then all partitions in order, or those that are not as they should be, the worst first.
+fn partitions(view: &ClusterView<'_>, all: bool, lines: &mut Lines) {
+    totals(view, lines);
+    if all {
+        view.partition_rows().for_each(|row| lines.stat(row.partition, partition(&row)));
+        return;
+    }
+    let mut rows: Vec<_> =
+        view.partition_rows().filter(|row| row.state != PartitionState::Fine).collect();
+    rows.sort_by_key(|row| row.state);
+    for row in rows.iter().take(PARTITION_LINES_MAX) {
+        lines.stat(row.partition, partition(row));
+    }
+    lines.stat("partitions_left_out", rows.len().saturating_sub(PARTITION_LINES_MAX));
+}
+
+fn partition(row: &PartitionRow<'_>) -> String {
+    let state = match row.state {
+        PartitionState::NoPrimary => "no_primary",
+        PartitionState::UnderReplicated => "under_replicated",
+        PartitionState::Moving => "moving",
+        PartitionState::Learning => "learning",
+        PartitionState::Fine => "fine",
+    };
+    let entry = row.entry;
+    format!(
+        "state={state},primary={},backups={},learner={},to={},term={},era={},ver={}",
+        known(entry.primary.map(|copy| copy.node)),
+        list(row.backups(), "+"),
+        known(entry.learner.map(|copy| copy.node)),
+        known(entry.transfer_to.map(|copy| copy.node)),
+        entry.term.0,
+        entry.era,
+        entry.ver,
+    )
+}

@@ -1,0 +1,288 @@
+//! This process as a node of a cluster.
+//!
+//! Here: what all threads of a node share, and the small answers they need of it. In `copies` the
+//! partitions it holds, in `machine` what their keys and operations are, in `front` a worker's way
+//! from its clients to whoever owns a key, in `family` and `step` keys that are charged together, in `replies` the order in which clients are answered, in
+//! `talk` what a clustered node makes of requests, in `peers` what other nodes say, in `report` what operators hear and say, in `life` its
+//! tasks from start to end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
+//! on (`control`), lanes (`crate::lanes`).
+//!
+//! ```text
+//! client ─► worker: talk ─► front ─┬─► copies (this node is primary) ─► front ─► replies ─► client
+//!                                  └─► lane ─► peers of the primary ─► copies ─► lane ─► inbox ─► front
+//! ```
+
+pub(crate) mod copies;
+mod family;
+pub(crate) mod front;
+pub(crate) mod life;
+pub(crate) mod machine;
+mod peers;
+pub(crate) mod replies;
+mod report;
+mod step;
+mod talk;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+
+use bytes::Bytes;
+use cluster::id::{Incarnation, NodeId, Partition};
+use cluster::message::Frame;
+use cluster::replica::{AckMode, Options, Reply};
+use control::Control;
+use crossbeam::queue::SegQueue;
+use engine::Placer;
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::config::{Ack, ClusterConfig};
+use crate::lanes::{Lane, Lanes};
+use crate::service::Service;
+use copies::Copies;
+
+/// What waits for a worker.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// An answer to one of its operations.
+    Reply(Partition, Reply),
+    /// The link to a node ended: what was sent there may be lost.
+    Lost(NodeId),
+    /// What a task made of a request, by the token of who waits.
+    Told(u64, Bytes),
+}
+
+/// Where a worker is told things.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    queue: SegQueue<Inbound>,
+    waker: OnceLock<Waker>,
+    /// The worker has been woken and has not looked yet.
+    is_woken: AtomicBool,
+    /// The worker waits for answers: it is to be woken now and then.
+    pub(crate) is_waiting: AtomicBool,
+}
+
+impl Inbox {
+    /// Who is to be woken; the first to say so is.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        let _ = self.waker.set(waker.clone());
+    }
+
+    pub(crate) fn push(&self, inbound: Inbound) {
+        self.queue.push(inbound);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The worker looks: whatever comes from now on wakes it again.
+    pub(crate) fn look(&self) {
+        self.is_woken.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn pop(&self) -> Option<Inbound> {
+        self.queue.pop()
+    }
+}
+
+/// What is known once the cluster is.
+pub(crate) struct Space {
+    /// Of a partition's number, and of the top of every hash.
+    pub(crate) bits: u32,
+    pub(crate) copies: Copies,
+}
+
+/// How a node is set up.
+pub(crate) struct NodeOptions {
+    /// When writes are answered.
+    pub(crate) ack: AckMode,
+    /// Of copies.
+    pub(crate) copies: Options,
+    /// Worker threads.
+    pub(crate) workers: usize,
+}
+
+impl NodeOptions {
+    pub(crate) fn of(cluster: &ClusterConfig, workers: usize) -> Self {
+        let ack = match cluster.ack {
+            Ack::Replica => AckMode::Replica,
+            Ack::Owner => AckMode::Owner,
+        };
+        // An idle partition need not say so every second: with thousands of them that adds up.
+        let copies = Options { beat_ns: BEAT_NS, ..Options::default() };
+        Self { ack, copies, workers }
+    }
+}
+
+/// An idle primary tells its backups the time so often.
+const BEAT_NS: u64 = 4_000_000_000;
+
+/// What workers count of their operations.
+#[derive(Debug, Default)]
+pub(crate) struct FrontFigures {
+    /// Sent to a primary on this node.
+    pub(crate) direct: AtomicU64,
+    /// Sent to another node.
+    pub(crate) forwarded: AtomicU64,
+    /// Ended as certainly not done.
+    pub(crate) not_applied: AtomicU64,
+    /// Ended with an unknown outcome.
+    pub(crate) unknown: AtomicU64,
+    /// Sent again.
+    pub(crate) resent: AtomicU64,
+    /// Units that this node admitted by itself while an owner was out of reach.
+    pub(crate) degraded: AtomicU64,
+    /// Units of these that no owner was told yet.
+    pub(crate) debt: AtomicU64,
+}
+
+/// What all threads of a node share.
+pub(crate) struct Node {
+    pub(crate) options: NodeOptions,
+    placer: Arc<Placer>,
+    me: OnceLock<(NodeId, Incarnation)>,
+    space: OnceLock<Space>,
+    control: OnceLock<Control>,
+    lanes: OnceLock<Lanes>,
+    /// The lanes to the nodes of the map.
+    ways: RwLock<BTreeMap<NodeId, Lane>>,
+    /// Which node of the map is where; this one too.
+    places: RwLock<BTreeMap<String, NodeId>>,
+    inboxes: Box<[Inbox]>,
+    /// Grows with every change of the map that was taken note of.
+    generation: AtomicU64,
+    /// Grows every few tens of milliseconds.
+    ticks: AtomicU64,
+    asks: Notify,
+    calls: Mutex<peers::Calls>,
+    /// How far clocks of other nodes are ahead of ours, in milliseconds.
+    offsets: Mutex<BTreeMap<NodeId, i64>>,
+    /// Where its tasks run.
+    runtime: OnceLock<Handle>,
+    pub(crate) figures: FrontFigures,
+}
+
+impl Node {
+    pub(crate) fn new(options: NodeOptions) -> Self {
+        let inboxes = (0..options.workers).map(|_| Inbox::default()).collect();
+        Self {
+            options,
+            placer: Arc::default(),
+            me: OnceLock::new(),
+            space: OnceLock::new(),
+            control: OnceLock::new(),
+            lanes: OnceLock::new(),
+            ways: RwLock::default(),
+            places: RwLock::default(),
+            inboxes,
+            generation: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            asks: Notify::new(),
+            calls: Mutex::default(),
+            offsets: Mutex::default(),
+            runtime: OnceLock::new(),
+            figures: FrontFigures::default(),
+        }
+    }
+
+    /// What the key hash asks for a key's partition.
+    pub(crate) fn placer(&self) -> Arc<Placer> {
+        Arc::clone(&self.placer)
+    }
+
+    /// Who this node is; node 0 before the cluster has it.
+    pub(crate) fn me(&self) -> (NodeId, Incarnation) {
+        self.me.get().copied().unwrap_or_default()
+    }
+
+    /// The partitions, once there is a cluster and this node is in it.
+    pub(crate) fn space(&self) -> Option<&Space> {
+        self.space.get()
+    }
+
+    /// The control plane, once it runs.
+    pub(crate) fn control(&self) -> Option<&Control> {
+        self.control.get()
+    }
+
+    fn runtime(&self) -> Option<&Handle> {
+        self.runtime.get()
+    }
+
+    fn clock_offset_ms(&self, node: NodeId) -> Option<i64> {
+        self.offsets.lock().get(&node).copied()
+    }
+
+    pub(crate) fn lanes(&self) -> Option<&Lanes> {
+        self.lanes.get()
+    }
+
+    fn bits(&self) -> u32 {
+        self.space.get().map_or(0, |space| space.bits)
+    }
+
+    pub(crate) fn inbox(&self, core: u16) -> Option<&Inbox> {
+        self.inboxes.get(usize::from(core))
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Acquire)
+    }
+
+    /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
+    /// again.
+    pub(crate) fn send(&self, to: NodeId, frame: Frame) {
+        if let Some(lane) = self.ways.read().get(&to) {
+            let _ = lane.send(frame);
+        }
+    }
+
+    /// Sends a burst to a node; what was not taken is left.
+    pub(crate) fn send_all(&self, to: NodeId, frames: &mut Vec<Frame>) {
+        if let Some(lane) = self.ways.read().get(&to) {
+            let _ = lane.send_all(frames);
+        }
+    }
+
+    /// Tells a worker what became of an operation of its.
+    fn tell(&self, core: u16, partition: Partition, reply: Reply) {
+        if let Some(inbox) = self.inbox(core) {
+            inbox.push(Inbound::Reply(partition, reply));
+        }
+    }
+
+    fn wake_asks(&self) {
+        self.asks.notify_one();
+    }
+
+    /// Wakes all workers.
+    fn wake_workers(&self) {
+        self.inboxes.iter().for_each(Inbox::wake);
+    }
+}
+
+/// How far a partition's time may be behind this node's, for what must not be forgotten too early.
+const PARTITION_BEHIND_NS: u64 = 60_000_000_000;
+
+/// The time by which items may be swept. In a cluster each partition has a time of its own, which may
+/// be behind that of the node.
+pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
+    if service.node().is_none() {
+        return now;
+    }
+    machine::items_now(front::node_now(now).wall_ns.saturating_sub(PARTITION_BEHIND_NS))
+}

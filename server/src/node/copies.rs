@@ -1,0 +1,317 @@
+//! The copies that this node holds, and the threads' way to them.
+//!
+//! Here: a place for each partition behind a lock of its own, what any thread does there, carrying
+//! out what a copy asks for. Not here: what a copy does (`cluster::replica`), what its keys are
+//! (`machine`), lanes (`peers`).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use cluster::map::Entry;
+use cluster::map::command::Change;
+use cluster::message::Frame;
+use cluster::replica::{
+    Action, Message, Now, Op, Options, Outcome, Part, Replica, Reply, Route, SessionId, Turn,
+};
+use crossbeam::queue::SegQueue;
+use parking_lot::Mutex;
+
+use super::Node;
+use super::machine::{Buffers, Keys};
+use crate::counters::Counters;
+use crate::limits::InForce;
+use crate::scratch::Scratch;
+use crate::service::Service;
+
+/// What a node knows of one partition.
+#[derive(Default)]
+struct Slot {
+    route: Option<Route>,
+    /// None: this node never held a copy of it.
+    replica: Option<Box<Replica>>,
+}
+
+/// All partitions.
+pub(crate) struct Copies {
+    slots: Box<[Mutex<Slot>]>,
+    /// Those that somebody waits for: ticked often.
+    busy: SegQueue<Partition>,
+    is_busy: Box<[AtomicBool]>,
+    /// What copies ask of the controller.
+    asks: SegQueue<Change>,
+    options: Options,
+    pub(crate) figures: CopyFigures,
+}
+
+/// What copies did, since the start.
+#[derive(Debug, Default)]
+pub(crate) struct CopyFigures {
+    /// Operations that other nodes sent here.
+    pub(crate) received: AtomicU64,
+}
+
+/// How many copies a node holds, by their part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) primaries: usize,
+    pub(crate) backups: usize,
+    pub(crate) learners: usize,
+    /// Operations that wait for a handover.
+    pub(crate) held: usize,
+    /// Records that some copy may lack.
+    pub(crate) unacked: usize,
+}
+
+/// What a thread brings along to work on copies.
+pub(crate) struct Hands<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) node: &'a Node,
+    pub(crate) now: Now,
+    pub(crate) counters: &'a Counters,
+    pub(crate) in_force: &'a InForce,
+    pub(crate) worker: usize,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) work: &'a mut Work,
+    /// The thread's own session: what is answered to it lands in `own`.
+    pub(crate) core: Option<u16>,
+}
+
+/// Memory that a thread's work uses again and again.
+#[derive(Default)]
+pub(crate) struct Work {
+    buffers: Buffers,
+    actions: Vec<Action>,
+    pub(crate) own: Vec<(Partition, Reply)>,
+}
+
+impl Copies {
+    pub(crate) fn new(partitions: usize, options: Options) -> Self {
+        Self {
+            slots: (0..partitions).map(|_| Mutex::default()).collect(),
+            busy: SegQueue::new(),
+            is_busy: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
+            asks: SegQueue::new(),
+            options,
+            figures: CopyFigures::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Where operations for a partition go, as far as is known here.
+    pub(crate) fn route(&self, partition: Partition) -> Option<Route> {
+        self.slots.get(partition.index())?.lock().route
+    }
+
+    /// Changes that copies asked for since the last call, up to `most`.
+    pub(crate) fn asks(&self, most: usize) -> Vec<Change> {
+        std::iter::from_fn(|| self.asks.pop()).take(most).collect()
+    }
+
+    /// Whether there are such changes.
+    pub(crate) fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// Takes note of the map.
+    pub(crate) fn learn(&self, hands: &mut Hands<'_>, partition: Partition, entry: &Entry) {
+        let Some(slot) = self.slots.get(partition.index()) else { return };
+        let (node, incarnation) = hands.node.me();
+        let mut slot = slot.lock();
+        let route = entry.route();
+        let is_newer = match (slot.route, route) {
+            (Some(old), Some(new)) => new.term > old.term,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if is_newer {
+            slot.route = route;
+        }
+        if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
+            let replica = Replica::new(partition, node, incarnation, self.options, hands.now);
+            slot.replica = Some(Box::new(replica));
+        }
+        if let Some(replica) = &mut slot.replica {
+            hands.with(partition, |turn| replica.learn(turn, entry));
+            self.after(hands, partition, replica);
+        }
+    }
+
+    /// An operation, of this node's or another's session.
+    pub(crate) fn operate(&self, hands: &mut Hands<'_>, partition: Partition, op: Op) {
+        let Some(slot) = self.slots.get(partition.index()) else { return };
+        let mut slot = slot.lock();
+        if let Some(replica) = &mut slot.replica {
+            hands.with(partition, |turn| replica.operate(turn, op));
+            self.after(hands, partition, replica);
+            return;
+        }
+        let reply = Reply { term: op.term, seq: op.seq, outcome: Outcome::NotOwner(slot.route) };
+        drop(slot);
+        hands.answer(partition, op.session, reply);
+    }
+
+    /// A session has all its answers up to a number.
+    pub(crate) fn settle(
+        &self,
+        hands: &mut Hands<'_>,
+        partition: Partition,
+        term: Term,
+        session: SessionId,
+        first_unacked: u64,
+    ) {
+        self.on(hands, partition, |replica, turn| {
+            replica.settle(turn, term, session, first_unacked);
+        });
+    }
+
+    /// What another copy says.
+    pub(crate) fn receive(
+        &self,
+        hands: &mut Hands<'_>,
+        partition: Partition,
+        from: CopyId,
+        to: CopyId,
+        term: Term,
+        message: Message,
+    ) {
+        self.on(hands, partition, |replica, turn| {
+            replica.receive(turn, from, to, term, message);
+        });
+    }
+
+    /// Ticks the copies that somebody waits for.
+    pub(crate) fn tick_busy(&self, hands: &mut Hands<'_>) {
+        for _ in 0..self.busy.len() {
+            let Some(partition) = self.busy.pop() else { break };
+            self.is_busy[partition.index()].store(false, Ordering::Release);
+            #[expect(clippy::redundant_closure_for_method_calls, reason = "lifetimes want it")]
+            self.on(hands, partition, |replica, turn| replica.tick(turn));
+        }
+    }
+
+    /// Ticks a slice of all copies, `part` of `parts`, and tells primaries of the controller.
+    pub(crate) fn tick_slice(
+        &self,
+        hands: &mut Hands<'_>,
+        part: usize,
+        parts: usize,
+        contact_ns: Option<u64>,
+    ) {
+        for number in (part..self.slots.len()).step_by(parts) {
+            self.on(hands, Partition(number as u16), |replica, turn| {
+                if let Some(contact_ns) = contact_ns {
+                    replica.contact(contact_ns);
+                }
+                replica.tick(turn);
+            });
+        }
+    }
+
+    /// Forgets the sessions of nodes that are no more.
+    pub(crate) fn retain_sessions(&self, is_known: impl Fn(NodeId) -> bool) {
+        for slot in &self.slots {
+            if let Some(replica) = &mut slot.lock().replica {
+                replica.retain_sessions(&is_known);
+            }
+        }
+    }
+
+    /// How many copies are here.
+    pub(crate) fn held(&self) -> Held {
+        let mut held = Held::default();
+        for slot in &self.slots {
+            let slot = slot.lock();
+            let Some(replica) = &slot.replica else { continue };
+            match replica.part() {
+                Part::None => {}
+                Part::Learner => held.learners += 1,
+                Part::Backup => held.backups += 1,
+                Part::Primary => held.primaries += 1,
+            }
+            let load = replica.load();
+            held.held += load.held;
+            held.unacked += load.unacked;
+        }
+        held
+    }
+
+    fn on(
+        &self,
+        hands: &mut Hands<'_>,
+        partition: Partition,
+        work: impl FnOnce(&mut Replica, &mut Turn<'_, Keys<'_>>),
+    ) {
+        let Some(slot) = self.slots.get(partition.index()) else { return };
+        let mut slot = slot.lock();
+        if let Some(replica) = &mut slot.replica {
+            hands.with(partition, |turn| work(replica, turn));
+            self.after(hands, partition, replica);
+        }
+    }
+
+    /// Carries out what a copy asked for, while it is locked: what copies say to each other must leave
+    /// in order.
+    fn after(&self, hands: &mut Hands<'_>, partition: Partition, replica: &Replica) {
+        let mut actions = std::mem::take(&mut hands.work.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Send { to, from, term, message } => {
+                    hands.node.send(to.node, Frame::Copy { partition, to, from, term, message });
+                }
+                Action::Reply { to, reply } => hands.answer(partition, to, reply),
+                Action::Ask(change) => {
+                    self.asks.push(change);
+                    hands.node.wake_asks();
+                }
+            }
+        }
+        hands.work.actions = actions;
+        if replica.is_busy() && !self.is_busy[partition.index()].swap(true, Ordering::AcqRel) {
+            self.busy.push(partition);
+        }
+    }
+}
+
+impl Hands<'_> {
+    fn with(&mut self, partition: Partition, work: impl FnOnce(&mut Turn<'_, Keys<'_>>)) {
+        let mut machine = Keys {
+            service: self.service,
+            counters: self.counters,
+            in_force: self.in_force,
+            worker: self.worker,
+            scratch: self.scratch,
+            buffers: &mut self.work.buffers,
+            partition,
+            bits: self.node.bits(),
+        };
+        work(&mut Turn { now: self.now, machine: &mut machine, actions: &mut self.work.actions });
+    }
+
+    /// Brings an answer to the session that waits for it.
+    fn answer(&mut self, partition: Partition, to: SessionId, reply: Reply) {
+        let (node, incarnation) = self.node.me();
+        if to.node != node {
+            self.node.send(to.node, Frame::Reply { partition, to, reply });
+        } else if to.incarnation != incarnation {
+            // Of an earlier life of this node: nobody waits.
+        } else if self.core == Some(to.core) {
+            self.work.own.push((partition, reply));
+        } else {
+            self.node.tell(to.core, partition, reply);
+        }
+    }
+}
+
+/// A copy of bytes of its own: what lies in a block that was read from a lane would keep all of it.
+pub(crate) fn own_bytes(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+/// The life of a node that a copy is on.
+pub(crate) fn is_on(copy: CopyId, me: (NodeId, Incarnation)) -> bool {
+    (copy.node, copy.incarnation) == me
+}

@@ -1,0 +1,456 @@
+//! A worker's way from its clients to whoever owns a key.
+//!
+//! Here: the worker's session, who waits for which answer, one burst a round to each node. Not here:
+//! what clients ask (`talk`), the order in which they are told (`replies`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cluster::id::{Incarnation, NodeId, Partition, Term};
+use cluster::message::Frame;
+use cluster::replica::{
+    Ending, Kind, Now, Outcome, Refusal, Reply, Send, Session, SessionId, SessionOptions,
+};
+use slab::Slab;
+
+use super::copies::{Hands, Work, is_on};
+use super::family::Family;
+use super::machine::items_now;
+use super::replies::Replies;
+use super::{Inbound, Node};
+use crate::counters::Counters;
+use crate::limits::InForce;
+use crate::scratch::Scratch;
+use crate::service::Service;
+use crate::session::Round;
+
+/// An operation is tried for so long. Then the client hears that it was not done, or may not have
+/// been.
+const DEADLINE_NS: u64 = 1_000_000_000;
+/// Most operations of a worker that are not answered.
+const WAITING_MAX: usize = 65_536;
+
+const NOT_APPLIED: &str = "SERVER_ERROR not applied: owner unavailable\r\n";
+const MOVING: &str = "SERVER_ERROR not applied: moving\r\n";
+const BUSY: &str = "SERVER_ERROR not applied: busy\r\n";
+const UNKNOWN: &str = "SERVER_ERROR outcome unknown\r\n";
+
+/// Which connection of the worker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Client {
+    /// Its place.
+    pub(crate) number: usize,
+    /// Never used twice, as places are.
+    pub(crate) id: u64,
+}
+
+/// What an answer is to its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// The whole answer. Of a quiet request: nothing is said if it fails.
+    Whole { quiet: bool },
+    /// One of the keys of a retrieval.
+    Part,
+    /// One of several operations behind one answer.
+    Counted,
+    /// Whatever it is, the client is told this.
+    Instead(&'static str),
+    /// The part of one key in a request on several.
+    Step { family: usize, row: usize },
+    /// Nobody waits for it.
+    Nothing,
+}
+
+struct Waiter {
+    client: Client,
+    place: u64,
+    used: Use,
+}
+
+/// An answer on its way to a client.
+pub(crate) struct Delivery {
+    pub(crate) client: Client,
+    place: u64,
+    used: Use,
+    ending: Ending,
+}
+
+impl Delivery {
+    /// An answer that is there.
+    pub(super) fn said(client: Client, place: u64, text: Bytes) -> Self {
+        Self { client, place, used: Use::Whole { quiet: false }, ending: Ending::Done(text) }
+    }
+
+    /// Puts the answer into its place.
+    pub(crate) fn give(self, replies: &mut Replies) {
+        let text = text_of(self.ending);
+        match (self.used, text) {
+            (Use::Whole { .. } | Use::Counted, Ok(text)) => replies.give(self.place, text, false),
+            (Use::Part, Ok(text)) => replies.give(self.place, text, true),
+            (Use::Instead(told), Ok(_)) => {
+                replies.give(self.place, Bytes::from_static(told.as_bytes()), false);
+            }
+            (Use::Whole { quiet: true }, Err(_)) => {
+                replies.give(self.place, Bytes::new(), false);
+            }
+            (Use::Whole { .. } | Use::Instead(_), Err(why)) => {
+                replies.give(self.place, Bytes::from_static(why.as_bytes()), false);
+            }
+            (Use::Part | Use::Counted, Err(why)) => replies.fail(self.place, why),
+            (Use::Step { .. } | Use::Nothing, _) => {}
+        }
+    }
+}
+
+/// What is told of an operation that has ended.
+fn text_of(ending: Ending) -> Result<Bytes, &'static str> {
+    match ending {
+        Ending::Done(text) => Ok(text),
+        Ending::NotApplied(Refusal::Moving) => Err(MOVING),
+        Ending::NotApplied(Refusal::Busy) => Err(BUSY),
+        Ending::NotApplied(_) => Err(NOT_APPLIED),
+        Ending::Unknown => Err(UNKNOWN),
+    }
+}
+
+/// The operations of one worker.
+pub(crate) struct Front {
+    node: Arc<Node>,
+    core: u16,
+    session: Session,
+    is_identified: bool,
+    /// The term of the newest route that the session was told, by partition.
+    terms: Vec<Term>,
+    waiters: Slab<Waiter>,
+    sends: VecDeque<Send>,
+    /// What the session said in one call; empty between calls.
+    said: Vec<Send>,
+    endings: Vec<(u64, Ending)>,
+    /// What leaves for each node at the end of the round.
+    bursts: BTreeMap<NodeId, Vec<Frame>>,
+    work: Work,
+    /// Whose turn it is.
+    pub(crate) client: Client,
+    /// That client is on this host.
+    pub(crate) is_local: bool,
+    /// What clients are to be told.
+    pub(crate) deliveries: Vec<Delivery>,
+    families: Slab<Family>,
+    /// Those of which all parts are there.
+    ended: Vec<usize>,
+    pub(super) last_lease: u64,
+    generation: u64,
+    ticks: u64,
+}
+
+/// What a worker lends its front for the time of a call.
+pub(crate) struct Lent<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: Now,
+    pub(crate) in_force: &'a InForce,
+    pub(crate) worker: usize,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl Lent<'_> {
+    /// A round in which a client is told something, and nothing is asked of any node.
+    pub(super) fn round(&mut self) -> Round<'_> {
+        Round {
+            service: self.service,
+            counters: self.counters,
+            now: items_now(self.now.wall_ns),
+            requests: 1,
+            worker: self.worker,
+            in_force: self.in_force,
+            scratch: self.scratch,
+            alone: true,
+            front: None,
+        }
+    }
+}
+
+/// The time of a round as copies take it.
+pub(crate) fn node_now(now: engine::Now) -> Now {
+    // The wall clock in milliseconds is enough: partitions follow it slowly.
+    Now { mono_ns: now.mono.0, wall_ns: now.unix_ms.saturating_mul(1_000_000) }
+}
+
+impl Front {
+    pub(crate) fn new(node: Arc<Node>, core: u16) -> Self {
+        let id = SessionId { node: NodeId::default(), incarnation: Incarnation::default(), core };
+        Self {
+            node,
+            core,
+            session: Session::new(id, SessionOptions::default()),
+            is_identified: false,
+            terms: Vec::new(),
+            waiters: Slab::new(),
+            sends: VecDeque::new(),
+            said: Vec::new(),
+            endings: Vec::new(),
+            bursts: BTreeMap::new(),
+            work: Work::default(),
+            client: Client::default(),
+            is_local: false,
+            deliveries: Vec::new(),
+            families: Slab::new(),
+            ended: Vec::new(),
+            last_lease: 0,
+            generation: 0,
+            ticks: 0,
+        }
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Which of the node's workers this is of.
+    pub(super) fn core(&self) -> u16 {
+        self.core
+    }
+
+    /// Whether no more operations may be made for now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiters.len() >= WAITING_MAX
+    }
+
+    /// A token that a task answers by, through the worker's inbox.
+    pub(crate) fn wait_for_task(&mut self, place: u64, used: Use) -> u64 {
+        self.waiters.insert(Waiter { client: self.client, place, used }) as u64
+    }
+
+    /// Sends an operation to whoever is primary. Its answer comes as a delivery, maybe before this
+    /// returns.
+    pub(crate) fn submit(
+        &mut self,
+        lent: &mut Lent<'_>,
+        partition: Partition,
+        kind: Kind,
+        op: Bytes,
+        place: u64,
+        used: Use,
+    ) {
+        let token = self.waiters.insert(Waiter { client: self.client, place, used }) as u64;
+        self.learn(lent.now, partition);
+        let deadline_ns = lent.now.mono_ns + DEADLINE_NS;
+        let ack = self.node.options.ack;
+        let is_taken = self.session.submit(
+            lent.now,
+            partition,
+            kind,
+            ack,
+            deadline_ns,
+            op,
+            token,
+            &mut self.said,
+        );
+        self.sends.extend(self.said.drain(..));
+        if !is_taken {
+            self.endings.push((token, Ending::NotApplied(Refusal::Busy)));
+        }
+        self.carry_out(lent);
+    }
+
+    /// Charges several keys, each by its owner.
+    pub(super) fn submit_family(&mut self, lent: &mut Lent<'_>, family: Family) {
+        let operations = family.operations();
+        let number = self.families.insert(family);
+        for (row, (partition, op)) in operations.into_iter().enumerate() {
+            let used = Use::Step { family: number, row };
+            self.submit(lent, partition, Kind::Write, op, 0, used);
+        }
+    }
+
+    /// Tells the session where a partition is, if that is news.
+    fn learn(&mut self, now: Now, partition: Partition) {
+        let Some(space) = self.node.space() else { return };
+        if !self.is_identified {
+            let (node, incarnation) = self.node.me();
+            self.session.identify(SessionId { node, incarnation, core: self.core });
+            self.is_identified = true;
+            self.terms = vec![Term::default(); space.copies.len()];
+        }
+        let Some(route) = space.copies.route(partition) else { return };
+        let Some(known) = self.terms.get_mut(partition.index()) else { return };
+        if route.term > *known {
+            *known = route.term;
+            self.session.learn(now, partition, route, &mut self.said);
+            self.sends.extend(self.said.drain(..));
+        }
+    }
+
+    /// Takes note of all that came for this worker since the last round.
+    pub(crate) fn hear(&mut self, lent: &mut Lent<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(inbox) = node.inbox(self.core) else { return };
+        inbox.look();
+        while let Some(inbound) = inbox.pop() {
+            match inbound {
+                Inbound::Reply(partition, reply) => self.answered(lent.now, partition, reply),
+                Inbound::Lost(lost) => {
+                    self.session.resend(lent.now, lost, &mut self.said);
+                    self.resend(&node);
+                }
+                Inbound::Told(token, text) => self.endings.push((token, Ending::Done(text))),
+            }
+        }
+        let generation = node.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            let waiting: Vec<Partition> = self.session.waiting().collect();
+            for partition in waiting {
+                self.learn(lent.now, partition);
+            }
+        }
+        let ticks = node.ticks();
+        if ticks != self.ticks {
+            self.ticks = ticks;
+            self.session.tick(lent.now, &mut self.said, &mut self.endings);
+            self.resend(&node);
+        }
+        self.carry_out(lent);
+    }
+
+    fn resend(&mut self, node: &Node) {
+        node.figures.resent.fetch_add(self.said.len() as u64, Ordering::Relaxed);
+        self.sends.extend(self.said.drain(..));
+    }
+
+    fn answered(&mut self, now: Now, partition: Partition, reply: Reply) {
+        self.session.answered(now, partition, reply, &mut self.said, &mut self.endings);
+        self.sends.extend(self.said.drain(..));
+    }
+
+    /// Does what the session asks: here where this node is primary, else at the end of the round.
+    fn carry_out(&mut self, lent: &mut Lent<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else {
+            self.deliver();
+            return;
+        };
+        let me = node.me();
+        while let Some(send) = self.sends.pop_front() {
+            let to = match &send {
+                Send::Op { to, .. } | Send::Settle { to, .. } => *to,
+            };
+            if !is_on(to, me) {
+                self.burst(to.node, send);
+                continue;
+            }
+            let mut hands = Hands {
+                service: lent.service,
+                node: &node,
+                now: lent.now,
+                counters: lent.counters,
+                in_force: lent.in_force,
+                worker: lent.worker,
+                scratch: lent.scratch,
+                work: &mut self.work,
+                core: Some(self.core),
+            };
+            match send {
+                Send::Op { partition, op, .. } => {
+                    node.figures.direct.fetch_add(1, Ordering::Relaxed);
+                    space.copies.operate(&mut hands, partition, op);
+                }
+                Send::Settle { partition, term, first_unacked, .. } => {
+                    let id = self.session.id();
+                    space.copies.settle(&mut hands, partition, term, id, first_unacked);
+                }
+            }
+            let mut own = std::mem::take(&mut self.work.own);
+            for (partition, reply) in own.drain(..) {
+                self.answered(lent.now, partition, reply);
+            }
+            self.work.own = own;
+        }
+        self.deliver();
+        while let Some(number) = self.ended.pop() {
+            let Some(family) = self.families.try_remove(number) else { continue };
+            let (delivery, back) = family.end(lent);
+            self.deliveries.push(delivery);
+            for (partition, op) in back {
+                self.submit(lent, partition, Kind::Write, op, 0, Use::Nothing);
+            }
+        }
+    }
+
+    fn burst(&mut self, to: NodeId, send: Send) {
+        let frame = match send {
+            Send::Op { partition, op, .. } => {
+                self.node.figures.forwarded.fetch_add(1, Ordering::Relaxed);
+                Frame::Op { partition, op }
+            }
+            Send::Settle { partition, term, first_unacked, .. } => {
+                Frame::Settle { partition, session: self.session.id(), term, first_unacked }
+            }
+        };
+        self.bursts.entry(to).or_default().push(frame);
+    }
+
+    fn deliver(&mut self) {
+        for (token, ending) in self.endings.drain(..) {
+            let Some(waiter) = self.waiters.try_remove(token as usize) else { continue };
+            match &ending {
+                Ending::Done(_) => {}
+                Ending::NotApplied(_) => {
+                    self.node.figures.not_applied.fetch_add(1, Ordering::Relaxed);
+                }
+                Ending::Unknown => {
+                    self.node.figures.unknown.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            let Waiter { client, place, used } = waiter;
+            if let Use::Step { family, row } = used {
+                if let Some(kept) = self.families.get_mut(family)
+                    && kept.note(row, text_of(ending))
+                {
+                    self.ended.push(family);
+                }
+                continue;
+            }
+            self.deliveries.push(Delivery { client, place, used, ending });
+        }
+    }
+
+    /// The end of a round: what is for other nodes leaves, in one burst each.
+    pub(crate) fn send_bursts(&mut self, lent: &mut Lent<'_>) {
+        let node = Arc::clone(&self.node);
+        let mut bursts = std::mem::take(&mut self.bursts);
+        for (to, frames) in &mut bursts {
+            if frames.is_empty() {
+                continue;
+            }
+            node.send_all(*to, frames);
+            // As much waits for that node as may: what was not taken was certainly not done.
+            for frame in frames.drain(..) {
+                if let Frame::Op { partition, op } = frame {
+                    let outcome = Outcome::Refused(Refusal::Busy);
+                    let reply = Reply { term: op.term, seq: op.seq, outcome };
+                    self.answered(lent.now, partition, reply);
+                }
+            }
+        }
+        self.bursts = bursts;
+        if !self.endings.is_empty() || !self.sends.is_empty() {
+            self.carry_out(lent);
+        }
+        if let Some(inbox) = node.inbox(self.core) {
+            inbox.is_waiting.store(!self.waiters.is_empty(), Ordering::Release);
+        }
+    }
+
+    /// Gives a client what came for it while it had its turn.
+    pub(crate) fn give_to(&mut self, client: Client, replies: &mut Replies) {
+        if self.deliveries.is_empty() {
+            return;
+        }
+        for delivery in self.deliveries.extract_if(.., |delivery| delivery.client == client) {
+            delivery.give(replies);
+        }
+    }
+}

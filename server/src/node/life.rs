@@ -1,0 +1,422 @@
+//! A node's tasks, from its start to its end.
+//!
+//! Here: starting lanes and control plane, following the map, ticks, asking the controller, leaving.
+//! Not here: what the map means to a copy (`copies`), what the control plane decides (`control`).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::ToSocketAddrs as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId, Partition};
+use cluster::map::command::Setting;
+use cluster::map::{Command, Map, NodeState};
+use control::{Control, Options, Place, Store, StoreError};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::copies::Copies;
+use super::peers::{Post, Reception};
+use super::{Node, Space};
+use crate::config::{ClusterConfig, Config, Seed};
+use crate::lanes::{Identity, Lanes, LanesOptions, SecurityError, Whom};
+use crate::net::{BoundListener, Listener};
+use crate::server::{ServerError, bind_each};
+use crate::service::Service;
+
+/// How often those are looked after that somebody waits for.
+const TICK: Duration = Duration::from_millis(20);
+/// All copies are ticked, and told of the controller, once in so many ticks.
+const TICKS_OF_ALL: u32 = 10;
+/// Most changes of the map that copies ask for in one command.
+const ASKS_MAX: usize = cluster::map::command::CHANGES_MAX;
+/// For a command of ours.
+const COMMAND_TTL: Duration = Duration::from_secs(2);
+/// How often names of seeds are looked up.
+const SEEDS_PERIOD: Duration = Duration::from_secs(30);
+/// How often a task looks again at what nobody tells it of.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The setting that says that the others were given: they are the operator's from then on.
+const FOUNDED: &str = "founded";
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its data directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The way peers are secured.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// The system.
+    #[error("peers: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The addresses at which other nodes connect, bound before there is a runtime.
+pub(crate) struct PeerPlaces {
+    listeners: Vec<BoundListener>,
+    client_port: u16,
+}
+
+impl PeerPlaces {
+    /// Binds them.
+    ///
+    /// # Errors
+    ///
+    /// As for clients' addresses.
+    pub(crate) fn bind(
+        cluster: &ClusterConfig,
+        client_port: u16,
+        backlog: u32,
+    ) -> Result<Self, ServerError> {
+        let listeners = bind_each(&cluster.peer_listen, backlog)?;
+        Ok(Self { listeners, client_port })
+    }
+
+    /// Opens the data directory and takes the listeners over to the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`].
+    pub(crate) fn setup(self, config: &Config) -> Result<Setup, NodeError> {
+        let Some(cluster) = &config.cluster else {
+            return Err(io::Error::other("the configuration has no cluster").into());
+        };
+        let port = self.listeners.iter().find_map(BoundListener::address);
+        let port = port.map_or(0, |address| address.port());
+        let listeners =
+            self.listeners.into_iter().map(BoundListener::attach).collect::<io::Result<_>>()?;
+        let store = match &cluster.data_dir {
+            Some(directory) => Store::open(directory)?,
+            None => Store::in_memory()?,
+        };
+        let mut seed = [0; 16];
+        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        let identity = Identity {
+            cluster: 0,
+            node: NodeId::default(),
+            incarnation: Incarnation::default(),
+            core: 0,
+        };
+        let mut lanes = LanesOptions::new(identity, cluster.security()?);
+        lanes.insecure_is_said = cluster.insecure;
+        // An item on its way is an operation, or its whole state, with some figures around it.
+        let least = config.item_bytes_max + (64 << 10);
+        lanes.bounds.frame_bytes_max = lanes.bounds.frame_bytes_max.max(least);
+        let control = Options {
+            seed: u128::from_le_bytes(seed),
+            description: cluster.description(self.client_port, port),
+            placement: cluster.placement,
+            begin: cluster.begin,
+            seeds: resolve(&cluster.seeds),
+        };
+        Ok(Setup { store, control, lanes, listeners })
+    }
+}
+
+/// The places of all seeds; a name that cannot be looked up now has none.
+fn resolve(seeds: &[Seed]) -> Vec<String> {
+    let mut places = Vec::new();
+    for seed in seeds {
+        match seed {
+            Seed::Place(place) => places.push(place.to_string()),
+            Seed::Name(name) => match (name.host.as_str(), name.port).to_socket_addrs() {
+                Ok(found) => places.extend(found.map(|address| address.to_string())),
+                Err(error) => tracing::info!(%error, %name, "seed not found"),
+            },
+        }
+    }
+    places
+}
+
+/// What a node starts with.
+pub(crate) struct Setup {
+    pub(crate) store: Store,
+    pub(crate) control: Options,
+    /// Its identity is filled in here.
+    pub(crate) lanes: LanesOptions,
+    pub(crate) listeners: Vec<Listener>,
+}
+
+/// The tasks of a node; they end with it.
+pub(crate) struct Life {
+    node: Arc<Node>,
+    tasks: JoinSet<()>,
+}
+
+/// Starts this process as a node, on the current runtime.
+///
+/// # Errors
+///
+/// [`NodeError`].
+pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, NodeError> {
+    let Some(node) = service.node().cloned() else {
+        return Err(io::Error::other("the configuration has no cluster").into());
+    };
+    let _ = node.runtime.set(tokio::runtime::Handle::current());
+    let reception = Arc::new(Reception::new(Arc::clone(service), Arc::clone(&node)));
+    let lanes = Lanes::start(setup.lanes, setup.listeners, Arc::clone(&reception) as _)?;
+    let _ = node.lanes.set(lanes);
+    let post = Arc::new(Post(Arc::clone(&node), Arc::clone(service)));
+    let control = Control::start(setup.store, setup.control, post).await?;
+    let _ = node.control.set(control.clone());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(follow(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
+    tasks.spawn(identify(Arc::clone(&node), control.clone()));
+    tasks.spawn(tick(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
+    if let Some(cluster) = &service.config().cluster {
+        tasks.spawn(look_up(control.clone(), cluster.seeds.clone()));
+        tasks.spawn(found(control.clone(), cluster.replicas, cluster.lost_after));
+    }
+    tasks.spawn(ask(Arc::clone(&node), control));
+    Ok(Life { node, tasks })
+}
+
+impl Life {
+    /// Gives all away that others need, and leaves the cluster; false when `deadline` passed before.
+    pub(crate) async fn leave(&mut self, deadline: Duration) -> bool {
+        let left = timeout(deadline, leave(&self.node)).await;
+        left.unwrap_or(false)
+    }
+
+    /// Ends the tasks.
+    pub(crate) async fn end(mut self) {
+        self.tasks.shutdown().await;
+        if let Some(control) = self.node.control() {
+            control.stop().await;
+        }
+        if let Some(lanes) = self.node.lanes() {
+            lanes.stop().await;
+        }
+    }
+}
+
+/// Waits until this node has no place in its cluster any more, or is asked to leave it: for ever where
+/// there is no cluster.
+pub(crate) async fn gone(service: &Service) -> &'static str {
+    loop {
+        if let Some(control) = service.node().and_then(|node| node.control()) {
+            match control.place() {
+                Place::Gone => return "the cluster let this node go",
+                Place::Member(NodeState::Draining) => return "this node is drained",
+                _ if control.status().fault.is_some() => return "the control plane failed",
+                _ => {}
+            }
+        }
+        sleep(10 * LOOK).await;
+    }
+}
+
+/// Looks up the names among the seeds again and again.
+async fn look_up(control: Control, seeds: Vec<Seed>) {
+    if !seeds.iter().any(|seed| matches!(seed, Seed::Name(_))) {
+        return;
+    }
+    loop {
+        sleep(SEEDS_PERIOD).await;
+        let seeds = seeds.clone();
+        if let Ok(places) = tokio::task::spawn_blocking(move || resolve(&seeds)).await {
+            control.set_seeds(places);
+        }
+    }
+}
+
+/// Leaves the cluster; false when there is nobody to leave to.
+async fn leave(node: &Node) -> bool {
+    let Some(control) = node.control() else { return false };
+    let (id, incarnation) = node.me();
+    if id == NodeId::default() {
+        return false;
+    }
+    loop {
+        match control.place() {
+            Place::Gone => return true,
+            Place::Member(NodeState::Draining) => sleep(LOOK).await,
+            _ => {
+                let holders = control.map().members().len();
+                if holders <= 1 {
+                    // The last one has nobody to give to.
+                    return false;
+                }
+                let _ = control.propose(Command::Drain(id, incarnation), COMMAND_TTL).await;
+                sleep(LOOK).await;
+            }
+        }
+    }
+}
+
+/// Whoever founds the cluster gives it its settings, once.
+async fn found(control: Control, replicas: u8, lost_after: Option<Duration>) {
+    control.registered().await;
+    let is_founder = control.identity().seat.is_some_and(|seat| seat.is_founder);
+    let lost_after_ms = lost_after.map(|after| after.as_millis() as u64);
+    let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some("yes".to_owned()) };
+    while is_founder && !control.map().settings().others.contains_key(FOUNDED) {
+        let settings =
+            [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms), mark.clone()];
+        for setting in settings {
+            if control.propose(Command::Set(setting), COMMAND_TTL).await.is_err() {
+                break;
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Tells peers who this node is, whenever that changes.
+async fn identify(node: Arc<Node>, control: Control) {
+    let mut last = None;
+    loop {
+        let identity = control.identity();
+        if last != Some(identity)
+            && let Some(lanes) = node.lanes()
+        {
+            let (cluster, id) =
+                identity.seat.map_or((0, NodeId::default()), |seat| (seat.cluster, seat.node));
+            let incarnation = identity.incarnation;
+            lanes.identify(Identity { cluster, node: id, incarnation, core: 0 });
+            last = Some(identity);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Takes note of every change of the map.
+async fn follow(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
+    let me = control.registered().await;
+    let _ = node.me.set(me);
+    tracing::info!(node = %me.0, incarnation = me.1.0, "in the cluster");
+    let mut watch = control.watch();
+    let mut vers: Vec<u32> = Vec::new();
+    let mut nodes = BTreeMap::new();
+    loop {
+        let news = watch.changed().await;
+        let map = &news.map;
+        let Some(head) = map.head() else { continue };
+        if node.space().is_none() {
+            let placement = head.placement;
+            let partitions = placement.partitions();
+            let bits = partitions.trailing_zeros();
+            let place = move |key: &[u8]| u64::from(placement.partition(key).0);
+            node.placer.set(bits, seeds_of(head.cluster), place);
+            let mut options = node.options.copies;
+            options.lost_after_ns =
+                map.settings().lost_after_ms.map(|ms| ms.saturating_mul(1_000_000));
+            let copies = Copies::new(partitions, options);
+            let _ = node.space.set(Space { bits, copies });
+            vers = vec![0; partitions];
+        }
+        meet(&node, map, &mut nodes);
+        let Some(space) = node.space() else { continue };
+        reception.with_hands(|hands| {
+            for (number, (entry, ver)) in map.partitions().iter().zip(&mut vers).enumerate() {
+                if entry.ver != *ver {
+                    *ver = entry.ver;
+                    space.copies.learn(hands, Partition(number as u16), entry);
+                }
+            }
+        });
+        node.generation.fetch_add(1, Ordering::AcqRel);
+        node.wake_workers();
+    }
+}
+
+/// Seeds of the key hash that all nodes of a cluster have and nobody outside can know: its id was drawn
+/// at random, and no client is told it.
+fn seeds_of(cluster: u128) -> [u64; 4] {
+    let (low, high) = (cluster as u64, (cluster >> 64) as u64);
+    [low, high, low.rotate_left(32) ^ high, low ^ high.rotate_left(32)]
+}
+
+/// Opens ways to new nodes, and closes those to nodes that are no more.
+fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, String)>) {
+    let Some(lanes) = node.lanes() else { return };
+    let (me, _) = node.me();
+    let now: BTreeMap<NodeId, (Incarnation, String)> = map
+        .nodes()
+        .iter()
+        .map(|(id, node)| (*id, (node.incarnation, node.description.peer_address.clone())))
+        .collect();
+    if now == *known {
+        return;
+    }
+    *node.places.write() = now.iter().map(|(id, (_, place))| (place.clone(), *id)).collect();
+    let mut ways = node.ways.write();
+    for (id, (_, address)) in &now {
+        if *id != me {
+            ways.insert(*id, lanes.lane(*id, address));
+            // Where it was a seed of which no more was known, two lanes would be in each other's way.
+            lanes.forget(&Whom::Address(address.clone()));
+        }
+    }
+    let mut has_lost = false;
+    for id in known.keys().filter(|id| !now.contains_key(id)) {
+        ways.remove(id);
+        lanes.forget(&Whom::Node(*id));
+        has_lost = true;
+    }
+    drop(ways);
+    *known = now;
+    if has_lost && let Some(space) = node.space() {
+        space.copies.retain_sessions(|id| known.contains_key(&id));
+    }
+}
+
+/// Time passes for copies and workers.
+async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut count = 0_u32;
+    let mut operations = 0;
+    let mut looked = Instant::now();
+    loop {
+        tick.tick().await;
+        count = count.wrapping_add(1);
+        if let Some(space) = node.space() {
+            let lease = control.lease();
+            reception.with_hands(|hands| {
+                if count.is_multiple_of(TICKS_OF_ALL) {
+                    let age = lease.map(|age| age.as_nanos() as u64);
+                    let contact = age.map(|age| hands.now.mono_ns.saturating_sub(age));
+                    space.copies.tick_slice(hands, 0, 1, contact);
+                } else {
+                    space.copies.tick_busy(hands);
+                }
+            });
+        }
+        if count.is_multiple_of(TICKS_OF_ALL) {
+            let all = node.figures.direct.load(Ordering::Relaxed)
+                + node.space().map_or(0, |s| s.copies.figures.received.load(Ordering::Relaxed));
+            let elapsed_ms = u64::try_from(looked.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let load = (all - operations).saturating_mul(1000) / elapsed_ms.max(1);
+            let load = u32::try_from(load).unwrap_or(u32::MAX);
+            (operations, looked) = (all, Instant::now());
+            let is_ready = matches!(control.place(), Place::Member(_)) && node.space().is_some();
+            control.set_condition(is_ready, load);
+        }
+        node.ticks.fetch_add(1, Ordering::AcqRel);
+        for inbox in &node.inboxes {
+            if inbox.is_waiting.load(Ordering::Acquire) {
+                inbox.wake();
+            }
+        }
+    }
+}
+
+/// Brings to the controller what copies ask for.
+async fn ask(node: Arc<Node>, control: Control) {
+    loop {
+        node.asks.notified().await;
+        while let Some(space) = node.space()
+            && space.copies.has_asks()
+        {
+            let changes = space.copies.asks(ASKS_MAX);
+            // Who is refused, or not heard, asks again.
+            let _ = control.propose(Command::Partitions(changes), COMMAND_TTL).await;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The keys of a partition as its copies keep them equal.
+//!
+//! Here: what an operation is, how the primary does it, how a copy takes over what it did. Not here:
+//! when that happens (`cluster::replica`), how an item lies in bytes (`engine`).
+//!
+//! An operation is what the client wrote, with one byte before it; its result is what the client is
+//! told. So whoever is primary decodes, decides and answers as a server by itself does, and the node
+//! that the client talks to only looks for the key.
+
+use std::mem::take;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use cluster::id::Partition;
+use cluster::replica::{At, Effect, Machine};
+use engine::{HashRange, Nanos, Now};
+use protocol::{Command, Decoded, Get, Operation, Request, decode};
+
+use super::Space;
+use super::step::{Step, Told};
+use crate::counters::Counters;
+use crate::limits::InForce;
+use crate::scratch::Scratch;
+use crate::service::Service;
+use crate::session::{Round, counted_key, line, look_up_in};
+
+/// 2025-01-01T00:00:00Z in nanoseconds since 1970: where the times in items count from, on all nodes.
+/// Deadlines have forty bits of milliseconds, thirty-four years.
+const ORIGIN_NS: u64 = 1_735_689_600_000_000_000;
+
+/// The unique numbers of a term begin with it: the record's number has the lower bits.
+const LSN_BITS: u32 = 40;
+
+/// What the byte before the client's words says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// As a client asked.
+    Plain = 0,
+    /// Everything goes; no words follow.
+    Flush = 1,
+    /// One key's part in a request that charges several.
+    Step = 2,
+}
+
+impl Sort {
+    fn of_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Plain,
+            1 => Self::Flush,
+            2 => Self::Step,
+            _ => return None,
+        })
+    }
+}
+
+/// An operation of these words.
+pub(crate) fn operation(sort: Sort, words: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(1 + words.len());
+    bytes.put_u8(sort as u8);
+    bytes.put_slice(words);
+    bytes.freeze()
+}
+
+/// A partition's time as the engine counts it.
+pub(crate) fn items_now(pt_ns: u64) -> Now {
+    Now { mono: Nanos(pt_ns.saturating_sub(ORIGIN_NS)), unix_ms: pt_ns / 1_000_000 }
+}
+
+/// Buffers that operations use one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    output: Vec<u8>,
+    state: Vec<u8>,
+    counted: Vec<u8>,
+}
+
+/// The keys of one copy, with what it takes to work on them.
+pub(crate) struct Keys<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) counters: &'a Counters,
+    pub(crate) in_force: &'a InForce,
+    pub(crate) worker: usize,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) buffers: &'a mut Buffers,
+    pub(crate) partition: Partition,
+    pub(crate) bits: u32,
+}
+
+/// Told where the nodes do not agree on what a key is counted under: their limits change right now.
+const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing";
+/// Told for words that the node in front should not have sent.
+const NO_OPERATION: &str = "SERVER_ERROR not applied: no operation on a key";
+
+impl Keys<'_> {
+    fn range(&self) -> HashRange {
+        HashRange { prefix: u64::from(self.partition.0), bits: self.bits }
+    }
+
+    /// Does what `words` ask and notes what became of the key.
+    fn perform(&mut self, at: At, sort: Sort, words: &[u8], effect: &mut Effect) {
+        let mut output = take(&mut self.buffers.output);
+        let mut counted = take(&mut self.buffers.counted);
+        output.clear();
+        if sort == Sort::Step {
+            match Step::decode(words) {
+                Some(step) => self.step(at, &step, &mut output, effect),
+                None => line(&mut output, NO_OPERATION),
+            }
+        } else {
+            match decode(words, 0, self.service.shards().bounds()) {
+                Ok(Decoded::Request { request, .. }) => {
+                    self.answer(at, &request, &mut counted, &mut output, effect);
+                }
+                _ => line(&mut output, NO_OPERATION),
+            }
+        }
+        effect.answer(&output);
+        self.buffers.output = output;
+        self.buffers.counted = counted;
+    }
+
+    fn round(&mut self, at: At) -> Round<'_> {
+        Round {
+            service: self.service,
+            counters: self.counters,
+            now: items_now(at.pt_ns),
+            requests: 1,
+            worker: self.worker,
+            in_force: self.in_force,
+            scratch: self.scratch,
+            // Other keys are other owners' to charge.
+            alone: true,
+            front: None,
+        }
+    }
+
+    /// Runs `work` on a key and notes what became of it.
+    fn noting(
+        &mut self,
+        at: At,
+        key: &[u8],
+        hash: u64,
+        effect: &mut Effect,
+        work: impl FnOnce(&mut Round<'_>),
+    ) {
+        let shards = self.service.shards();
+        // Another partition of the shard must not name what this one makes.
+        let _turn = shards.turn(hash);
+        shards.begin_at(hash, u64::from(at.term.0) << LSN_BITS | at.lsn);
+        let before = shards.mark_of(hash, key);
+        work(&mut self.round(at));
+        if before == shards.mark_of(hash, key) {
+            return;
+        }
+        let state = &mut self.buffers.state;
+        state.clear();
+        if shards.copy_of(hash, key, state) {
+            effect.put(key, state);
+        } else {
+            effect.delete(key);
+        }
+        if state.capacity() > BUFFER_BYTES_MAX {
+            *state = Vec::new();
+        }
+    }
+
+    fn step(&mut self, at: At, step: &Step<'_>, output: &mut Vec<u8>, effect: &mut Effect) {
+        let hash = self.service.shards().hash(step.key);
+        if !self.range().contains(hash) {
+            return Told::NoLimit.encode(output);
+        }
+        self.noting(at, step.key, hash, effect, |round| round.step(step, hash).encode(output));
+    }
+
+    fn answer(
+        &mut self,
+        at: At,
+        request: &Request<'_>,
+        counted: &mut Vec<u8>,
+        output: &mut Vec<u8>,
+        effect: &mut Effect,
+    ) {
+        let (own, operation) = match request {
+            Request::Command { command, .. } => (command.key.as_bytes(), Some(&command.operation)),
+            Request::Retrieve { keys, .. } => match keys.first() {
+                Some(key) => (key, None),
+                None => return line(output, NO_OPERATION),
+            },
+            _ => return line(output, NO_OPERATION),
+        };
+        let in_force = self.in_force;
+        let looked = look_up_in(self.service.shards(), in_force, own, counted);
+        let (key, hash) = counted_key(self.service.shards(), own, operation, &looked);
+        if !self.range().contains(hash) {
+            return line(output, LIMITS_CHANGE);
+        }
+        self.noting(at, key, hash, effect, |round| match request {
+            Request::Command { command, form } => round.one_key(command, form, &looked, output),
+            Request::Retrieve { keys, with_cas, touch } => {
+                for (key, _) in keys.iter().take(1) {
+                    let get = Get { touch: *touch, ..Get::default() };
+                    let command = Command { key, operation: Operation::Get(get) };
+                    round.retrieve_one(&command, &looked, *with_cas, output);
+                }
+            }
+            _ => {}
+        });
+    }
+}
+
+/// One large value must not cost a thread its size for ever.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+impl Machine for Keys<'_> {
+    fn apply(&mut self, at: At, op: &[u8], effect: &mut Effect) {
+        let sort = op.first().and_then(|byte| Sort::of_byte(*byte));
+        match (sort, op.get(1..)) {
+            (Some(Sort::Flush), _) => {
+                self.service.shards().remove_range(self.range());
+                // No key is empty: a copy that is told this one is gone drops all.
+                effect.delete(b"");
+            }
+            (Some(sort), Some(words)) => self.perform(at, sort, words, effect),
+            _ => effect.answer(NO_OPERATION.as_bytes()),
+        }
+    }
+
+    fn install(&mut self, pt_ns: u64, key: &[u8], state: Option<&[u8]>) {
+        let shards = self.service.shards();
+        if key.is_empty() {
+            shards.remove_range(self.range());
+            return;
+        }
+        let hash = shards.hash(key);
+        match state {
+            Some(state) => {
+                if let Err(error) = shards.put_copy(items_now(pt_ns), hash, key, state) {
+                    // What does not fit is as if it had been evicted here right after.
+                    tracing::debug!(?error, partition = %self.partition, "item not kept in a copy");
+                    shards.remove_copy(hash, key);
+                }
+            }
+            None => shards.remove_copy(hash, key),
+        }
+    }
+
+    fn export(
+        &mut self,
+        pt_ns: u64,
+        cursor: Option<&[u8]>,
+        bytes_max: usize,
+        out: &mut Vec<(Bytes, Bytes)>,
+    ) -> Option<Bytes> {
+        let (range, now) = (self.range(), items_now(pt_ns));
+        let next = self.service.shards().export(now, range, cursor, bytes_max, |key, state| {
+            out.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(state)));
+        });
+        next.map(Bytes::from)
+    }
+
+    fn clear(&mut self) {
+        self.service.shards().remove_range(self.range());
+    }
+}
+
+/// The partition that a key of this hash is in.
+pub(crate) fn partition_of(space: &Space, hash: u64) -> Partition {
+    Partition((hash >> (u64::BITS - space.bits)) as u16)
+}

@@ -1,0 +1,300 @@
+//! What other nodes say to this one, and the control plane's way to them.
+//!
+//! Here: frames from lanes to where they belong, calls and their answers. Not here: the lanes
+//! themselves (`crate::lanes`), what a frame does to a copy (`copies`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use cluster::id::NodeId;
+use cluster::message::Frame;
+use cluster::message::call::Call;
+use cluster::replica::{Chunk, Message, Record, Write};
+use control::{Called, Peers, Unreachable};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::copies::{Hands, Work, own_bytes};
+use super::front::node_now;
+use super::{Inbound, Node};
+use crate::lanes::{Event, Handler, NoLink, Peer, Whom};
+use crate::scratch::Scratch;
+use crate::service::Service;
+
+/// Clocks that differ by more are warned of.
+const CLOCK_WARN_MS: i64 = 50;
+/// A call that takes longer says nothing about clocks.
+const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
+
+/// Calls that wait for their answers.
+#[derive(Default)]
+pub(super) struct Calls {
+    last: u64,
+    open: BTreeMap<u64, Open>,
+}
+
+/// One of them.
+struct Open {
+    whom: Whom,
+    /// Our wall clock when it was sent.
+    wall_ns: u64,
+    answer: oneshot::Sender<Result<Bytes, Unreachable>>,
+}
+
+impl Calls {
+    fn open(
+        &mut self,
+        whom: Whom,
+        wall_ns: u64,
+    ) -> (u64, oneshot::Receiver<Result<Bytes, Unreachable>>) {
+        let (answer, receiver) = oneshot::channel();
+        self.last += 1;
+        self.open.insert(self.last, Open { whom, wall_ns, answer });
+        (self.last, receiver)
+    }
+
+    fn end(&mut self, id: u64, answer: Result<Bytes, Unreachable>) {
+        if let Some(open) = self.open.remove(&id) {
+            // Who does not wait any more has given up.
+            let _ = open.answer.send(answer);
+        }
+    }
+
+    fn end_all(&mut self, whom: &Whom, why: Unreachable) {
+        let ended: Vec<u64> =
+            self.open.iter().filter(|(_, open)| open.whom == *whom).map(|(id, _)| *id).collect();
+        for id in ended {
+            self.end(id, Err(why));
+        }
+    }
+}
+
+/// Forgets a call that nobody waits for any more.
+struct Waits {
+    node: Arc<Node>,
+    id: u64,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.node.calls.lock().open.remove(&self.id);
+    }
+}
+
+/// What brings calls of the control plane to other nodes.
+pub(super) struct Post(pub(super) Arc<Node>, pub(super) Arc<Service>);
+
+impl Peers for Post {
+    fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> Called {
+        let node = Arc::clone(&self.0);
+        let Some(lanes) = node.lanes() else {
+            return Box::pin(async { Err(Unreachable::Lost) });
+        };
+        let to = to.or_else(|| node.places.read().get(address).copied());
+        if to.is_some_and(|to| to == node.me().0) {
+            // Nobody there but ourselves.
+            return Box::pin(async { Err(Unreachable::Lost) });
+        }
+        let (whom, lane) = match to {
+            Some(to) => (Whom::Node(to), lanes.lane(to, address)),
+            None => (Whom::Address(address.to_owned()), lanes.lane_at(address)),
+        };
+        let wall_ns = node_now(self.1.clock().now()).wall_ns;
+        let (id, receiver) = node.calls.lock().open(whom, wall_ns);
+        let sent = lane.send(Frame::Call(Call { id, wall_ns, rpc }));
+        let waits = Waits { node, id };
+        Box::pin(async move {
+            let _waits = waits;
+            if sent.is_err() {
+                return Err(Unreachable::Lost);
+            }
+            match tokio::time::timeout(ttl, receiver).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(Unreachable::Lost),
+                Err(_) => Err(Unreachable::Late),
+            }
+        })
+    }
+}
+
+/// Takes what comes over lanes.
+pub(super) struct Reception {
+    service: Arc<Service>,
+    node: Arc<Node>,
+    memory: Mutex<(Scratch, Work)>,
+}
+
+impl Reception {
+    pub(super) fn new(service: Arc<Service>, node: Arc<Node>) -> Self {
+        Self { service, node, memory: Mutex::default() }
+    }
+
+    /// Runs `work` with what it takes to work on copies, as none of the workers.
+    pub(super) fn with_hands(&self, work: impl FnOnce(&mut Hands<'_>)) {
+        let number = self.service.config().threads;
+        let in_force = self.service.limits().load();
+        let mut memory = self.memory.lock();
+        let (scratch, buffers) = &mut *memory;
+        work(&mut Hands {
+            service: &self.service,
+            node: &self.node,
+            now: node_now(self.service.clock().now()),
+            counters: self.service.counters(number),
+            in_force: &in_force,
+            worker: number,
+            scratch,
+            work: buffers,
+            core: None,
+        });
+    }
+
+    /// The answer was given about in the middle of the time that the call took.
+    fn note_clock(&self, from: &Peer, answer: &Call) {
+        let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.wall_ns);
+        let Some(sent) = sent else { return };
+        let now = node_now(self.service.clock().now()).wall_ns;
+        if now.saturating_sub(sent) > CLOCK_CALL_NS_MAX {
+            // What took so long tells little.
+            return;
+        }
+        let middle = sent / 2 + now / 2;
+        let offset = i128::from(answer.wall_ns) - i128::from(middle);
+        let offset_ms = i64::try_from(offset / 1_000_000).unwrap_or_default();
+        let before = self.node.offsets.lock().insert(from.node, offset_ms);
+        let is_far = |offset: i64| offset.abs() > CLOCK_WARN_MS;
+        if is_far(offset_ms) && !before.is_some_and(is_far) {
+            tracing::warn!(node = %from.node, offset_ms, "the clocks of two nodes differ");
+        }
+    }
+
+    fn answer(&self, peer: &Peer, call: Call) {
+        let Some(control) = self.node.control().cloned() else { return };
+        let lane = peer.lane.clone();
+        let service = Arc::clone(&self.service);
+        tokio::spawn(async move {
+            let rpc = control.handle(own_bytes(&call.rpc)).await;
+            let wall_ns = node_now(service.clock().now()).wall_ns;
+            // Who hears nothing asks again.
+            let _ = lane.send(Frame::Answer(Call { id: call.id, wall_ns, rpc }));
+        });
+    }
+}
+
+impl Handler for Reception {
+    fn now_ns(&self) -> u64 {
+        self.service.clock().now().mono.0
+    }
+
+    fn frames(&self, from: &Peer, frames: &mut Vec<Frame>) {
+        let node = &*self.node;
+        // What a node says that the cluster does not know, or knows no more, is not for copies.
+        let is_known = node.ways.read().contains_key(&from.node);
+        self.with_hands(|hands| {
+            for frame in frames.drain(..) {
+                match frame {
+                    Frame::Call(call) => self.answer(from, call),
+                    Frame::Answer(call) => {
+                        self.note_clock(from, &call);
+                        self.node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
+                    }
+                    Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) => {}
+                    frame if is_known => {
+                        if let Some(space) = node.space() {
+                            carry(hands, &space.copies, from, frame);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        });
+    }
+
+    fn link(&self, event: Event) {
+        let (whom, why) = match event {
+            Event::Up(_) => return,
+            Event::Down(peer, _) => (Whom::Node(peer.node), Unreachable::Lost),
+            Event::Failed { whom, why: NoLink::Refused, .. } => (whom, Unreachable::Refused),
+            Event::Failed { whom, why: NoLink::Late, .. } => (whom, Unreachable::Late),
+            Event::Failed { whom, .. } => (whom, Unreachable::Lost),
+        };
+        self.node.calls.lock().end_all(&whom, why);
+        let Whom::Node(lost) = whom else { return };
+        if let Some(control) = self.node.control().cloned()
+            && !matches!(why, Unreachable::Late)
+            && lost != NodeId::default()
+        {
+            tokio::spawn(async move { control.suspect(lost).await });
+        }
+        for inbox in &self.node.inboxes {
+            inbox.push(Inbound::Lost(lost));
+        }
+    }
+}
+
+/// A frame about a partition.
+fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: &Peer, frame: Frame) {
+    match frame {
+        Frame::Op { partition, op } if op.session.node == from.node => {
+            copies.figures.received.fetch_add(1, Ordering::Relaxed);
+            copies.operate(hands, partition, op);
+        }
+        Frame::Settle { partition, session, term, first_unacked } if session.node == from.node => {
+            copies.settle(hands, partition, term, session, first_unacked);
+        }
+        Frame::Reply { partition, to, mut reply } => {
+            if let cluster::replica::Outcome::Done(result) = &mut reply.outcome {
+                *result = own_bytes(result);
+            }
+            hands.node.tell(to.core, partition, reply);
+        }
+        Frame::Copy { partition, to, from: sender, term, message } if sender.node == from.node => {
+            let message = match message {
+                Message::Record(record) => Message::Record(own_record(record)),
+                Message::Chunk(chunk) => Message::Chunk(own_chunk(chunk)),
+                message => message,
+            };
+            copies.receive(hands, partition, sender, to, term, message);
+        }
+        // From a node that speaks for another one.
+        _ => {}
+    }
+}
+
+/// The record in memory of its own: copies keep it, and what lies in a block that was read from a lane
+/// would keep all of that.
+fn own_record(mut record: Record) -> Record {
+    let state = record
+        .write
+        .as_ref()
+        .map_or(0, |write| write.key.len() + write.state.as_ref().map_or(0, Bytes::len));
+    let result = record.stamp.as_ref().and_then(|stamp| stamp.result.as_ref());
+    let mut memory = BytesMut::with_capacity(state + result.map_or(0, |(_, result)| result.len()));
+    let mut own = |bytes: &Bytes| {
+        memory.put_slice(bytes);
+        memory.split().freeze()
+    };
+    if let Some(Write { key, state }) = &mut record.write {
+        *key = own(key);
+        if let Some(state) = state {
+            *state = own(state);
+        }
+    }
+    if let Some((_, result)) = record.stamp.as_mut().and_then(|stamp| stamp.result.as_mut()) {
+        *result = own(result);
+    }
+    record
+}
+
+/// As [`own_record`]: of a piece of a copy only the results are kept as they come.
+fn own_chunk(mut chunk: Chunk) -> Chunk {
+    for session in &mut chunk.results {
+        for (_, _, result) in &mut session.kept {
+            *result = own_bytes(result);
+        }
+    }
+    chunk.cursor = chunk.cursor.as_ref().map(own_bytes);
+    chunk
+}

@@ -1,0 +1,209 @@
+//! The answers that a client waits for, in the order of its requests.
+//!
+//! Not here: who makes them (`front`), how they are written (`connection`).
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+/// With so many requests unanswered a client is not read from.
+const WAITING_MAX: usize = 1024;
+/// With so many bytes of answers that wait for an earlier one it is not read from either.
+const BYTES_MAX: usize = 1 << 20;
+
+/// One answer, or its place.
+#[derive(Debug)]
+enum Slot {
+    /// It is not there yet.
+    Waiting,
+    /// One of the keys of a retrieval.
+    Part(Bytes),
+    /// What ends a retrieval: an error if one of its keys failed.
+    End(&'static str),
+    Ready(Bytes),
+    /// The answer when so many operations are done.
+    Gather {
+        left: usize,
+        done: &'static str,
+        failed: Option<&'static str>,
+    },
+    /// A key of a retrieval that nobody answered for.
+    Failed(&'static str),
+}
+
+/// The answers of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    /// The number of the first of `slots`.
+    first: u64,
+    slots: VecDeque<Slot>,
+    /// Bytes of answers that are ready.
+    bytes: usize,
+    /// Of the retrieval at the front.
+    failed: Option<&'static str>,
+}
+
+impl Replies {
+    /// Whether nothing is owed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Whether no more requests are to be made before answers come.
+    pub(crate) fn is_full(&self) -> bool {
+        self.slots.len() >= WAITING_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// Whether something can be told.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self.slots.front() {
+            None | Some(Slot::Waiting) => false,
+            Some(Slot::Gather { left, .. }) => *left == 0,
+            Some(_) => true,
+        }
+    }
+
+    fn push(&mut self, slot: Slot) -> u64 {
+        self.slots.push_back(slot);
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    /// A place for an answer that is to come; the number to give it by.
+    pub(crate) fn wait(&mut self) -> u64 {
+        self.push(Slot::Waiting)
+    }
+
+    /// A place for an answer that is `done` when `count` operations are.
+    pub(crate) fn gather(&mut self, count: usize, done: &'static str) -> u64 {
+        self.push(Slot::Gather { left: count, done, failed: None })
+    }
+
+    /// An answer that is there already.
+    pub(crate) fn say(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        if self.slots.is_empty() {
+            out.extend_from_slice(text);
+        } else {
+            self.bytes += text.len();
+            self.push(Slot::Ready(Bytes::copy_from_slice(text)));
+        }
+    }
+
+    /// The end of a retrieval.
+    pub(crate) fn end(&mut self, text: &'static str) {
+        self.push(Slot::End(text));
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.slots.get_mut(place)
+    }
+
+    /// Gives an answer; `is_part`: of a retrieval.
+    pub(crate) fn give(&mut self, number: u64, text: Bytes, is_part: bool) {
+        let bytes = text.len();
+        let Some(slot) = self.slot(number) else { return };
+        match slot {
+            Slot::Gather { left, .. } => *left = left.saturating_sub(1),
+            slot => {
+                *slot = if is_part { Slot::Part(text) } else { Slot::Ready(text) };
+                self.bytes += bytes;
+            }
+        }
+    }
+
+    /// A part of an answer, of a retrieval or of several operations, cannot be had.
+    pub(crate) fn fail(&mut self, number: u64, why: &'static str) {
+        match self.slot(number) {
+            Some(Slot::Gather { left, failed, .. }) => {
+                *left = left.saturating_sub(1);
+                *failed = Some(why);
+            }
+            Some(slot) => *slot = Slot::Failed(why),
+            None => {}
+        }
+    }
+
+    /// Moves what can be told to `out`.
+    pub(crate) fn collect(&mut self, out: &mut Vec<u8>) {
+        while self.is_ready() {
+            let Some(slot) = self.slots.pop_front() else { return };
+            self.first += 1;
+            match slot {
+                Slot::Waiting => {}
+                Slot::Ready(text) | Slot::Part(text) => {
+                    self.bytes -= text.len();
+                    out.extend_from_slice(&text);
+                }
+                Slot::Failed(why) => self.failed = Some(why),
+                Slot::End(text) => {
+                    let told = self.failed.take().unwrap_or(text);
+                    out.extend_from_slice(told.as_bytes());
+                }
+                Slot::Gather { done, failed, .. } => {
+                    out.extend_from_slice(failed.unwrap_or(done).as_bytes());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(replies: &mut Replies) -> String {
+        let mut out = Vec::new();
+        replies.collect(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn answers_are_told_in_the_order_of_requests() {
+        let (mut replies, mut out) = (Replies::default(), Vec::new());
+        replies.say(b"0 ", &mut out);
+        assert_eq!(out, b"0 ");
+        let (first, second) = (replies.wait(), replies.wait());
+        replies.say(b"3 ", &mut out);
+        replies.give(second, Bytes::from_static(b"2 "), false);
+        assert!(!replies.is_ready());
+        assert_eq!(told(&mut replies), "");
+        replies.give(first, Bytes::from_static(b"1 "), false);
+        assert_eq!(told(&mut replies), "1 2 3 ");
+        assert!(replies.is_empty());
+    }
+
+    #[test]
+    fn a_retrieval_that_lacks_a_key_ends_in_an_error() {
+        let mut replies = Replies::default();
+        let keys = [replies.wait(), replies.wait()];
+        replies.end("END ");
+        let last = replies.wait();
+        replies.end("END ");
+        replies.fail(keys[1], "ERROR ");
+        replies.give(keys[0], Bytes::from_static(b"one "), true);
+        replies.give(last, Bytes::new(), true);
+        assert_eq!(told(&mut replies), "one ERROR END ");
+    }
+
+    #[test]
+    fn many_operations_have_one_answer() {
+        let mut replies = Replies::default();
+        let number = replies.gather(2, "OK ");
+        replies.give(number, Bytes::from_static(b"ignored"), false);
+        assert_eq!(told(&mut replies), "");
+        replies.fail(number, "ERROR ");
+        assert_eq!(told(&mut replies), "ERROR ");
+        // An answer that comes twice finds no place.
+        replies.give(number, Bytes::new(), false);
+    }
+
+    #[test]
+    fn who_does_not_wait_for_answers_is_not_read_for_ever() {
+        let mut replies = Replies::default();
+        for _ in 0..WAITING_MAX {
+            assert!(!replies.is_full());
+            replies.wait();
+        }
+        assert!(replies.is_full());
+    }
+}

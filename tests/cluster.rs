@@ -1,0 +1,11 @@
+//! Clusters of real processes: what clients see while nodes join, leave, stop and die.
+//!
+//! Each cluster has loopback addresses of its own, so that every node listens on memcached's port and
+//! standard clients find it by its name. Not here: the same under a simulated network (`server`), the
+//! copies by themselves (`tests/model`).
+
+mod faults;
+mod limits;
+mod nodes;
+mod plain;
+mod work;

@@ -1,0 +1,283 @@
+//! Nodes as processes: starting, killing, stopping them, and asking how the cluster is.
+//!
+//! Not here: what clients do meanwhile (`work`).
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU8, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
+
+use crate::live::{PATIENCE, Program};
+
+/// A cluster takes longer than a server for what ought to happen at once.
+pub(super) const LONG: Duration = Duration::from_mins(1);
+
+/// One node: its place, and its process while there is one.
+#[derive(Debug)]
+pub(super) struct Node {
+    number: u8,
+    child: Option<Child>,
+}
+
+/// Some nodes, and where they keep things.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    folder: tempfile::TempDir,
+    /// The second and third part of its addresses.
+    net: (u8, u8),
+    flags: Vec<String>,
+    nodes: Vec<Node>,
+}
+
+/// A client's line to a node, which may be gone at any time.
+#[derive(Debug)]
+pub(super) struct Line {
+    reader: BufReader<TcpStream>,
+}
+
+impl Line {
+    pub(super) fn connect(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+        Ok(Self { reader: BufReader::new(stream) })
+    }
+
+    pub(super) fn send(&mut self, text: &str) -> std::io::Result<()> {
+        self.reader.get_mut().write_all(text.as_bytes())
+    }
+
+    /// The next line, without its end; none when the node hung up.
+    pub(super) fn hear(&mut self) -> std::io::Result<Option<String>> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 || !line.ends_with('\n') {
+            return Ok(None);
+        }
+        line.truncate(line.trim_end().len());
+        Ok(Some(line))
+    }
+
+    /// No more will be sent.
+    pub(super) fn shut(&mut self) {
+        self.reader.get_ref().shutdown(std::net::Shutdown::Write).expect("it is open");
+    }
+
+    pub(super) fn ask(&mut self, text: &str) -> std::io::Result<Option<String>> {
+        self.send(text)?;
+        self.hear()
+    }
+
+    /// All lines up to `END`.
+    pub(super) fn lines(&mut self, text: &str) -> std::io::Result<Vec<String>> {
+        self.send(text)?;
+        let mut lines = Vec::new();
+        while let Some(line) = self.hear()? {
+            if line == "END" {
+                return Ok(lines);
+            }
+            lines.push(line);
+        }
+        Err(std::io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Cluster {
+    /// `count` nodes that found a cluster; `flags` go to each.
+    pub(super) fn start(count: u8, flags: &[&str]) -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(0);
+        let net = ((std::process::id() % 250 + 2) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut cluster = Self { folder, net, flags, nodes: Vec::new() };
+        for _ in 0..count {
+            cluster.nodes.push(Node { number: cluster.nodes.len() as u8, child: None });
+        }
+        for number in 0..count {
+            cluster.spawn(number, &["--expect", &count.to_string()]);
+        }
+        cluster.until_at_rest(usize::from(count));
+        cluster
+    }
+
+    pub(super) fn host(&self, number: u8) -> Ipv4Addr {
+        Ipv4Addr::new(127, self.net.0, self.net.1, number + 1)
+    }
+
+    pub(super) fn address(&self, number: u8) -> SocketAddr {
+        (self.host(number), 11211).into()
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| self.address(node.number)).collect()
+    }
+
+    /// A node more; it joins.
+    pub(super) fn join(&mut self) -> u8 {
+        let number = self.nodes.len() as u8;
+        self.nodes.push(Node { number, child: None });
+        self.spawn(number, &[]);
+        number
+    }
+
+    /// Starts a node that has ended, with the data directory that it left.
+    pub(super) fn restart(&mut self, number: u8) {
+        self.spawn(number, &[]);
+    }
+
+    fn spawn(&mut self, number: u8, more: &[&str]) {
+        let host = self.host(number).to_string();
+        let seeds: Vec<String> =
+            (0..self.nodes.len() as u8).map(|seed| format!("{}:21211", self.host(seed))).collect();
+        let data = self.folder.path().join(format!("data{number}"));
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.path().join(format!("log{number}")))
+            .expect("the folder is ours");
+        let mut command = Command::new(Program::Tollgate.path());
+        command
+            .args(["-p", "11211", "-U", "0", "-t", "2", "-v", "-l", &host])
+            .args(["--seeds", &seeds.join(","), "--partition-bits", "8"])
+            .arg("--data-dir")
+            .arg(data)
+            .args(more)
+            .args(&self.flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command.spawn().expect("the node starts");
+        self.nodes[usize::from(number)].child = Some(child);
+    }
+
+    fn pid(&self, number: u8) -> Pid {
+        let child = self.nodes[usize::from(number)].child.as_ref().expect("the node runs");
+        Pid::from_raw(i32::try_from(child.id()).expect("a pid fits"))
+    }
+
+    pub(super) fn signal(&self, number: u8, signal: Signal) {
+        signal::kill(self.pid(number), signal).expect("the node runs");
+    }
+
+    /// Ends a node without a word.
+    pub(super) fn kill(&mut self, number: u8) {
+        let mut child = self.nodes[usize::from(number)].child.take().expect("the node runs");
+        child.kill().expect("the node runs");
+        child.wait().expect("the child is ours");
+    }
+
+    /// Lets a node drain and end.
+    pub(super) fn end(&mut self, number: u8) -> ExitStatus {
+        self.signal(number, Signal::SIGTERM);
+        let mut child = self.nodes[usize::from(number)].child.take().expect("the node runs");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("the child is ours") {
+                return status;
+            }
+            if start.elapsed() > LONG {
+                let _ = child.kill();
+                panic!("node {number} does not end: {}", self.log(number));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(super) fn log(&self, number: u8) -> String {
+        fs::read_to_string(self.folder.path().join(format!("log{number}"))).unwrap_or_default()
+    }
+
+    fn running(&self) -> impl Iterator<Item = u8> + '_ {
+        self.nodes.iter().filter(|node| node.child.is_some()).map(|node| node.number)
+    }
+
+    /// A figure of `stats cluster`; none while the node does not answer.
+    pub(super) fn figure(&self, number: u8, name: &str) -> Option<String> {
+        let mut line = Line::connect(self.address(number)).ok()?;
+        let stats = line.lines("stats cluster\r\n").ok()?;
+        let wanted = format!("STAT {name} ");
+        Some(stats.iter().find_map(|stat| stat.strip_prefix(&wanted))?.to_owned())
+    }
+
+    /// Waits until the cluster has `count` active nodes, every partition has its copies, and nothing
+    /// moves.
+    pub(super) fn until_at_rest(&mut self, count: usize) {
+        let start = Instant::now();
+        loop {
+            let is_at_rest = self.running().collect::<Vec<_>>().into_iter().all(|number| {
+                self.figure(number, "nodes_active").as_deref() == Some(&count.to_string())
+                    && [
+                        "partitions_moving",
+                        "partitions_learners",
+                        "partitions_under_replicated",
+                        "partitions_without_primary",
+                    ]
+                    .iter()
+                    .all(|name| self.figure(number, name).as_deref() == Some("0"))
+            });
+            if is_at_rest {
+                return;
+            }
+            for number in self.running().collect::<Vec<_>>() {
+                let child = self.nodes[usize::from(number)].child.as_mut().expect("it runs");
+                if let Some(status) = child.try_wait().expect("the child is ours") {
+                    panic!("node {number} ended with {status}: {}", self.log(number));
+                }
+            }
+            assert!(start.elapsed() < LONG, "not at rest: {}", self.logs());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The end of every log.
+    pub(super) fn logs(&self) -> String {
+        let mut all = String::new();
+        for node in &self.nodes {
+            let log = self.log(node.number);
+            let lines: Vec<&str> = log.lines().collect();
+            let end = lines[lines.len().saturating_sub(15)..].join("\n");
+            all = format!("{all}\nnode {}:\n{end}", node.number);
+        }
+        all
+    }
+
+    /// A line to a node that runs.
+    #[track_caller]
+    pub(super) fn line(&self, number: u8) -> Line {
+        let start = Instant::now();
+        loop {
+            match Line::connect(self.address(number)) {
+                Ok(line) => return line,
+                Err(error) => assert!(start.elapsed() < PATIENCE, "{error}: {}", self.logs()),
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What a node answers with one line.
+    #[track_caller]
+    pub(super) fn ask(&self, number: u8, text: &str) -> String {
+        self.line(number).ask(text).expect("it answers").expect("it does not hang up")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(mut child) = node.child.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
