@@ -6,6 +6,7 @@
 
 mod buffers;
 mod clients;
+mod deploy;
 mod examples;
 mod garbage;
 mod ketama;
