@@ -35,7 +35,7 @@ flood KEYS="10000000":
     cargo build -p tollgate
     FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
 
-# Micro-benchmarks, then the server beside memcached; the table lands in target/bench.md
+# Micro-benchmarks, where keys go, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches
     cargo build --release -p tollgate -p benches

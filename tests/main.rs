@@ -7,6 +7,7 @@
 mod buffers;
 mod clients;
 mod cluster;
+mod deploy;
 mod examples;
 mod garbage;
 mod ketama;

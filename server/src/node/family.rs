@@ -227,7 +227,7 @@ impl Family {
                 }
                 let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
                 let change = match held {
-                    Some(hold) => Change::Settle { lease: hold, actual: kept },
+                    Some(name) => Change::Settle { lease: name, actual: kept },
                     _ => Change::PutBack(units),
                 };
                 back.push((row.partition, row.step(Asked::Change(change))));

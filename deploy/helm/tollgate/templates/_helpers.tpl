@@ -1,0 +1,62 @@
+{{- define "tollgate.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tollgate.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "tollgate.labels" -}}
+{{ include "tollgate.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The domain in which each pod has its name. */}}
+{{- define "tollgate.peers" -}}
+{{ include "tollgate.fullname" . }}-peers.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
+{{- define "tollgate.peerSecret" -}}
+{{- .Values.peerKey.existingSecret | default (printf "%s-peer" (include "tollgate.fullname" .)) -}}
+{{- end -}}
+
+{{/* Any answer will do: a hung event loop accepts connections and answers none. */}}
+{{- define "tollgate.alive" -}}
+exec:
+  command:
+    - bash
+    - -c
+    - >-
+      exec 3<>/dev/tcp/127.0.0.1/{{ .Values.ports.client }} &&
+      printf 'version\r\n' >&3 &&
+      read -r -t 2 -u 3 line && [[ -n $line ]]
+{{- end -}}
+
+{{/* What cannot be right is refused before anything is made. */}}
+{{- define "tollgate.check" -}}
+{{- $nodes := int .Values.replicaCount -}}
+{{- $expect := int .Values.expect -}}
+{{- if and (not .Values.extraSeeds) (lt $nodes $expect) .Release.IsInstall -}}
+{{- fail "replicaCount is below expect: the cluster would never be founded" -}}
+{{- end -}}
+{{- if and (ge $nodes (mul 2 $expect | int)) .Release.IsInstall -}}
+{{- fail "replicaCount is twice expect or more: two clusters could be founded; begin with fewer and scale up" -}}
+{{- end -}}
+{{- if ge (int .Values.drainTimeout) (int .Values.terminationGracePeriodSeconds) -}}
+{{- fail "drainTimeout must be below terminationGracePeriodSeconds" -}}
+{{- end -}}
+{{- $key := or .Values.peerKey.existingSecret .Values.peerKey.value -}}
+{{- if and $key .Values.peerTls.existingSecret -}}
+{{- fail "peerKey and peerTls: one of the two" -}}
+{{- end -}}
+{{- if not (or $key .Values.peerTls.existingSecret) -}}
+{{- fail "peers must be secured: set peerKey.existingSecret, peerKey.value or peerTls.existingSecret" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,111 @@
+//! `deploy/`: what its files tell the server, the server understands.
+//!
+//! Here: every flag and every `TOLLGATE_` variable named there is one of `tollgate --help` or of
+//! `tollgate cluster --help`. Not here: whether the files are good YAML or a good unit; that takes
+//! the tools that read them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::live::Program;
+
+/// Flags that are another program's: cargo, useradd, docker, systemctl, kubectl, helm.
+const OTHERS: [&str; 13] = [
+    "release",
+    "locked",
+    "system",
+    "uid",
+    "gid",
+    "no-create-home",
+    "home-dir",
+    "shell",
+    "from",
+    "build",
+    "now",
+    "from-literal",
+    "set",
+];
+
+/// The words that follow two dashes. Three dashes, a rule or the end of a document, are none.
+fn flags(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices("--") {
+        let is_front =
+            !text[..at].ends_with(|before: char| before == '-' || before.is_alphanumeric());
+        let is_word =
+            |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+        let word: String = text[at + 2..].chars().take_while(|letter| is_word(*letter)).collect();
+        if is_front && word.starts_with(|first: char| first.is_ascii_lowercase()) {
+            found.insert(word);
+        }
+    }
+    found
+}
+
+/// The flags that environment variables stand for.
+fn variables(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, prefix) in text.match_indices("TOLLGATE_") {
+        let name = text[at + prefix.len()..].chars();
+        let name = name.take_while(|letter| letter.is_ascii_uppercase() || *letter == '_');
+        let flag: String = name.map(|letter| letter.to_ascii_lowercase()).collect();
+        if !flag.is_empty() {
+            found.insert(flag.replace('_', "-"));
+        }
+    }
+    found
+}
+
+/// All files below a folder, with their text.
+fn files(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).expect("the folder is there").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            let text = fs::read_to_string(&path).expect("our sources are UTF-8");
+            found.push((path.display().to_string(), text));
+        }
+    }
+}
+
+/// What the server says of itself.
+fn help(words: &[&str]) -> String {
+    let program = Program::Tollgate.path();
+    let output = Command::new(program).args(words).output().expect("the server was built");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn every_flag_in_deploy_is_one_the_server_knows() {
+    let server = flags(&help(&["--help"]));
+    let cluster = flags(&help(&["cluster", "--help"]));
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy"), &mut found);
+    assert!(found.len() > 10, "the files are somewhere else");
+    let mut unknown = Vec::new();
+    for (name, text) in found {
+        for flag in flags(&text) {
+            let is_known = server.contains(&flag) || cluster.contains(&flag);
+            if !is_known && !OTHERS.contains(&flag.as_str()) {
+                unknown.push(format!("{name}: --{flag}"));
+            }
+        }
+        for flag in variables(&text) {
+            if !server.contains(&flag) {
+                unknown.push(format!("{name}: TOLLGATE_ variable for --{flag}"));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "the server knows none of:\n{}", unknown.join("\n"));
+}
+
+#[test]
+fn flags_are_found_where_they_stand() {
+    let text = "--- a\n  - --data-dir=/x\n  - \"--limits\"\n# `--ready`, x--no, --{{ y }}, -- z\n";
+    assert_eq!(flags(text).into_iter().collect::<Vec<_>>(), ["data-dir", "limits", "ready"]);
+    let text = "TOLLGATE_PEER_KEY_FILE=/x\nX: ${TOLLGATE_ACK}, TOLLGATE_, the long name\n";
+    assert_eq!(variables(text).into_iter().collect::<Vec<_>>(), ["ack", "peer-key-file"]);
+}
