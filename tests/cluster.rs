@@ -4,6 +4,7 @@
 //! standard clients find it by its name. Not here: the same under a simulated network (`server`), the
 //! copies by themselves (`tests/model`).
 
+mod degraded;
 mod faults;
 mod limits;
 mod nodes;

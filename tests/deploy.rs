@@ -81,7 +81,10 @@ fn help(words: &[&str]) -> String {
 #[test]
 fn every_flag_in_deploy_is_one_the_server_knows() {
     let server = flags(&help(&["--help"]));
-    let cluster = flags(&help(&["cluster", "--help"]));
+    let mut cluster = flags(&help(&["cluster", "--help"]));
+    for verb in ["status", "nodes", "partitions", "drain", "forget", "set"] {
+        cluster.extend(flags(&help(&["cluster", verb, "--help"])));
+    }
     let mut found = Vec::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy"), &mut found);
     assert!(found.len() > 10, "the files are somewhere else");

@@ -5,7 +5,8 @@
 
 use protocol::Admin;
 
-use crate::session::{Answer, Round, line};
+use crate::plain::line;
+use crate::session::{Answer, Round};
 
 pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"ERROR: shutdown not enabled\r\n";
 

@@ -9,7 +9,8 @@ use engine::{Facts, Judgement, Limited, Rule, Take, added, adding, counted, taki
 use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
 use crate::limits::{BoundKeyError, Companion, Deny, Found};
-use crate::session::{Round, encode_outcome, line};
+use crate::plain::{encode_outcome, line};
+use crate::session::Round;
 use crate::together::{Change, Charged, Place};
 
 /// What a key is bound to; `None` for a plain one.

@@ -19,7 +19,7 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
-use ask::Server;
+use ask::{Server, Stats};
 
 /// The word that asks for this program.
 const CLUSTER: &str = "cluster";
@@ -50,7 +50,11 @@ pub struct Request {
 #[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
 enum Verb {
     /// How the node that is asked and its cluster are
-    Status,
+    Status {
+        /// Fail unless that node is active, hears the control plane, and has its copies
+        #[arg(long)]
+        ready: bool,
+    },
     /// The nodes, one a line
     Nodes,
     /// The partitions that are not as they should be
@@ -61,7 +65,7 @@ enum Verb {
     },
     /// Have a node give away all it holds, and leave
     Drain {
-        /// Its id, ring name or address
+        /// Its id, ring name or address, or self: the one that is asked
         #[arg(value_name = "NODE", value_parser = word)]
         node: String,
         /// Wait until it has left, and tell how many copies it still holds
@@ -124,6 +128,9 @@ pub enum CliError {
         /// The name.
         node: String,
     },
+    /// The node that was asked is not ready.
+    #[error("not ready: {0}")]
+    NotReady(String),
     /// The drain came to nothing.
     #[error("{0}")]
     Undrained(String),
@@ -187,9 +194,13 @@ impl Request {
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let mut server = Server::connect(&self.server)?;
         match &self.verb {
-            Verb::Status => {
+            Verb::Status { ready } => {
                 let stats = server.stats("cluster")?;
                 out.write_all(show::status(&stats, self.json).as_bytes())?;
+                if *ready {
+                    let nodes = server.stats("cluster nodes")?;
+                    is_ready(&stats, &nodes).map_err(|why| CliError::NotReady(why.to_owned()))?;
+                }
             }
             Verb::Nodes => {
                 let stats = server.stats("cluster nodes")?;
@@ -217,6 +228,25 @@ impl Request {
         }
         Ok(())
     }
+}
+
+/// Why a node should not get clients, or another one not be stopped yet.
+fn is_ready(stats: &Stats, nodes: &Stats) -> Result<(), &'static str> {
+    let figure = |name: &str| {
+        stats.iter().find(|(other, _)| other == name).map_or("-", |(_, text)| text.as_str())
+    };
+    let rows = show::rows(nodes);
+    let own = rows.iter().find(|row| row.get("self") == Some("yes"));
+    if figure("place") != "active" {
+        return Err("it has not got all that it should have");
+    }
+    if figure("lease_ms") == "-" {
+        return Err("it does not hear the control plane");
+    }
+    if own.and_then(|row| row.get("learners")) != Some("0") {
+        return Err("it is still getting copies");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub mod limits;
 mod listener;
 pub mod net;
 mod node;
+mod plain;
 mod prefixes;
 pub mod process;
 pub mod scratch;

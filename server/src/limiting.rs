@@ -16,8 +16,9 @@ use protocol::{
 
 use crate::bound::{milliseconds, tell};
 use crate::limits::{BoundKeyError, Found};
+use crate::plain::line;
 use crate::scratch::Scratch;
-use crate::session::{Round, TakeMany, line};
+use crate::session::{Round, TakeMany};
 use crate::together::{Change, Charged};
 use crate::written::Written;
 
@@ -385,7 +386,7 @@ impl<'a> Round<'a> {
 }
 
 /// What a `takem` hears.
-fn outcome_of_many(charged: Charged) -> Outcome<'static> {
+pub(crate) fn outcome_of_many(charged: Charged) -> Outcome<'static> {
     match verdict(charged.all, false) {
         Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
             Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
@@ -394,7 +395,7 @@ fn outcome_of_many(charged: Charged) -> Outcome<'static> {
     }
 }
 
-fn tell_many(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
+pub(crate) fn tell_many(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
     match outcome {
         Outcome::Verdict(verdict) => encode_verdict(out, verdict),
         Outcome::NotFound => line(out, "NOT_FOUND"),

@@ -81,7 +81,7 @@ pub struct Limit {
     /// Apart, so that a limit without any stays small.
     overrides: Option<Box<Overrides>>,
     companions: Companions,
-    on_unavailable: OnUnavailable,
+    on_unavailable: Option<OnUnavailable>,
     deny: Deny,
 }
 
@@ -305,9 +305,9 @@ impl Limit {
         self.overridden(counted_key).map_or(&self.policy, |(_, policy)| policy)
     }
 
-    /// What answers while a key's owner cannot.
+    /// What answers while a key's owner cannot; none: as the node's configuration says.
     #[must_use]
-    pub fn on_unavailable(&self) -> OnUnavailable {
+    pub fn on_unavailable(&self) -> Option<OnUnavailable> {
         self.on_unavailable
     }
 

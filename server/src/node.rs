@@ -2,7 +2,8 @@
 //!
 //! Here: what all threads of a node share, and the small answers they need of it. In `copies` the
 //! partitions it holds, in `machine` what their keys and operations are, in `front` a worker's way
-//! from its clients to whoever owns a key, in `family` and `step` keys that are charged together, in `replies` the order in which clients are answered, in
+//! from its clients to whoever owns a key, in `family` and `step` keys that are charged
+//! together, in `degraded` what limits say while owners are out of reach, in `replies` the order in which clients are answered, in
 //! `talk` what a clustered node makes of requests, in `peers` what other nodes say, in `report` what operators hear and say, in `life` its
 //! tasks from start to end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
 //! on (`control`), lanes (`crate::lanes`).
@@ -13,6 +14,7 @@
 //! ```
 
 pub(crate) mod copies;
+mod degraded;
 mod family;
 pub(crate) mod front;
 pub(crate) mod life;
@@ -43,6 +45,7 @@ use crate::config::{Ack, ClusterConfig};
 use crate::lanes::{Lane, Lanes};
 use crate::service::Service;
 use copies::Copies;
+use degraded::Local;
 
 /// What waits for a worker.
 #[derive(Debug)]
@@ -110,17 +113,19 @@ pub(crate) struct NodeOptions {
     pub(crate) copies: Options,
     /// Worker threads.
     pub(crate) workers: usize,
+    /// The cap of the item table.
+    pub(crate) memory_bytes: usize,
 }
 
 impl NodeOptions {
-    pub(crate) fn of(cluster: &ClusterConfig, workers: usize) -> Self {
+    pub(crate) fn of(cluster: &ClusterConfig, workers: usize, memory_bytes: usize) -> Self {
         let ack = match cluster.ack {
             Ack::Replica => AckMode::Replica,
             Ack::Owner => AckMode::Owner,
         };
         // An idle partition need not say so every second: with thousands of them that adds up.
         let copies = Options { beat_ns: BEAT_NS, ..Options::default() };
-        Self { ack, copies, workers }
+        Self { ack, copies, workers, memory_bytes }
     }
 }
 
@@ -164,6 +169,8 @@ pub(crate) struct Node {
     /// Grows every few tens of milliseconds.
     ticks: AtomicU64,
     asks: Notify,
+    /// What it counts by itself while owners are out of reach.
+    local: Mutex<Local>,
     calls: Mutex<peers::Calls>,
     /// How far clocks of other nodes are ahead of ours, in milliseconds.
     offsets: Mutex<BTreeMap<NodeId, i64>>,
@@ -174,6 +181,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(options: NodeOptions) -> Self {
+        let local = Mutex::new(Local::new(options.memory_bytes));
         let inboxes = (0..options.workers).map(|_| Inbox::default()).collect();
         Self {
             options,
@@ -188,6 +196,7 @@ impl Node {
             generation: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             asks: Notify::new(),
+            local,
             calls: Mutex::default(),
             offsets: Mutex::default(),
             runtime: OnceLock::new(),

@@ -79,12 +79,11 @@ impl Service {
         seeds: [u64; 4],
         verbosity: Box<dyn Fn(u32) + Send + Sync>,
     ) -> Self {
-        let node = config
-            .cluster
-            .as_ref()
-            .map(|cluster| Arc::new(Node::new(NodeOptions::of(cluster, config.threads))));
+        let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+        let options = |cluster| NodeOptions::of(cluster, config.threads, memory_bytes);
+        let node = config.cluster.as_ref().map(|cluster| Arc::new(Node::new(options(cluster))));
         let shards = Shards::new(ShardsOptions {
-            memory_bytes: usize::try_from(config.memory_bytes).unwrap_or(usize::MAX),
+            memory_bytes,
             may_evict: config.evict,
             cas: config.cas,
             bounds: protocol::Bounds { item_bytes_max: config.item_bytes_max },

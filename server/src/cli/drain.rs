@@ -84,7 +84,8 @@ fn whom(nodes: &Stats, word: &str) -> Option<(String, Vec<String>)> {
     let is_named = |row: &&Row<'_>| {
         let number = row.id.strip_prefix('n');
         let names = ["ring_name", "client", "peer"].map(|name| row.get(name));
-        row.id == word || number == Some(word) || names.contains(&Some(word))
+        let is_self = word == "self" && row.get("self") == Some("yes");
+        is_self || row.id == word || number == Some(word) || names.contains(&Some(word))
     };
     let mut named = rows.iter().filter(is_named);
     let (Some(row), None) = (named.next(), named.next()) else { return None };

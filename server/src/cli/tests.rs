@@ -37,7 +37,7 @@ fn only_the_first_word_asks_for_this_program() {
 #[test]
 fn a_command_line_is_read() {
     let local = |verb| Request { verb, server: "127.0.0.1:11211".to_owned(), json: false };
-    assert_eq!(read("status"), Ok(local(Verb::Status)));
+    assert_eq!(read("status"), Ok(local(Verb::Status { ready: false })));
     assert_eq!(read("nodes"), Ok(local(Verb::Nodes)));
     assert_eq!(read("partitions --all"), Ok(local(Verb::Partitions { all: true })));
     let drain = Verb::Drain { node: "n3".to_owned(), wait: true };

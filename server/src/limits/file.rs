@@ -35,7 +35,7 @@ pub(super) struct Draft {
     pub(super) parents: Vec<At<String>>,
     pub(super) overrides: Vec<(At<String>, Policy)>,
     pub(super) companions: Companions,
-    pub(super) on_unavailable: OnUnavailable,
+    pub(super) on_unavailable: Option<OnUnavailable>,
     pub(super) deny: Deny,
 }
 
@@ -97,7 +97,7 @@ impl<'f> File<'f> {
         let (mut name, mut pattern, mut policy, mut key) = (None, None, None, None);
         let (mut parents, mut overrides) = (Vec::new(), Vec::new());
         let mut companions = Companions::default();
-        let (mut on_unavailable, mut deny) = (OnUnavailable::default(), Deny::default());
+        let (mut on_unavailable, mut deny) = (None, Deny::default());
         let (mut over, mut shadow) = (None, None);
         for field in in_order(table) {
             match field.0.get_ref().as_ref() {
@@ -113,7 +113,9 @@ impl<'f> File<'f> {
                 "parents" => parents = self.texts(field)?,
                 "overrides" => overrides = self.overrides(field)?,
                 "companions" => companions = self.companions(field)?,
-                "on_unavailable" => on_unavailable = self.one_of(field, &OnUnavailable::ALL)?,
+                "on_unavailable" => {
+                    on_unavailable = Some(self.one_of(field, &OnUnavailable::ALL)?);
+                }
                 "deny" => deny = self.one_of(field, &Deny::ALL)?,
                 "over" => over = Some(self.flag(field)?),
                 "shadow" => shadow = Some(self.flag(field)?),

@@ -437,7 +437,7 @@ fn every_field_at_once() {
         "##,
     );
     let limit = limits.by_name(b"login-ip").expect("it is there");
-    assert_eq!((limit.on_unavailable(), limit.deny()), (OnUnavailable::Deny, Deny::Ns));
+    assert_eq!((limit.on_unavailable(), limit.deny()), (Some(OnUnavailable::Deny), Deny::Ns));
     assert!(limit.companions().has(Companion::Info) && !limit.companions().has(Companion::Limit));
     assert!(limit.policy().over && limit.policy().shadow);
     assert_eq!((limits.len(), limits.iter().len()), (2, 2));

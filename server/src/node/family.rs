@@ -17,7 +17,7 @@ use protocol::{
 
 use super::front::{Client, Delivery, Front, Lent};
 use super::machine::{Sort, operation};
-use super::step::{Asked, Step, Told};
+use super::step::{Asked, Step, StepRule, Told};
 use crate::bound::milliseconds;
 use crate::limiting::{settled, units_of, verdict};
 use crate::limits::{Found, Limit};
@@ -107,6 +107,18 @@ enum Part {
     Failed(&'static str),
 }
 
+/// What a request on several keys came to.
+pub(super) enum Ended {
+    Told(Delivery),
+    /// Not all owners have answered.
+    Failed {
+        client: Client,
+        place: u64,
+        words: Bytes,
+        error: &'static str,
+    },
+}
+
 /// A request on several keys that is under way.
 pub(super) struct Family {
     client: Client,
@@ -179,15 +191,21 @@ impl Family {
         self.open == 0
     }
 
-    /// The answer, and what is to be given back.
-    pub(super) fn end(self, lent: &mut Lent<'_>) -> (Delivery, Vec<(Partition, Bytes)>) {
+    /// What it came to, and what is to be given back.
+    pub(super) fn end(self, lent: &mut Lent<'_>) -> (Ended, Vec<(Partition, Bytes)>) {
         let mut back = Vec::new();
-        let mut text = Vec::new();
-        match self.outcome(&mut back) {
-            Ok(charged) => self.tell(lent, charged, &mut text),
-            Err(why) => text.extend_from_slice(why.as_bytes()),
-        }
-        (Delivery::said(self.client, self.place, Bytes::from(text)), back)
+        let ended = match self.outcome(&mut back) {
+            Ok(charged) => {
+                let mut text = Vec::new();
+                self.tell(lent, charged, &mut text);
+                Ended::Told(Delivery::said(self.client, self.place, Bytes::from(text)))
+            }
+            Err(error) => {
+                let Self { client, place, words, .. } = self;
+                Ended::Failed { client, place, words, error }
+            }
+        };
+        (ended, back)
     }
 
     fn outcome(&self, back: &mut Vec<(Partition, Bytes)>) -> Result<Charged, &'static str> {
@@ -312,7 +330,7 @@ impl Family {
 impl Row {
     fn step(&self, asked: Asked) -> Bytes {
         let mut bytes = Vec::new();
-        Step { limit: &self.limit, key: &self.key, asked }.encode(&mut bytes);
+        Step { rule: StepRule::Named(&self.limit), key: &self.key, asked }.encode(&mut bytes);
         operation(Sort::Step, &bytes)
     }
 }

@@ -16,7 +16,8 @@ use cluster::replica::{
 use slab::Slab;
 
 use super::copies::{Hands, Work, is_on};
-use super::family::Family;
+use super::degraded::Debts;
+use super::family::{Ended, Family};
 use super::machine::items_now;
 use super::replies::Replies;
 use super::{Inbound, Node};
@@ -29,10 +30,12 @@ use crate::session::Round;
 /// An operation is tried for so long. Then the client hears that it was not done, or may not have
 /// been.
 const DEADLINE_NS: u64 = 1_000_000_000;
+/// So long after an owner did not answer it is taken to be out of reach still.
+const AWAY_NS: u64 = 500_000_000;
 /// Most operations of a worker that are not answered.
 const WAITING_MAX: usize = 65_536;
 
-const NOT_APPLIED: &str = "SERVER_ERROR not applied: owner unavailable\r\n";
+pub(super) const NOT_APPLIED: &str = "SERVER_ERROR not applied: owner unavailable\r\n";
 const MOVING: &str = "SERVER_ERROR not applied: moving\r\n";
 const BUSY: &str = "SERVER_ERROR not applied: busy\r\n";
 const UNKNOWN: &str = "SERVER_ERROR outcome unknown\r\n";
@@ -57,16 +60,22 @@ pub(crate) enum Use {
     Counted,
     /// Whatever it is, the client is told this.
     Instead(&'static str),
+    /// The whole answer to a request of a limit's client, which has another answer if this one fails;
+    /// with what the client wrote.
+    Limited { quiet: bool, words: Bytes },
+    /// What this node owes for a key.
+    Debt(usize),
     /// The part of one key in a request on several.
     Step { family: usize, row: usize },
     /// Nobody waits for it.
     Nothing,
 }
 
-struct Waiter {
-    client: Client,
-    place: u64,
+pub(super) struct Waiter {
+    pub(super) client: Client,
+    pub(super) place: u64,
     used: Use,
+    partition: Partition,
 }
 
 /// An answer on its way to a client.
@@ -87,7 +96,9 @@ impl Delivery {
     pub(crate) fn give(self, replies: &mut Replies) {
         let text = text_of(self.ending);
         match (self.used, text) {
-            (Use::Whole { .. } | Use::Counted, Ok(text)) => replies.give(self.place, text, false),
+            (Use::Whole { .. } | Use::Limited { .. } | Use::Counted, Ok(text)) => {
+                replies.give(self.place, text, false);
+            }
             (Use::Part, Ok(text)) => replies.give(self.place, text, true),
             (Use::Instead(told), Ok(_)) => {
                 replies.give(self.place, Bytes::from_static(told.as_bytes()), false);
@@ -99,7 +110,9 @@ impl Delivery {
                 replies.give(self.place, Bytes::from_static(why.as_bytes()), false);
             }
             (Use::Part | Use::Counted, Err(why)) => replies.fail(self.place, why),
-            (Use::Step { .. } | Use::Nothing, _) => {}
+            // Whoever fails here was answered by the front.
+            (Use::Limited { .. }, Err(_)) | (Use::Step { .. } | Use::Debt(_) | Use::Nothing, _) => {
+            }
         }
     }
 }
@@ -137,6 +150,9 @@ pub(crate) struct Front {
     pub(crate) is_local: bool,
     /// What clients are to be told.
     pub(crate) deliveries: Vec<Delivery>,
+    pub(super) debts: Debts,
+    /// Until when an owner is taken to be out of reach, by partition.
+    away_until_ns: Vec<u64>,
     families: Slab<Family>,
     /// Those of which all parts are there.
     ended: Vec<usize>,
@@ -196,6 +212,8 @@ impl Front {
             client: Client::default(),
             is_local: false,
             deliveries: Vec::new(),
+            debts: Debts::default(),
+            away_until_ns: Vec::new(),
             families: Slab::new(),
             ended: Vec::new(),
             last_lease: 0,
@@ -220,7 +238,8 @@ impl Front {
 
     /// A token that a task answers by, through the worker's inbox.
     pub(crate) fn wait_for_task(&mut self, place: u64, used: Use) -> u64 {
-        self.waiters.insert(Waiter { client: self.client, place, used }) as u64
+        let partition = Partition::default();
+        self.waiters.insert(Waiter { client: self.client, place, used, partition }) as u64
     }
 
     /// Sends an operation to whoever is primary. Its answer comes as a delivery, maybe before this
@@ -234,9 +253,25 @@ impl Front {
         place: u64,
         used: Use,
     ) {
-        let token = self.waiters.insert(Waiter { client: self.client, place, used }) as u64;
+        self.submit_until(lent, DEADLINE_NS, partition, kind, op, place, used);
+    }
+
+    /// As [`Front::submit`], tried for `for_ns`.
+    #[expect(clippy::too_many_arguments, reason = "the parts of an operation")]
+    pub(super) fn submit_until(
+        &mut self,
+        lent: &mut Lent<'_>,
+        for_ns: u64,
+        partition: Partition,
+        kind: Kind,
+        op: Bytes,
+        place: u64,
+        used: Use,
+    ) {
+        let waiter = Waiter { client: self.client, place, used, partition };
+        let token = self.waiters.insert(waiter) as u64;
         self.learn(lent.now, partition);
-        let deadline_ns = lent.now.mono_ns + DEADLINE_NS;
+        let deadline_ns = lent.now.mono_ns + for_ns;
         let ack = self.node.options.ack;
         let is_taken = self.session.submit(
             lent.now,
@@ -273,6 +308,7 @@ impl Front {
             self.session.identify(SessionId { node, incarnation, core: self.core });
             self.is_identified = true;
             self.terms = vec![Term::default(); space.copies.len()];
+            self.away_until_ns = vec![0; space.copies.len()];
         }
         let Some(route) = space.copies.route(partition) else { return };
         let Some(known) = self.terms.get_mut(partition.index()) else { return };
@@ -311,6 +347,7 @@ impl Front {
             self.ticks = ticks;
             self.session.tick(lent.now, &mut self.said, &mut self.endings);
             self.resend(&node);
+            self.tell_debts(lent);
         }
         self.carry_out(lent);
     }
@@ -329,7 +366,7 @@ impl Front {
     fn carry_out(&mut self, lent: &mut Lent<'_>) {
         let node = Arc::clone(&self.node);
         let Some(space) = node.space() else {
-            self.deliver();
+            self.deliver(lent);
             return;
         };
         let me = node.me();
@@ -368,10 +405,17 @@ impl Front {
             }
             self.work.own = own;
         }
-        self.deliver();
+        self.deliver(lent);
         while let Some(number) = self.ended.pop() {
             let Some(family) = self.families.try_remove(number) else { continue };
-            let (delivery, back) = family.end(lent);
+            let (ended, back) = family.end(lent);
+            let delivery = match ended {
+                Ended::Told(delivery) => delivery,
+                Ended::Failed { client, place, words, error } => {
+                    let text = self.answer_degraded(lent, &words, error);
+                    Delivery::said(client, place, text)
+                }
+            };
             self.deliveries.push(delivery);
             for (partition, op) in back {
                 self.submit(lent, partition, Kind::Write, op, 0, Use::Nothing);
@@ -392,8 +436,24 @@ impl Front {
         self.bursts.entry(to).or_default().push(frame);
     }
 
-    fn deliver(&mut self) {
-        for (token, ending) in self.endings.drain(..) {
+    /// Whether the owner of a partition was out of reach a moment ago, so that nobody should wait for
+    /// it whom this node can answer.
+    pub(super) fn is_away(&self, now: Now, partition: Partition) -> bool {
+        self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
+    }
+
+    fn note_reach(&mut self, now: Now, partition: Partition, ending: &Ending) {
+        let Some(until) = self.away_until_ns.get_mut(partition.index()) else { return };
+        *until = match ending {
+            Ending::Done(_) => 0,
+            Ending::NotApplied(Refusal::Busy) => *until,
+            Ending::NotApplied(_) | Ending::Unknown => now.mono_ns + AWAY_NS,
+        };
+    }
+
+    fn deliver(&mut self, lent: &mut Lent<'_>) {
+        let mut endings = std::mem::take(&mut self.endings);
+        for (token, ending) in endings.drain(..) {
             let Some(waiter) = self.waiters.try_remove(token as usize) else { continue };
             match &ending {
                 Ending::Done(_) => {}
@@ -404,7 +464,20 @@ impl Front {
                     self.node.figures.unknown.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            let Waiter { client, place, used } = waiter;
+            self.note_reach(lent.now, waiter.partition, &ending);
+            if let Use::Debt(number) = waiter.used {
+                self.debt_ended(lent, number, &ending);
+                continue;
+            }
+            if let Use::Limited { quiet, words } = &waiter.used
+                && !matches!(ending, Ending::Done(_))
+            {
+                let (quiet, words) = (*quiet, words.clone());
+                let Err(error) = text_of(ending) else { continue };
+                self.answer_failed(lent, &waiter, &words, quiet, error);
+                continue;
+            }
+            let Waiter { client, place, used, .. } = waiter;
             if let Use::Step { family, row } = used {
                 if let Some(kept) = self.families.get_mut(family)
                     && kept.note(row, text_of(ending))
@@ -414,6 +487,9 @@ impl Front {
                 continue;
             }
             self.deliveries.push(Delivery { client, place, used, ending });
+        }
+        if self.endings.is_empty() {
+            self.endings = endings;
         }
     }
 

@@ -19,9 +19,10 @@ use super::Space;
 use super::step::{Step, Told};
 use crate::counters::Counters;
 use crate::limits::InForce;
+use crate::plain::line;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::session::{Round, counted_key, line, look_up_in};
+use crate::session::{Round, counted_key, look_up_in};
 
 /// 2025-01-01T00:00:00Z in nanoseconds since 1970: where the times in items count from, on all nodes.
 /// Deadlines have forty bits of milliseconds, thirty-four years.

@@ -7,6 +7,7 @@
 
 use engine::limit::{Decision, Verdict};
 use engine::{Engine, Facts, Limited, Now, Rule, Take};
+use protocol::Policy;
 
 use crate::session::Round;
 use crate::together::Change;
@@ -14,17 +15,27 @@ use crate::together::Change;
 /// What is asked of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step<'a> {
-    /// The name of the limit.
-    pub(super) limit: &'a [u8],
+    pub(super) rule: StepRule<'a>,
     /// The key to count under.
     pub(super) key: &'a [u8],
     pub(super) asked: Asked,
+}
+
+/// Under which rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepRule<'a> {
+    /// That of the limit of this name.
+    Named(&'a [u8]),
+    /// This policy.
+    Written(&'a [u8]),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Take(Take),
     Change(Change),
+    /// So many units were let pass without the owner.
+    Debt(u64),
 }
 
 /// What the owner tells.
@@ -39,6 +50,10 @@ const TAKE: u8 = 0;
 const PUT_BACK: u8 = 1;
 const SETTLE: u8 = 2;
 const RENEW: u8 = 3;
+const DEBT: u8 = 4;
+
+const NAMED: u8 = 0;
+const WRITTEN: u8 = 1;
 
 fn put(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
@@ -81,9 +96,14 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Appends it. Names of limits and keys have 250 bytes at most.
+    /// Appends it. Names of limits, policies and keys have 250 bytes at most.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        for bytes in [self.limit, self.key] {
+        let (kind, word) = match self.rule {
+            StepRule::Named(name) => (NAMED, name),
+            StepRule::Written(token) => (WRITTEN, token),
+        };
+        out.push(kind);
+        for bytes in [word, self.key] {
             out.push(bytes.len() as u8);
             out.extend_from_slice(bytes);
         }
@@ -101,6 +121,10 @@ impl<'a> Step<'a> {
                 ] {
                     put_option(out, option);
                 }
+            }
+            Asked::Debt(units) => {
+                out.push(DEBT);
+                put(out, units);
             }
             Asked::Change(Change::PutBack(units)) => {
                 out.push(PUT_BACK);
@@ -121,7 +145,13 @@ impl<'a> Step<'a> {
 
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
-        let (limit, key) = (reader.short()?, reader.short()?);
+        let kind = reader.byte()?;
+        let (word, key) = (reader.short()?, reader.short()?);
+        let rule = match kind {
+            NAMED => StepRule::Named(word),
+            WRITTEN => StepRule::Written(word),
+            _ => return None,
+        };
         let asked = match reader.byte()? {
             TAKE => {
                 let cost = reader.number()?;
@@ -137,6 +167,7 @@ impl<'a> Step<'a> {
                     lease: reader.option()?,
                 })
             }
+            DEBT => Asked::Debt(reader.number()?),
             PUT_BACK => Asked::Change(Change::PutBack(reader.number()?)),
             SETTLE => {
                 Asked::Change(Change::Settle { lease: reader.number()?, actual: reader.number()? })
@@ -146,7 +177,7 @@ impl<'a> Step<'a> {
             }
             _ => return None,
         };
-        reader.0.is_empty().then_some(Self { limit, key, asked })
+        reader.0.is_empty().then_some(Self { rule, key, asked })
     }
 }
 
@@ -234,6 +265,7 @@ impl Asked {
     ) -> Limited {
         match self {
             Self::Take(take) => engine.take(now, hash, key, Some(rule), &take),
+            Self::Debt(units) => engine.charge(now, hash, key, rule, units),
             Self::Change(change) => change.apply(engine, now, hash, key, Some(rule)),
         }
     }
@@ -242,10 +274,21 @@ impl Asked {
 impl Round<'_> {
     /// Does a step; `hash` is that of its key.
     pub(super) fn step(&self, step: &Step<'_>, hash: u64) -> Told {
-        let Some(limit) = self.in_force.limits().by_name(step.limit) else {
-            return Told::NoLimit;
+        let written;
+        let (rule, limit) = match step.rule {
+            StepRule::Named(name) => {
+                let Some(limit) = self.in_force.limits().by_name(name) else {
+                    return Told::NoLimit;
+                };
+                let rule = self.in_force.rule(limit.index(), limit.policy_of(step.key));
+                (rule, Some(limit.index()))
+            }
+            StepRule::Written(token) => {
+                let Ok(policy) = Policy::parse(token) else { return Told::NoLimit };
+                written = policy;
+                (Rule::from(&written), None)
+            }
         };
-        let rule = self.in_force.rule(limit.index(), limit.policy_of(step.key));
         let now = self.now;
         let done = self.service.shards().with_room(now, hash, |engine| {
             match step.asked.apply(engine, now, hash, step.key, rule) {
@@ -254,8 +297,8 @@ impl Round<'_> {
             }
         });
         let limited = done.unwrap_or(Limited::Full);
-        if let Asked::Take(take) = &step.asked {
-            self.note_judgement(limit.index(), limited.judgement(take));
+        if let (Asked::Take(take), Some(limit)) = (&step.asked, limit) {
+            self.note_judgement(limit, limited.judgement(take));
         }
         Told::Limited(limited)
     }
@@ -290,6 +333,7 @@ mod tests {
     fn asked() -> impl Strategy<Value = Asked> {
         prop_oneof![
             take().prop_map(Asked::Take),
+            any::<u64>().prop_map(Asked::Debt),
             any::<u64>().prop_map(|units| Asked::Change(Change::PutBack(units))),
             (any::<u64>(), any::<u64>())
                 .prop_map(|(lease, actual)| Asked::Change(Change::Settle { lease, actual })),
@@ -331,10 +375,16 @@ mod tests {
         fn what_is_asked_and_told_arrives(
             asked in asked(),
             told in told(),
+            is_named in any::<bool>(),
             limit in "[a-z]{1,250}",
             key in proptest::collection::vec(any::<u8>(), 1..=250),
         ) {
-            let step = Step { limit: limit.as_bytes(), key: &key, asked };
+            let rule = if is_named {
+                StepRule::Named(limit.as_bytes())
+            } else {
+                StepRule::Written(limit.as_bytes())
+            };
+            let step = Step { rule, key: &key, asked };
             let mut bytes = Vec::new();
             step.encode(&mut bytes);
             prop_assert_eq!(Step::decode(&bytes), Some(step));

@@ -11,8 +11,9 @@ use cluster::replica::Kind;
 use engine::Take;
 use protocol::{Admin, Command, Decoded, Form, Keys, Operation, ProtocolError, Request, decode};
 
+use super::degraded::is_taking;
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
-use super::front::{Front, Lent, Use, node_now};
+use super::front::{Front, Lent, NOT_APPLIED, Use, node_now};
 use super::machine::{Sort, operation, partition_of};
 use crate::bound::{is_policy, tell};
 use crate::limits::Found;
@@ -223,9 +224,25 @@ impl Session {
                 }
             }
         }
-        let place = self.replies.wait();
         let op = operation(Sort::Plain, words);
-        submit(round, hash, Kind::Write, op, place, Use::Whole { quiet });
+        if !is_taking(command, form, looked) {
+            let place = self.replies.wait();
+            return submit(round, hash, Kind::Write, op, place, Use::Whole { quiet });
+        }
+        let Some(front) = round.front.take() else { return };
+        let is_away = front
+            .node()
+            .space()
+            .is_some_and(|space| front.is_away(node_now(round.now), partition_of(space, hash)));
+        if is_away {
+            let text = front.answer_degraded(&mut lent(round), words, NOT_APPLIED);
+            round.front = Some(front);
+            return self.replies.say(&text, out);
+        }
+        round.front = Some(front);
+        let place = self.replies.wait();
+        let used = Use::Limited { quiet, words: op.slice(1..) };
+        submit(round, hash, Kind::Write, op, place, used);
     }
 
     /// `takem`: each key and its parents, by their owners.

@@ -5,6 +5,7 @@
 use super::{Limited, is_state};
 use crate::apply::Engine;
 use crate::limit::{self, Ask};
+use crate::policies::Rule;
 use crate::time::Now;
 
 impl Engine {
@@ -31,6 +32,23 @@ impl Engine {
             let ask = Ask { cost: actual - hold.units, over: true, hash, ..Ask::default() };
             limit::take(&loaded.policy, &mut loaded.state, now, &ask);
         }
+        self.keep_and_look(at, loaded)
+    }
+
+    /// Counts units that were used without asking, whether they would pass or not: into debt if need
+    /// be.
+    pub fn charge(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        rule: Rule<'_>,
+        units: u64,
+    ) -> Limited {
+        let at = self.at(now, hash, key);
+        let mut loaded = self.load(at, Some(rule));
+        let ask = Ask { cost: units, over: true, hash, ..Ask::default() };
+        limit::take(&loaded.policy, &mut loaded.state, now, &ask);
         self.keep_and_look(at, loaded)
     }
 
