@@ -15,13 +15,13 @@ use cluster::map::command::Setting;
 use cluster::map::{Command, Map, NodeState};
 use control::{Control, Options, Place, Store, StoreError};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::copies::Copies;
 use super::peers::{Post, Reception};
 use super::{Node, Space};
 use crate::config::{ClusterConfig, Config, Seed};
-use crate::lanes::{Identity, Lanes, LanesOptions, SecurityError, Whom};
+use crate::lanes::{Handler as _, Identity, Lanes, LanesOptions, SecurityError, Whom};
 use crate::net::{BoundListener, Listener};
 use crate::server::{ServerError, bind_each};
 use crate::service::Service;
@@ -372,7 +372,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut count = 0_u32;
     let mut operations = 0;
-    let mut looked = Instant::now();
+    let mut looked_ns = reception.now_ns();
     loop {
         tick.tick().await;
         count = count.wrapping_add(1);
@@ -391,10 +391,11 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
         if count.is_multiple_of(TICKS_OF_ALL) {
             let all = node.figures.direct.load(Ordering::Relaxed)
                 + node.space().map_or(0, |s| s.copies.figures.received.load(Ordering::Relaxed));
-            let elapsed_ms = u64::try_from(looked.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let now_ns = reception.now_ns();
+            let elapsed_ms = (now_ns - looked_ns) / 1_000_000;
             let load = (all - operations).saturating_mul(1000) / elapsed_ms.max(1);
             let load = u32::try_from(load).unwrap_or(u32::MAX);
-            (operations, looked) = (all, Instant::now());
+            (operations, looked_ns) = (all, now_ns);
             let is_ready = matches!(control.place(), Place::Member(_)) && node.space().is_some();
             control.set_condition(is_ready, load);
         }
