@@ -246,6 +246,12 @@ impl Replica {
         self.core.contact_ns = self.core.contact_ns.max(sent_ns);
     }
 
+    /// The setting has changed; see [`Options::lost_after_ns`]. A primary that does not hear of a lower
+    /// one serves longer than the controller waits: it is to be lowered while all nodes are in reach.
+    pub fn set_lost_after(&mut self, lost_after_ns: Option<u64>) {
+        self.core.options.lost_after_ns = lost_after_ns;
+    }
+
     /// Forgets the sessions of nodes that the map has forgotten. Nothing that such a node sent may be
     /// given to a copy any more: a late attempt would be done again. Copies and records that are
     /// under way may bring a session back, so this is to be called now and then.

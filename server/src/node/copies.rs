@@ -40,7 +40,7 @@ pub(crate) struct Copies {
     is_busy: Box<[AtomicBool]>,
     /// What copies ask of the controller.
     asks: SegQueue<Change>,
-    options: Options,
+    options: Mutex<Options>,
     pub(crate) figures: CopyFigures,
 }
 
@@ -92,7 +92,7 @@ impl Copies {
             busy: SegQueue::new(),
             is_busy: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
             asks: SegQueue::new(),
-            options,
+            options: Mutex::new(options),
             figures: CopyFigures::default(),
         }
     }
@@ -131,7 +131,8 @@ impl Copies {
             slot.route = route;
         }
         if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
-            let replica = Replica::new(partition, node, incarnation, self.options, hands.now);
+            let replica =
+                Replica::new(partition, node, incarnation, *self.options.lock(), hands.now);
             slot.replica = Some(Box::new(replica));
         }
         if let Some(replica) = &mut slot.replica {
@@ -208,6 +209,16 @@ impl Copies {
                 }
                 replica.tick(turn);
             });
+        }
+    }
+
+    /// The cluster's setting: see [`Options::lost_after_ns`].
+    pub(crate) fn set_lost_after(&self, lost_after_ns: Option<u64>) {
+        self.options.lock().lost_after_ns = lost_after_ns;
+        for slot in &self.slots {
+            if let Some(replica) = &mut slot.lock().replica {
+                replica.set_lost_after(lost_after_ns);
+            }
         }
     }
 

@@ -235,11 +235,16 @@ async fn leave(node: &Node) -> bool {
     loop {
         match control.place() {
             Place::Gone => return true,
-            Place::Member(NodeState::Draining) => sleep(LOOK).await,
+            Place::Member(NodeState::Draining) => {
+                if control.map().members().is_empty() {
+                    // All leave at once: there is nobody to give to.
+                    return false;
+                }
+                sleep(LOOK).await;
+            }
             _ => {
-                let holders = control.map().members().len();
-                if holders <= 1 {
-                    // The last one has nobody to give to.
+                if control.map().members().len() <= 1 {
+                    // The last one, likewise.
                     return false;
                 }
                 let _ = control.propose(Command::Drain(id, incarnation), COMMAND_TTL).await;
@@ -292,6 +297,7 @@ async fn follow(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
     tracing::info!(node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();
     let mut vers: Vec<u32> = Vec::new();
+    let mut last_lost_after = node.options.copies.lost_after_ns;
     let mut nodes = BTreeMap::new();
     loop {
         let news = watch.changed().await;
@@ -303,15 +309,17 @@ async fn follow(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             let bits = partitions.trailing_zeros();
             let place = move |key: &[u8]| u64::from(placement.partition(key).0);
             node.placer.set(bits, seeds_of(head.cluster), place);
-            let mut options = node.options.copies;
-            options.lost_after_ns =
-                map.settings().lost_after_ms.map(|ms| ms.saturating_mul(1_000_000));
-            let copies = Copies::new(partitions, options);
+            let copies = Copies::new(partitions, node.options.copies);
             let _ = node.space.set(Space { bits, copies });
             vers = vec![0; partitions];
         }
         meet(&node, map, &mut nodes);
         let Some(space) = node.space() else { continue };
+        let lost_after = map.settings().lost_after_ms.map(|ms| ms.saturating_mul(1_000_000));
+        if lost_after != last_lost_after {
+            last_lost_after = lost_after;
+            space.copies.set_lost_after(lost_after);
+        }
         reception.with_hands(|hands| {
             for (number, (entry, ver)) in map.partitions().iter().zip(&mut vers).enumerate() {
                 if entry.ver != *ver {
