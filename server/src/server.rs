@@ -307,6 +307,7 @@ async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals
             why = life::gone(service) => why,
             _ = reload.recv() => {
                 service.reload_users();
+                life::reload_security(service);
                 limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
                 tracing::info!("reloaded on SIGHUP");

@@ -124,9 +124,14 @@ impl Cluster {
 
     /// A node more; it joins.
     pub(super) fn join(&mut self) -> u8 {
+        self.join_with(&[])
+    }
+
+    /// The same, with flags of its own: the last one of a kind counts.
+    pub(super) fn join_with(&mut self, flags: &[&str]) -> u8 {
         let number = self.nodes.len() as u8;
         self.nodes.push(Node { number, child: None });
-        self.spawn(number, &[]);
+        self.spawn(number, flags);
         number
     }
 
@@ -151,8 +156,8 @@ impl Cluster {
             .args(["--seeds", &seeds.join(","), "--partition-bits", "8"])
             .arg("--data-dir")
             .arg(data)
-            .args(more)
             .args(&self.flags)
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);

@@ -109,3 +109,23 @@ fn one_key_is_counted_once_by_all() {
     answers.sort_unstable();
     assert!(answers.into_iter().eq(1..=6000), "every answer once");
 }
+
+#[test]
+fn who_has_another_key_is_no_peer() {
+    let keys = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = |name: &str, key: &str| {
+        let path = keys.path().join(name);
+        std::fs::write(&path, key).expect("the folder is ours");
+        path.to_str().expect("a plain path").to_owned()
+    };
+    let (ours, theirs) = (file("ours", "0123456789abcdef\n"), file("theirs", "fedcba9876543210\n"));
+    let mut cluster = Cluster::start(2, &["--peer-key-file", &ours]);
+    assert_eq!(cluster.ask(0, "set k 0 0 1\r\n1\r\n"), "STORED");
+    assert_eq!(cluster.ask(1, "incr k 1\r\n"), "2");
+    let stranger = cluster.join_with(&["--peer-key-file", &theirs]);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(cluster.figure(0, "nodes").as_deref(), Some("2"));
+    assert_eq!(cluster.figure(stranger, "place").as_deref(), Some("seeking"));
+    let told = cluster.ask(stranger, "incr k 1\r\n");
+    assert_eq!(told, "SERVER_ERROR not applied: the node is starting");
+}

@@ -211,6 +211,15 @@ pub(crate) async fn gone(service: &Service) -> &'static str {
     }
 }
 
+/// Reads key or certificates of peers again; links that are up stay as they are.
+pub(crate) fn reload_security(service: &Service) {
+    let (Some(node), Some(cluster)) = (service.node(), &service.config().cluster) else { return };
+    let Some(lanes) = node.lanes() else { return };
+    if let Err(error) = cluster.security().and_then(|security| lanes.secure(security)) {
+        tracing::error!(%error, "peers are secured as they were");
+    }
+}
+
 /// Looks up the names among the seeds again and again.
 async fn look_up(control: Control, seeds: Vec<Seed>) {
     if !seeds.iter().any(|seed| matches!(seed, Seed::Name(_))) {
