@@ -265,10 +265,6 @@ impl Connection {
             return 0;
         }
         let (mut done, pause) = self.session.run(&mut round, input, turn.output);
-        if let Some(front) = &mut round.front {
-            front.give_to(front.client, &mut self.session.replies);
-            self.session.replies.collect(turn.output);
-        }
         self.needed = 1;
         self.unfinished = false;
         self.blocked = false;
@@ -277,7 +273,7 @@ impl Connection {
             Pause::Input(needed) if self.reserve(service, needed) => self.needed = needed,
             Pause::Input(needed) => {
                 let front = &input[done..];
-                self.session.refuse_value(&round, front, needed - front.len(), turn.output);
+                self.session.refuse_value(&mut round, front, needed - front.len(), turn.output);
                 done = input.len();
             }
             Pause::Replies | Pause::Turn => self.unfinished = done < input.len(),
@@ -285,6 +281,10 @@ impl Connection {
                 self.closing = true;
                 done = input.len();
             }
+        }
+        if let Some(front) = &mut round.front {
+            front.give_to(front.client, &mut self.session.replies);
+            self.session.replies.collect(turn.output);
         }
         done
     }

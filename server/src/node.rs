@@ -169,6 +169,8 @@ pub(crate) struct Node {
     /// Grows every few tens of milliseconds.
     ticks: AtomicU64,
     asks: Notify,
+    /// How many holds on several keys were named.
+    holds: AtomicU64,
     /// What it counts by itself while owners are out of reach.
     local: Mutex<Local>,
     calls: Mutex<peers::Calls>,
@@ -196,6 +198,7 @@ impl Node {
             generation: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             asks: Notify::new(),
+            holds: AtomicU64::new(0),
             local,
             calls: Mutex::default(),
             offsets: Mutex::default(),
@@ -234,6 +237,22 @@ impl Node {
 
     pub(crate) fn lanes(&self) -> Option<&Lanes> {
         self.lanes.get()
+    }
+
+    /// The name of a hold on several keys: 53 bits, as all clients can read them, in which two of one
+    /// node never meet and two of different nodes as good as never.
+    fn name_hold(&self) -> u64 {
+        let (node, incarnation) = self.me();
+        let count = self.holds.fetch_add(1, Ordering::Relaxed);
+        let seed = u64::from(node.0) << 32 ^ incarnation.0;
+        let mixed = |number: u64| {
+            // SplitMix64 (Steele, Lea, Flood 2014), a bijection.
+            let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            number ^ number >> 31
+        };
+        let number = mixed(seed).wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (mixed(number) >> 11).max(1)
     }
 
     fn bits(&self) -> u32 {

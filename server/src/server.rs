@@ -183,19 +183,21 @@ impl Server {
             accepting.abort_all();
             while accepting.join_next().await.is_some() {}
             drain(&service).await;
-            if let (Some(mut life), Some(cluster)) = (life, &service.config().cluster) {
-                // Last, when no client of this node's waits for others any more.
+            if let (Some(life), Some(cluster)) = (&life, &service.config().cluster) {
+                // When no client of this node's waits for others any more.
                 if !life.leave(cluster.drain_timeout).await {
                     tracing::warn!("left with copies that were not given away");
                 }
-                life.end().await;
             }
-            Ok::<_, ServerError>(())
+            Ok::<_, ServerError>(life)
         });
         for worker in Arc::into_inner(workers).into_iter().flatten() {
             worker.end();
         }
-        result?;
+        // Only now: whose peers find the port closed is taken for dead, and must serve nobody any more.
+        if let Some(life) = result? {
+            runtime.block_on(life.end());
+        }
         if let Some(socket) = &service.config().unix_socket {
             // It may be gone already.
             let _ = std::fs::remove_file(&socket.path);

@@ -47,7 +47,7 @@ pub struct Session {
     /// Bytes at the front known to hold no line end.
     pub(crate) scanned: usize,
     /// How far into its keys the retrieval at the front is answered.
-    answered: usize,
+    pub(crate) answered: usize,
     /// The first byte has been seen.
     started: bool,
     /// The password was given, or none is asked for.
@@ -229,7 +229,7 @@ impl Session {
     /// not: there is no memory to read it into. The caller drops what it has of it.
     pub fn refuse_value(
         &mut self,
-        round: &Round<'_>,
+        round: &mut Round<'_>,
         front: &[u8],
         missing: usize,
         out: &mut Vec<u8>,
@@ -246,14 +246,21 @@ impl Session {
         // As after any store that failed: nobody must go on reading the old value.
         let replaces =
             [&b"set "[..], b"replace ", b"cas "].iter().any(|verb| text.starts_with(verb));
+        let told: &'static str = if text.ends_with(b" noreply") {
+            ""
+        } else {
+            "SERVER_ERROR out of memory storing object\r\n"
+        };
+        if round.front.is_some() {
+            let key = likely_key(text).filter(|_| replaces);
+            return self.refuse_clustered_value(round, key, told, out);
+        }
         if replaces && let Some(key) = likely_key(text).and_then(Key::plain) {
             let hash = round.service.shards().hash(key.as_bytes());
             let command = Command { key, operation: Operation::TooLarge { drop: true } };
             round.service.shards().apply(round.now, hash, &command, |_| ());
         }
-        if !text.ends_with(b" noreply") {
-            out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
-        }
+        out.extend_from_slice(told.as_bytes());
     }
 
     pub(crate) fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {

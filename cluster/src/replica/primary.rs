@@ -207,6 +207,7 @@ impl Primary {
         session: SessionId,
         first_unacked: u64,
     ) {
+        core.results.hear(session, first_unacked);
         let has_room = core.tail.len() < core.options.unacked_max;
         if has_room && self.heir.is_none() && core.results.can_prune(session, first_unacked) {
             let pt_ns = core.clock.read(turn.now);

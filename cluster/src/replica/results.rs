@@ -139,6 +139,13 @@ impl Results {
         }
     }
 
+    /// Takes note of what a session has done with: of what changed nothing nobody else knows.
+    pub(crate) fn hear(&mut self, id: SessionId, first_unacked: u64) {
+        if let Some(session) = self.sessions.get_mut(&(id.node, id.core)) {
+            session.hear(id.incarnation, first_unacked);
+        }
+    }
+
     /// Keeps the result of an operation that changed nothing.
     pub(crate) fn keep_unchanged(&mut self, id: SessionId, seq: u64, result: Bytes) {
         if let Some(session) = self.sessions.get_mut(&(id.node, id.core)) {

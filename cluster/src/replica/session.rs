@@ -225,6 +225,13 @@ impl Session {
         self.active.iter().filter(waits).copied()
     }
 
+    /// Whether something is unanswered, or a primary has still to be told that all is answered: then
+    /// ticks are wanted.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
     /// What was sent to a node may be lost, for the link to it ended: all of it is sent again, in
     /// order, before anything new.
     pub fn resend(&mut self, now: Now, node: NodeId, sends: &mut Vec<Send>) {

@@ -4,6 +4,7 @@
 //! out what a copy asks for. Not here: what a copy does (`cluster::replica`), what its keys are
 //! (`machine`), lanes (`peers`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -39,7 +40,7 @@ pub(crate) struct Copies {
     busy: SegQueue<Partition>,
     is_busy: Box<[AtomicBool]>,
     /// What copies ask of the controller.
-    asks: SegQueue<Change>,
+    asks: Mutex<BTreeMap<Partition, Change>>,
     options: Mutex<Options>,
     pub(crate) figures: CopyFigures,
 }
@@ -91,7 +92,7 @@ impl Copies {
             slots: (0..partitions).map(|_| Mutex::default()).collect(),
             busy: SegQueue::new(),
             is_busy: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
-            asks: SegQueue::new(),
+            asks: Mutex::default(),
             options: Mutex::new(options),
             figures: CopyFigures::default(),
         }
@@ -106,14 +107,18 @@ impl Copies {
         self.slots.get(partition.index())?.lock().route
     }
 
-    /// Changes that copies asked for since the last call, up to `most`.
-    pub(crate) fn asks(&self, most: usize) -> Vec<Change> {
-        std::iter::from_fn(|| self.asks.pop()).take(most).collect()
+    /// What copies ask for: the newest wish of each, of partitions from `from` on first, up to `most`.
+    pub(crate) fn asks(&self, from: Partition, most: usize) -> Vec<Change> {
+        let mut asks = self.asks.lock();
+        let later = asks.range(from..).map(|(partition, _)| *partition);
+        let earlier = asks.range(..from).map(|(partition, _)| *partition);
+        let chosen: Vec<Partition> = later.chain(earlier).take(most).collect();
+        chosen.iter().filter_map(|partition| asks.remove(partition)).collect()
     }
 
     /// Whether there are such changes.
     pub(crate) fn has_asks(&self) -> bool {
-        !self.asks.is_empty()
+        !self.asks.lock().is_empty()
     }
 
     /// Takes note of the map.
@@ -275,7 +280,7 @@ impl Copies {
                 }
                 Action::Reply { to, reply } => hands.answer(partition, to, reply),
                 Action::Ask(change) => {
-                    self.asks.push(change);
+                    self.asks.lock().insert(partition, change);
                     hands.node.wake_asks();
                 }
             }

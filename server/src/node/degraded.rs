@@ -184,15 +184,22 @@ impl Node {
                 ..*ask
             };
             let taken = engine.take(now, hash, &charge.key, Some(Rule::from(&policy)), &units);
+            if let Limited::Decided(decided) = taken
+                && !decided.refuses()
+            {
+                facts.push(decided);
+                continue;
+            }
+            for (before, facts) in charges.iter().zip(&facts).filter(|_| !ask.peek) {
+                let (hash, key) = (hasher.hash(&before.key), &before.key);
+                match facts.decision.lease {
+                    Some(hold) => engine.settle(now, hash, key, hold, 0),
+                    None => engine.put_back(now, hash, key, None, facts.decision.granted),
+                };
+            }
             let Limited::Decided(decided) = taken else { return Charged::undecided(taken) };
             facts.push(decided);
-            if decided.refuses() {
-                for (before, facts) in charges.iter().zip(&facts).take(number) {
-                    let hash = hasher.hash(&before.key);
-                    engine.put_back(now, hash, &before.key, None, facts.decision.granted);
-                }
-                return Charged::refused(&facts, number, charge.member);
-            }
+            return Charged::refused(&facts, number, charge.member);
         }
         let granted = facts.iter().map(|facts| facts.decision.granted).min();
         let granted = if ask.part { granted.unwrap_or(ask.cost).min(ask.cost) } else { ask.cost };
@@ -346,6 +353,12 @@ impl Round<'_> {
             }
             _ => {}
         }
+    }
+}
+
+impl Debts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 }
 

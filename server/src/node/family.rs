@@ -15,7 +15,7 @@ use protocol::{
     Command, Decoded, Form, Native, Operation, Outcome, PolicyWord, Request, SetMode, decode,
 };
 
-use super::front::{Client, Delivery, Front, Lent};
+use super::front::{Client, Delivery, Lent};
 use super::machine::{Sort, operation};
 use super::step::{Asked, Step, StepRule, Told};
 use crate::bound::milliseconds;
@@ -39,6 +39,9 @@ pub(super) enum NoWish {
     /// It is of a sort that is not done over several owners.
     Unsupported(&'static str),
 }
+
+/// Longer than charging a key and giving back may take together.
+const SOON_NS: u64 = 2_500_000_000;
 
 const NO_IDS: &str = "SERVER_ERROR id= is not kept for keys of several owners";
 const NO_LEASES: &str = "SERVER_ERROR quota of a limit with parents is not leased in a cluster";
@@ -115,6 +118,7 @@ pub(super) enum Ended {
         client: Client,
         place: u64,
         words: Bytes,
+        quiet: bool,
         error: &'static str,
     },
 }
@@ -124,6 +128,8 @@ pub(super) struct Family {
     client: Client,
     place: u64,
     words: Bytes,
+    /// The client wants to hear of no failure.
+    quiet: bool,
     wish: Wish,
     rows: Vec<Row>,
     parts: Vec<Part>,
@@ -135,7 +141,7 @@ impl Family {
     pub(super) fn new(
         client: Client,
         place: u64,
-        words: &[u8],
+        (words, quiet): (&[u8], bool),
         wish: Wish,
         round: &Round<'_>,
         charges: &Charges,
@@ -155,7 +161,8 @@ impl Family {
             .collect();
         let parts = vec![Part::Open; rows.len()];
         let open = rows.len();
-        Self { client, place, words: Bytes::copy_from_slice(words), wish, rows, parts, open }
+        let words = Bytes::copy_from_slice(words);
+        Self { client, place, words, quiet, wish, rows, parts, open }
     }
 
     /// What each key is asked.
@@ -201,8 +208,8 @@ impl Family {
                 Ended::Told(Delivery::said(self.client, self.place, Bytes::from(text)))
             }
             Err(error) => {
-                let Self { client, place, words, .. } = self;
-                Ended::Failed { client, place, words, error }
+                let Self { client, place, words, quiet, .. } = self;
+                Ended::Failed { client, place, words, quiet, error }
             }
         };
         (ended, back)
@@ -246,7 +253,10 @@ impl Family {
                 let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
                 let change = match held {
                     Some(name) => Change::Settle { lease: name, actual: kept },
-                    _ => Change::PutBack(units),
+                    // What is free again by itself that soon may be free before this arrives, and then it
+                    // would be taken off the next window.
+                    None if facts.decision.reset <= SOON_NS => continue,
+                    None => Change::PutBack(units),
                 };
                 back.push((row.partition, row.step(Asked::Change(change))));
             }
@@ -290,7 +300,8 @@ impl Family {
             Request::Command { command, form } => {
                 let looked = look_up(&round, command.key.as_bytes(), &mut counted);
                 let Ok(Some(found)) = looked.bound else {
-                    return out.extend_from_slice(LIMITS_CHANGE.as_bytes());
+                    let told = if self.quiet { "" } else { LIMITS_CHANGE };
+                    return out.extend_from_slice(told.as_bytes());
                 };
                 self.tell_one(&mut round, &found, &command, &form, charged, out);
             }
@@ -332,18 +343,5 @@ impl Row {
         let mut bytes = Vec::new();
         Step { rule: StepRule::Named(&self.limit), key: &self.key, asked }.encode(&mut bytes);
         operation(Sort::Step, &bytes)
-    }
-}
-
-impl Front {
-    /// The name of a hold on several keys: none is given twice, on this node or another.
-    pub(super) fn new_lease(&mut self, unix_ms: u64) -> u64 {
-        // 41 bits of milliseconds last to 2039, and then the names are merely no longer in order.
-        const NODE_BITS: u32 = 12;
-        const COUNT_BITS: u32 = 11;
-        let node = u64::from(self.node().me().0.0) & ((1 << NODE_BITS) - 1);
-        let stamp = unix_ms << (NODE_BITS + COUNT_BITS) | node << COUNT_BITS;
-        self.last_lease = stamp.max(self.last_lease + 1);
-        self.last_lease
     }
 }

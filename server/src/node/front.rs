@@ -58,7 +58,7 @@ pub(crate) enum Use {
     Part,
     /// One of several operations behind one answer.
     Counted,
-    /// Whatever it is, the client is told this.
+    /// Whatever it is, the client is told this; nothing, even of a failure, where this is empty.
     Instead(&'static str),
     /// The whole answer to a request of a limit's client, which has another answer if this one fails;
     /// with what the client wrote.
@@ -103,7 +103,7 @@ impl Delivery {
             (Use::Instead(told), Ok(_)) => {
                 replies.give(self.place, Bytes::from_static(told.as_bytes()), false);
             }
-            (Use::Whole { quiet: true }, Err(_)) => {
+            (Use::Whole { quiet: true } | Use::Instead(""), Err(_)) => {
                 replies.give(self.place, Bytes::new(), false);
             }
             (Use::Whole { .. } | Use::Instead(_), Err(why)) => {
@@ -153,10 +153,10 @@ pub(crate) struct Front {
     pub(super) debts: Debts,
     /// Until when an owner is taken to be out of reach, by partition.
     away_until_ns: Vec<u64>,
+    is_carrying: bool,
     families: Slab<Family>,
     /// Those of which all parts are there.
     ended: Vec<usize>,
-    pub(super) last_lease: u64,
     generation: u64,
     ticks: u64,
 }
@@ -214,9 +214,9 @@ impl Front {
             deliveries: Vec::new(),
             debts: Debts::default(),
             away_until_ns: Vec::new(),
+            is_carrying: false,
             families: Slab::new(),
             ended: Vec::new(),
-            last_lease: 0,
             generation: 0,
             ticks: 0,
         }
@@ -363,12 +363,28 @@ impl Front {
     }
 
     /// Does what the session asks: here where this node is primary, else at the end of the round.
+    ///
+    /// What this brings about is done by the same call, however long that goes on: one call within
+    /// another for each of many requests would go deeper than a thread's stack.
     fn carry_out(&mut self, lent: &mut Lent<'_>) {
-        let node = Arc::clone(&self.node);
-        let Some(space) = node.space() else {
-            self.deliver(lent);
+        if self.is_carrying {
             return;
-        };
+        }
+        self.is_carrying = true;
+        loop {
+            self.carry_out_sends(lent);
+            self.deliver(lent);
+            self.end_families(lent);
+            if self.endings.is_empty() && (self.sends.is_empty() || self.node.space().is_none()) {
+                break;
+            }
+        }
+        self.is_carrying = false;
+    }
+
+    fn carry_out_sends(&mut self, lent: &mut Lent<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else { return };
         let me = node.me();
         while let Some(send) = self.sends.pop_front() {
             let to = match &send {
@@ -405,13 +421,16 @@ impl Front {
             }
             self.work.own = own;
         }
-        self.deliver(lent);
+    }
+
+    fn end_families(&mut self, lent: &mut Lent<'_>) {
         while let Some(number) = self.ended.pop() {
             let Some(family) = self.families.try_remove(number) else { continue };
             let (ended, back) = family.end(lent);
             let delivery = match ended {
                 Ended::Told(delivery) => delivery,
-                Ended::Failed { client, place, words, error } => {
+                Ended::Failed { client, place, words, quiet, error } => {
+                    let error = if quiet { "" } else { error };
                     let text = self.answer_degraded(lent, &words, error);
                     Delivery::said(client, place, text)
                 }
@@ -516,7 +535,9 @@ impl Front {
             self.carry_out(lent);
         }
         if let Some(inbox) = node.inbox(self.core) {
-            inbox.is_waiting.store(!self.waiters.is_empty(), Ordering::Release);
+            let is_waiting =
+                !self.waiters.is_empty() || self.session.is_active() || !self.debts.is_empty();
+            inbox.is_waiting.store(is_waiting, Ordering::Release);
         }
     }
 

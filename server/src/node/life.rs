@@ -3,7 +3,7 @@
 //! Here: starting lanes and control plane, following the map, ticks, asking the controller, leaving.
 //! Not here: what the map means to a copy (`copies`), what the control plane decides (`control`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
-use cluster::map::command::Setting;
+use cluster::map::command::{Change, Setting};
 use cluster::map::{Command, Map, NodeState};
 use control::{Control, Options, Place, Store, StoreError};
 use tokio::task::JoinSet;
@@ -30,6 +30,8 @@ use crate::service::Service;
 const TICK: Duration = Duration::from_millis(20);
 /// All copies are ticked, and told of the controller, once in so many ticks.
 const TICKS_OF_ALL: u32 = 10;
+/// Sessions of nodes that are no more are looked for once in so many ticks.
+const TICKS_OF_SESSIONS: u32 = 250;
 /// Most changes of the map that copies ask for in one command.
 const ASKS_MAX: usize = cluster::map::command::CHANGES_MAX;
 /// For a command of ours.
@@ -104,8 +106,9 @@ impl PeerPlaces {
         };
         let mut lanes = LanesOptions::new(identity, cluster.security()?);
         lanes.insecure_is_said = cluster.insecure;
-        // An item on its way is an operation, or its whole state, with some figures around it.
-        let least = config.item_bytes_max + (64 << 10);
+        // A record has an item's whole state, and may have it once more as the client's answer; a piece
+        // of a copy may have several answers.
+        let least = 4 * config.item_bytes_max + (64 << 10);
         lanes.bounds.frame_bytes_max = lanes.bounds.frame_bytes_max.max(least);
         let control = Options {
             seed: u128::from_le_bytes(seed),
@@ -178,7 +181,7 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, 
 
 impl Life {
     /// Gives all away that others need, and leaves the cluster; false when `deadline` passed before.
-    pub(crate) async fn leave(&mut self, deadline: Duration) -> bool {
+    pub(crate) async fn leave(&self, deadline: Duration) -> bool {
         let left = timeout(deadline, leave(&self.node)).await;
         left.unwrap_or(false)
     }
@@ -394,11 +397,13 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
         tick.tick().await;
         count = count.wrapping_add(1);
         if let Some(space) = node.space() {
+            // Before the lease's age is asked for: a pause between the two makes it older, never newer.
+            let asked_ns = reception.now_ns();
             let lease = control.lease();
             reception.with_hands(|hands| {
                 if count.is_multiple_of(TICKS_OF_ALL) {
                     let age = lease.map(|age| age.as_nanos() as u64);
-                    let contact = age.map(|age| hands.now.mono_ns.saturating_sub(age));
+                    let contact = age.map(|age| asked_ns.saturating_sub(age));
                     space.copies.tick_slice(hands, 0, 1, contact);
                 } else {
                     space.copies.tick_busy(hands);
@@ -416,6 +421,13 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             let is_ready = matches!(control.place(), Place::Member(_)) && node.space().is_some();
             control.set_condition(is_ready, load);
         }
+        if count.is_multiple_of(TICKS_OF_SESSIONS)
+            && let Some(space) = node.space()
+        {
+            // Copies and records that were under way may have brought some back.
+            let ids: BTreeSet<NodeId> = control.map().nodes().keys().copied().collect();
+            space.copies.retain_sessions(|id| ids.contains(&id));
+        }
         node.ticks.fetch_add(1, Ordering::AcqRel);
         for inbox in &node.inboxes {
             if inbox.is_waiting.load(Ordering::Acquire) {
@@ -427,12 +439,24 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
 
 /// Brings to the controller what copies ask for.
 async fn ask(node: Arc<Node>, control: Control) {
+    let mut next = Partition::default();
     loop {
         node.asks.notified().await;
         while let Some(space) = node.space()
             && space.copies.has_asks()
         {
-            let changes = space.copies.asks(ASKS_MAX);
+            let mut changes = space.copies.asks(next, ASKS_MAX);
+            let Some(last) = changes.last() else { continue };
+            next = Partition(last.partition.0.wrapping_add(1));
+            let map = control.map();
+            // What was decided on an older version would be refused.
+            let is_current =
+                |change: &Change| map.entry(change.partition).is_some_and(|e| e.ver <= change.ver);
+            changes.retain(is_current);
+            drop(map);
+            if changes.is_empty() {
+                continue;
+            }
             // Who is refused, or not heard, asks again.
             let _ = control.propose(Command::Partitions(changes), COMMAND_TTL).await;
         }

@@ -13,10 +13,11 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
 use cluster::replica::{At, Effect, Machine};
 use engine::{HashRange, Nanos, Now};
-use protocol::{Command, Decoded, Get, Operation, Request, decode};
+use protocol::{Command, Decoded, Get, Key, Operation, Request, decode};
 
 use super::Space;
 use super::step::{Step, Told};
+use super::talk::is_silent;
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::plain::line;
@@ -40,6 +41,8 @@ pub(crate) enum Sort {
     Flush = 1,
     /// One key's part in a request that charges several.
     Step = 2,
+    /// A value for this key was too large: the old one goes, for nobody must go on reading it.
+    Drop = 3,
 }
 
 impl Sort {
@@ -48,6 +51,7 @@ impl Sort {
             0 => Self::Plain,
             1 => Self::Flush,
             2 => Self::Step,
+            3 => Self::Drop,
             _ => return None,
         })
     }
@@ -106,6 +110,8 @@ impl Keys<'_> {
                 Some(step) => self.step(at, &step, &mut output, effect),
                 None => line(&mut output, NO_OPERATION),
             }
+        } else if sort == Sort::Drop {
+            self.drop_value(at, words, effect);
         } else {
             match decode(words, 0, self.service.shards().bounds()) {
                 Ok(Decoded::Request { request, .. }) => {
@@ -172,6 +178,20 @@ impl Keys<'_> {
         self.noting(at, step.key, hash, effect, |round| round.step(step, hash).encode(output));
     }
 
+    fn drop_value(&mut self, at: At, key: &[u8], effect: &mut Effect) {
+        let hash = self.service.shards().hash(key);
+        let is_bound = !matches!(self.in_force.limits().find(key, &mut Vec::new()), Ok(None));
+        let (Some(of_item), true, false) = (Key::plain(key), self.range().contains(hash), is_bound)
+        else {
+            return;
+        };
+        self.noting(at, key, hash, effect, |round| {
+            let key = of_item;
+            let command = Command { key, operation: Operation::TooLarge { drop: true } };
+            round.service.shards().apply(round.now, hash, &command, |_| ());
+        });
+    }
+
     fn answer(
         &mut self,
         at: At,
@@ -192,7 +212,10 @@ impl Keys<'_> {
         let looked = look_up_in(self.service.shards(), in_force, own, counted);
         let (key, hash) = counted_key(self.service.shards(), own, operation, &looked);
         if !self.range().contains(hash) {
-            return line(output, LIMITS_CHANGE);
+            if !is_silent(request) {
+                line(output, LIMITS_CHANGE);
+            }
+            return;
         }
         self.noting(at, key, hash, effect, |round| match request {
             Request::Command { command, form } => round.one_key(command, form, &looked, output),

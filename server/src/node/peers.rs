@@ -244,7 +244,10 @@ fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: &Peer, frame: Fram
         Frame::Settle { partition, session, term, first_unacked } if session.node == from.node => {
             copies.settle(hands, partition, term, session, first_unacked);
         }
-        Frame::Reply { partition, to, mut reply } => {
+        // An earlier life of this node may have asked; its numbers are given again.
+        Frame::Reply { partition, to, mut reply }
+            if (to.node, to.incarnation) == hands.node.me() =>
+        {
             if let cluster::replica::Outcome::Done(result) = &mut reply.outcome {
                 *result = own_bytes(result);
             }

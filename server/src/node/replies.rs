@@ -129,7 +129,8 @@ impl Replies {
             let Some(slot) = self.slots.pop_front() else { return };
             self.first += 1;
             match slot {
-                Slot::Waiting => {}
+                // Who wants to hear nothing hears of no failure.
+                Slot::Waiting | Slot::Gather { done: "", .. } => {}
                 Slot::Ready(text) | Slot::Part(text) => {
                     self.bytes -= text.len();
                     out.extend_from_slice(&text);

@@ -18,7 +18,8 @@ use super::machine::{Sort, operation, partition_of};
 use crate::bound::{is_policy, tell};
 use crate::limits::Found;
 use crate::session::{
-    Answer, LookedUp, Pause, Round, Session, TakeMany, counted_key, look_up, pause_before,
+    Answer, LookedUp, Pause, REPLY_BYTES_HIGH, Round, Session, TakeMany, counted_key, look_up,
+    pause_before,
 };
 
 /// What is told instead when the item was too large.
@@ -44,6 +45,7 @@ impl Session {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
+        self.take_answers(round, out);
         let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
         if self.replies.is_full() || (is_full && !self.replies.is_empty()) {
             return (0, Some(Pause::Peers));
@@ -86,6 +88,31 @@ impl Session {
         }
     }
 
+    /// Puts what has come for this client into its places, and tells what can be told.
+    fn take_answers(&mut self, round: &mut Round<'_>, out: &mut Vec<u8>) {
+        if let Some(front) = &mut round.front {
+            front.give_to(front.client, &mut self.replies);
+        }
+        self.replies.collect(out);
+    }
+
+    /// As [`Session::refuse_value`]: the old value of `key` goes at its owner.
+    pub(crate) fn refuse_clustered_value(
+        &mut self,
+        round: &mut Round<'_>,
+        key: Option<&[u8]>,
+        told: &'static str,
+        out: &mut Vec<u8>,
+    ) {
+        let is_member = round.front.as_ref().is_some_and(|front| front.node().space().is_some());
+        let Some(key) = key.filter(|_| is_member) else {
+            return self.replies.say(told.as_bytes(), out);
+        };
+        let place = self.replies.wait();
+        let hash = round.service.shards().hash(key);
+        submit(round, hash, Kind::Write, operation(Sort::Drop, key), place, Use::Instead(told));
+    }
+
     fn take(
         &mut self,
         round: &mut Round<'_>,
@@ -101,7 +128,7 @@ impl Session {
         }
         let is_on_keys = !matches!(request, Request::Admin { .. });
         if is_on_keys && round.front.as_ref().is_none_or(|front| front.node().space().is_none()) {
-            self.replies.say(STARTING, out);
+            self.replies.say(if is_silent(request) { b"" } else { STARTING }, out);
             return Taken::Done;
         }
         match request {
@@ -121,8 +148,7 @@ impl Session {
                     verb.push(' ');
                 }
                 let kind = if touch.is_some() { Kind::Write } else { Kind::Read };
-                self.take_keys(round, *keys, &verb, kind);
-                Taken::Done
+                self.take_keys(round, *keys, &verb, kind, out)
             }
             Request::TakeMany { cost, keys, peek, id, quiet } => {
                 let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
@@ -135,8 +161,9 @@ impl Session {
                 if round.service.config().flush_all =>
             {
                 if delay.0 > 0 {
-                    let told = b"SERVER_ERROR a cluster does not flush later, only at once\r\n";
-                    self.replies.say(told, out);
+                    let told: &[u8] =
+                        b"SERVER_ERROR a cluster does not flush later, only at once\r\n";
+                    self.replies.say(if *quiet { b"" } else { told }, out);
                 } else {
                     self.flush(round, *quiet, out);
                 }
@@ -193,22 +220,19 @@ impl Session {
                 let told = if quiet { "" } else { TOO_LARGE };
                 return self.replies.say(told.as_bytes(), out);
             }
-            let mut words = b"delete ".to_vec();
-            words.extend_from_slice(own);
-            words.extend_from_slice(b"\r\n");
             let place = self.replies.wait();
             let used = Use::Instead(if quiet { "" } else { TOO_LARGE });
-            return submit(round, hash, Kind::Write, operation(Sort::Plain, &words), place, used);
+            return submit(round, hash, Kind::Write, operation(Sort::Drop, own), place, used);
         }
         if let Ok(Some(found)) = &looked.bound
             && found.has_parents()
-            && !brings_policy(form)
+            && !brings_policy(command, form)
         {
             match wish_of(found, &command.operation) {
                 Ok(wish) => {
                     let listed = round.list(found);
                     return match listed {
-                        Ok(()) => self.submit_family(round, words, wish),
+                        Ok(()) => self.submit_family(round, (words, quiet), wish),
                         Err(error) => {
                             let mut text = Vec::new();
                             tell(&error.to_string(), form, &mut text);
@@ -235,7 +259,11 @@ impl Session {
             .space()
             .is_some_and(|space| front.is_away(node_now(round.now), partition_of(space, hash)));
         if is_away {
-            let text = front.answer_degraded(&mut lent(round), words, NOT_APPLIED);
+            let text = front.answer_degraded(
+                &mut lent(round),
+                words,
+                if quiet { "" } else { NOT_APPLIED },
+            );
             round.front = Some(front);
             return self.replies.say(&text, out);
         }
@@ -259,7 +287,7 @@ impl Session {
             (Some(why), _) => why.to_owned(),
             (None, Ok(true)) => {
                 let units = Take { cost: many.cost, peek: many.peek, ..Take::default() };
-                return self.submit_family(round, words, Wish::Take(units));
+                return self.submit_family(round, (words, quiet), Wish::Take(units));
             }
             (None, Ok(false)) => "NOT_FOUND".to_owned(),
             (None, Err(error)) => error.to_string(),
@@ -270,7 +298,12 @@ impl Session {
     }
 
     /// The keys that are listed, each by its owner.
-    fn submit_family(&mut self, round: &mut Round<'_>, words: &[u8], mut wish: Wish) {
+    fn submit_family(
+        &mut self,
+        round: &mut Round<'_>,
+        (words, quiet): (&[u8], bool),
+        mut wish: Wish,
+    ) {
         let Some(front) = round.front.take() else { return };
         let node = Arc::clone(front.node());
         if let Some(space) = node.space() {
@@ -279,11 +312,14 @@ impl Session {
                 && !take.peek
                 && (take.hold.is_some() || charges.rows().any(|row| row.holds))
             {
-                take.lease = Some(front.new_lease(round.now.unix_ms));
+                take.lease = Some(node.name_hold());
+                // A part of a hold is not given back: all of it is held, or nothing.
+                take.part = false;
             }
             let place = self.replies.wait();
             let of = |hash| partition_of(space, hash);
-            let family = Family::new(front.client, place, words, wish, round, &charges, of);
+            let family =
+                Family::new(front.client, place, (words, quiet), wish, round, &charges, of);
             round.scratch.charges = charges;
             front.submit_family(&mut lent(round), family);
         }
@@ -291,11 +327,29 @@ impl Session {
     }
 
     /// One operation for each key, and then the end.
-    fn take_keys(&mut self, round: &mut Round<'_>, keys: Keys<'_>, verb: &str, kind: Kind) {
+    fn take_keys(
+        &mut self,
+        round: &mut Round<'_>,
+        keys: Keys<'_>,
+        verb: &str,
+        kind: Kind,
+        out: &mut Vec<u8>,
+    ) -> Taken {
+        let start = self.answered;
+        let mut last = start;
         let mut counted = std::mem::take(&mut round.scratch.more_keys);
         counted.resize_with(1, Vec::new);
         let mut words = Vec::new();
-        for (key, _) in keys.iter() {
+        for (key, offset) in keys.skip(start).iter() {
+            self.take_answers(round, out);
+            let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
+            if self.replies.is_full() || is_full || out.len() >= REPLY_BYTES_HIGH {
+                // The same line again, from here on, when some answers are told.
+                self.answered = last;
+                round.scratch.more_keys = counted;
+                return Taken::NotYet;
+            }
+            last = start + offset;
             let looked = look_up(round, key.as_bytes(), &mut counted[0]);
             // A key that no limit can count under has no usage.
             let Ok(bound) = &looked.bound else { continue };
@@ -309,7 +363,9 @@ impl Session {
             submit(round, hash, kind, operation(Sort::Plain, &words), place, Use::Part);
         }
         round.scratch.more_keys = counted;
+        self.answered = 0;
         self.replies.end("END\r\n");
+        Taken::Done
     }
 
     /// `flush_all`: every partition by an operation of its own.
@@ -375,7 +431,17 @@ fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
     }
 }
 
+/// Whether the client wants to hear nothing: `noreply`. `q` of a meta command does not hide errors.
+pub(super) fn is_silent(request: &Request<'_>) -> bool {
+    match request {
+        Request::Command { form, .. } => form.is_quiet() && !matches!(form, Form::Meta { .. }),
+        Request::TakeMany { quiet, .. } | Request::Admin { quiet, .. } => *quiet,
+        Request::Retrieve { .. } => false,
+    }
+}
+
 /// Whether `P` of a meta command has a policy of its own.
-fn brings_policy(form: &Form<'_>) -> bool {
-    matches!(form, Form::Meta { policy: Some(token), .. } if is_policy(token))
+fn brings_policy(command: &Command<'_>, form: &Form<'_>) -> bool {
+    matches!(command.operation, Operation::Arithmetic(_) | Operation::Get(_))
+        && matches!(form, Form::Meta { policy: Some(token), .. } if is_policy(token))
 }
