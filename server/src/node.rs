@@ -3,7 +3,7 @@
 //! Here: what all threads of a node share, and the small answers they need of it. In `copies` the
 //! partitions it holds, in `machine` what their keys and operations are, in `front` a worker's way
 //! from its clients to whoever owns a key, in `family` and `step` keys that are charged together, in `replies` the order in which clients are answered, in
-//! `talk` what a clustered node makes of requests, in `peers` what other nodes say, in `report` what operators hear and say, in `life` its
+//! `talk` what a clustered node makes of requests, in `peers` what other nodes say, in `limits` which limits hold, in `report` what operators hear and say, in `life` its
 //! tasks from start to end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
 //! on (`control`), lanes (`crate::lanes`).
 //!
@@ -16,6 +16,7 @@ pub(crate) mod copies;
 mod family;
 pub(crate) mod front;
 pub(crate) mod life;
+mod limits;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod replies;
@@ -170,6 +171,8 @@ pub(crate) struct Node {
     /// Where its tasks run.
     runtime: OnceLock<Handle>,
     pub(crate) figures: FrontFigures,
+    /// The limits file of this node, which is not what is in force.
+    pub(crate) limits_file: limits::FileTexts,
 }
 
 impl Node {
@@ -192,6 +195,7 @@ impl Node {
             offsets: Mutex::default(),
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
+            limits_file: limits::FileTexts::default(),
         }
     }
 
