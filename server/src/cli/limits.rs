@@ -24,7 +24,7 @@ pub(super) enum What {
         #[arg(long, value_name = "NAME", value_parser = word)]
         before: Option<String>,
     },
-    /// Remove a limit: its keys are plain ones again
+    /// Remove a limit; keys that counted under it remember until they expire or are deleted
     Remove {
         /// Its name
         #[arg(value_name = "NAME", value_parser = word)]

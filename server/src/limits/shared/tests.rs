@@ -122,7 +122,7 @@ fn what_is_no_limit_by_itself_is_refused() {
         ),
         (
             "[[limit]]\nname = 'a'\nmatch = '{'\npolicy = 'block'",
-            "limit a:3: `{`: a `{` without its `}`",
+            "limit a:3: `{`: a `{` is not closed",
         ),
     ] {
         let error = Text::of_one("a", toml.as_bytes()).expect_err(toml).to_string();
