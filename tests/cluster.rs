@@ -9,4 +9,5 @@ mod faults;
 mod limits;
 mod nodes;
 mod plain;
+mod shared;
 mod work;

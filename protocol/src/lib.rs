@@ -30,8 +30,8 @@ mod request;
 mod text;
 
 pub use bounds::{
-    Bounds, GET_LINE_BYTES_MAX, ID_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LINE_BYTES_MAX,
-    OPAQUE_BYTES_MAX, POLICY_BYTES_MAX, TAKE_KEYS_MAX,
+    Bounds, GET_LINE_BYTES_MAX, ID_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LIMIT_BYTES_MAX,
+    LINE_BYTES_MAX, OPAQUE_BYTES_MAX, POLICY_BYTES_MAX, TAKE_KEYS_MAX,
 };
 pub use decode::{Decoded, Refusal, decode, likely_key};
 pub use error::ProtocolError;

@@ -271,6 +271,19 @@ pub enum ClusterVerb<'a> {
         /// Its value: not empty.
         value: &'a [u8],
     },
+    /// `cluster limits`: all limits, as a limits file.
+    Limits,
+    /// `cluster limit <name> <bytes> [before=<name>]` and a block: a limit becomes what the block says.
+    Limit {
+        /// Its name: at most 250 bytes.
+        name: &'a [u8],
+        /// The limit that it is to come right before.
+        before: Option<&'a [u8]>,
+        /// The limit itself: at most [`LIMIT_BYTES_MAX`](crate::LIMIT_BYTES_MAX) bytes.
+        text: &'a [u8],
+    },
+    /// `cluster unlimit <name>`: there is no such limit any more.
+    Unlimit(&'a [u8]),
 }
 
 /// What `stats` is asked about.

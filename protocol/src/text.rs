@@ -68,11 +68,7 @@ fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'
         b"slabs" | b"lru" | b"lru_crawler" => machinery(line, verb, rest)?,
         b"watch" => Admin::Watch,
         b"config" if is_config_get_cluster(rest) => Admin::ConfigGet,
-        b"cluster" => {
-            // Never silent: the word `noreply` here would be one too many.
-            let admin = Admin::Cluster(operator::verb(line, rest)?);
-            return line.done(Request::Admin { admin, quiet: false });
-        }
+        b"cluster" => return operator::decode(line, rest),
         _ => return Err(unknown(line, verb)),
     };
     line.done(Request::Admin { admin, quiet })

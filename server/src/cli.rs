@@ -8,6 +8,7 @@
 
 mod ask;
 mod drain;
+mod limits;
 mod show;
 
 use std::ffi::{OsStr, OsString};
@@ -19,14 +20,15 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
+use crate::limits::LimitsError;
 use ask::{Server, Stats};
 
 /// The word that asks for this program.
 const CLUSTER: &str = "cluster";
 
 /// How the command line is written.
-const USAGE: &str = "write tollgate cluster status, nodes, partitions, drain NODE, forget NODE or \
-                     set NAME VALUE; --help tells more";
+const USAGE: &str = "write tollgate cluster status, nodes, partitions, limits, drain NODE, forget NODE \
+                     or set NAME VALUE; --help tells more";
 
 /// Memcached's port: where a node is asked unless told otherwise.
 const PORT: u16 = 11211;
@@ -77,6 +79,11 @@ enum Verb {
         /// Its id, ring name or address
         #[arg(value_name = "NODE", value_parser = word)]
         node: String,
+    },
+    /// Show or change the limits, which hold on all nodes
+    Limits {
+        #[command(subcommand)]
+        what: limits::What,
     },
     /// Change a setting of the whole cluster, such as replicas or lost_after
     Set {
@@ -134,6 +141,9 @@ pub enum CliError {
     /// The drain came to nothing.
     #[error("{0}")]
     Undrained(String),
+    /// The limits that are to be put.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
     /// What was to be shown cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -221,6 +231,7 @@ impl Request {
                 server.tell(&format!("cluster forget {node}"))?;
                 out.write_all(show::done(self.json).as_bytes())?;
             }
+            Verb::Limits { what } => limits::run(&mut server, what, self.json, out)?,
             Verb::Set { name, value } => {
                 server.tell(&format!("cluster set {name} {value}"))?;
                 out.write_all(show::done(self.json).as_bytes())?;

@@ -50,8 +50,10 @@ mod overrides;
 mod pattern;
 mod regex;
 mod shape;
+pub mod shared;
 mod template;
 mod trie;
+mod written;
 
 /// Most parents of a key, theirs included: with the key itself as many as `takem` takes.
 pub const PARENTS_MAX: usize = 15;

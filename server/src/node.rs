@@ -2,10 +2,11 @@
 //!
 //! Here: what all threads of a node share, and the small answers they need of it. In `copies` the
 //! partitions it holds, in `machine` what their keys and operations are, in `front` a worker's way
-//! from its clients to whoever owns a key, in `family` and `step` keys that are charged
-//! together, in `degraded` what limits say while owners are out of reach, in `replies` the order in which clients are answered, in
-//! `talk` what a clustered node makes of requests, in `peers` what other nodes say, in `report` what operators hear and say, in `life` its
-//! tasks from start to end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
+//! from its clients to whoever owns a key, in `family` and `step` keys that are charged together, in
+//! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
+//! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
+//! `limits` which limits hold, in `report` what operators hear and say, in `life` its tasks from start to
+//! end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
 //! on (`control`), lanes (`crate::lanes`).
 //!
 //! ```text
@@ -18,6 +19,7 @@ mod degraded;
 mod family;
 pub(crate) mod front;
 pub(crate) mod life;
+mod limits;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod replies;
@@ -179,6 +181,8 @@ pub(crate) struct Node {
     /// Where its tasks run.
     runtime: OnceLock<Handle>,
     pub(crate) figures: FrontFigures,
+    /// The limits file of this node, which is not what is in force.
+    pub(crate) limits_file: limits::FileTexts,
 }
 
 impl Node {
@@ -204,6 +208,7 @@ impl Node {
             offsets: Mutex::default(),
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
+            limits_file: limits::FileTexts::default(),
         }
     }
 

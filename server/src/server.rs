@@ -19,6 +19,7 @@ use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
 use crate::limits::Limits;
+use crate::limits::shared::Text;
 use crate::net::BoundListener;
 use crate::node;
 use crate::node::life::{self, NodeError, PeerPlaces};
@@ -122,8 +123,12 @@ impl Server {
         let signals = Signals::listen(&runtime)?;
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
         let limits_file = LimitsFile::now(&config);
-        let limits = config.limits_file.as_deref().map(Limits::load).transpose()?;
-        let limits = limits.unwrap_or_default();
+        let (mut limits, mut texts) = (Limits::default(), Vec::new());
+        match &config.limits_file {
+            Some(path) if config.cluster.is_some() => texts = Text::load(path)?,
+            Some(path) => limits = Limits::load(path)?,
+            None => {}
+        }
         let listeners = bind_all(&config)?;
         let addresses: Vec<SocketAddr> =
             listeners.iter().filter_map(BoundListener::address).collect();
@@ -138,6 +143,9 @@ impl Server {
             .map(|cluster| PeerPlaces::bind(cluster, port, config.backlog))
             .transpose()?;
         let service = Service::new(config, users, limits, random_seeds(), Box::new(verbosity));
+        if let Some(node) = service.node() {
+            node.limits_file.change(texts);
+        }
         service.port.store(usize::from(port), Ordering::Relaxed);
         Ok(Self { service: Arc::new(service), listeners, limits_file, peers, runtime, signals })
     }

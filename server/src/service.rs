@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::connections::Connections;
 use crate::counters::{Counters, Sums};
+use crate::limits::shared::Text;
 use crate::limits::{Limits, LimitsHandle};
 use crate::node::{Node, NodeOptions};
 use crate::prefixes::Prefixes;
@@ -210,9 +211,23 @@ impl Service {
         }
     }
 
-    /// Reads the limits file again; the last good one stays when it is bad.
+    /// Reads the limits file again; the last good one stays when it is bad. In a cluster what it
+    /// changed is proposed to all nodes.
     pub fn reload_limits(&self) {
         let Some(path) = &self.config.limits_file else { return };
+        if let Some(node) = &self.node {
+            match Text::load(path) {
+                Ok(texts) => {
+                    self.limits.clear_fault();
+                    node.limits_file.change(texts);
+                }
+                Err(error) => {
+                    self.limits.refuse(&error);
+                    tracing::error!(%error, "limits kept as they were");
+                }
+            }
+            return;
+        }
         match self.limits.reload(path) {
             Ok(_) => {
                 let count = self.limits.load().limits().len();

@@ -104,6 +104,9 @@ fn limits(service: &Service, in_force: &InForce, lines: &mut Lines<'_>) {
     lines.stat("limits", in_force.limits().len());
     lines.stat("limits_generation", service.limits().generation());
     lines.stat("limits_refused", service.limits().refused());
+    if let Some(fault) = service.limits().fault() {
+        lines.stat("limits_fault", fault);
+    }
     let active = service.shards().active_keys();
     for limit in in_force.limits() {
         let Some(figures) = in_force.figures(limit.index()) else { continue };

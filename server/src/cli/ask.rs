@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Most lines of an answer: all nodes, or all partitions.
 const LINES_MAX: usize = 1 << 20;
 
+/// Most bytes of all limits.
+const LIMITS_BYTES_MAX: usize = cluster::map::LIMITS_MAX * cluster::map::BODY_BYTES_MAX;
+
 /// Names and values of `STAT` lines, in order.
 pub(super) type Stats = Vec<(String, String)>;
 
@@ -67,6 +70,33 @@ impl Server {
             answer if answer == "ERROR" => Err(CliError::NoCluster(self.name.clone())),
             answer => Err(self.refused(answer)),
         }
+    }
+
+    /// All limits, as a limits file.
+    pub(super) fn limits(&mut self) -> Result<String, CliError> {
+        self.say("cluster limits")?;
+        match self.line()? {
+            head if head.starts_with("CONFIG limits ") => {}
+            answer if answer == "ERROR" => return Err(CliError::NoCluster(self.name.clone())),
+            answer => return Err(self.refused(answer)),
+        }
+        let mut text = String::new();
+        loop {
+            // No line of a limit is so.
+            match self.line()? {
+                line if line == "END" => break,
+                line => {
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+            }
+            if text.len() > LIMITS_BYTES_MAX {
+                return Err(self.refused("an answer without end".to_owned()));
+            }
+        }
+        // The line end that ends the block.
+        text.pop();
+        Ok(text)
     }
 
     fn say(&mut self, line: &str) -> Result<(), CliError> {

@@ -142,6 +142,11 @@ pub(super) fn progress(told: &Told, as_json: bool) -> String {
     }
 }
 
+/// All limits: a limits file.
+pub(super) fn limits(text: &str, as_json: bool) -> String {
+    if as_json { pretty(&serde_json::json!({ "limits": text })) } else { text.to_owned() }
+}
+
 /// The cluster did what it was told.
 pub(super) fn done(as_json: bool) -> String {
     if as_json { "{\"done\":true}\n".to_owned() } else { "done\n".to_owned() }

@@ -26,6 +26,9 @@ pub enum WordsError {
     /// Nobody may set this.
     #[error("{0} is not set by hand")]
     NotSet(&'static str),
+    /// Limits are changed by `node::limits`.
+    #[error("limits are not changed so")]
+    OfLimits,
     /// Too long, or not text.
     #[error("a setting has a name of at most {NAME_BYTES_MAX} bytes, and both are UTF-8")]
     NoText,
@@ -52,6 +55,9 @@ pub fn command_of(map: &Map, verb: ClusterVerb<'_>) -> Result<Command, WordsErro
             Command::Forget(id, incarnation)
         }
         ClusterVerb::Set { name, value } => Command::Set(setting(name, value)?),
+        ClusterVerb::Limits | ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => {
+            return Err(WordsError::OfLimits);
+        }
     })
 }
 

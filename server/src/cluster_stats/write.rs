@@ -11,6 +11,7 @@ use cluster::map::NodeState;
 
 use super::{ClusterView, NodeRow, PartitionRow, PartitionState, millis, place_word, state_word};
 use crate::config::listen::host_and_port;
+use crate::limits::shared::entries;
 
 /// Most partitions of `stats cluster partitions`; all of them are 65536 at most.
 const PARTITION_LINES_MAX: usize = 1000;
@@ -26,6 +27,8 @@ pub enum Topic {
     Partitions,
     /// `stats cluster partitions all`: a line for each.
     AllPartitions,
+    /// `stats cluster limits`: the limits in their order, with the version that each has.
+    Limits,
 }
 
 impl Topic {
@@ -39,6 +42,7 @@ impl Topic {
             [b"cluster", b"nodes"] => Some(Self::Nodes),
             [b"cluster", b"partitions"] => Some(Self::Partitions),
             [b"cluster", b"partitions", b"all"] => Some(Self::AllPartitions),
+            [b"cluster", b"limits"] => Some(Self::Limits),
             _ => None,
         }
     }
@@ -52,6 +56,7 @@ pub fn write(view: &ClusterView<'_>, topic: Topic, out: &mut Vec<u8>) {
         Topic::Nodes => view.nodes.iter().for_each(|row| node(row, view, &mut lines)),
         Topic::Partitions => partitions(view, false, &mut lines),
         Topic::AllPartitions => partitions(view, true, &mut lines),
+        Topic::Limits => limits(view, &mut lines),
     }
     lines.0.push_str("END\r\n");
     out.extend_from_slice(lines.0.as_bytes());
@@ -86,6 +91,17 @@ struct Lines(String);
 impl Lines {
     fn stat(&mut self, name: impl Display, value: impl Display) {
         write!(self.0, "STAT {name} {value}\r\n").expect("a String takes every write");
+    }
+}
+
+fn limits(view: &ClusterView<'_>, lines: &mut Lines) {
+    let limits = view.map.limits();
+    lines.stat("limits", limits.len());
+    let bodies = limits.iter().map(|(name, limit)| (name.as_str(), limit.body.as_slice()));
+    for entry in entries(bodies) {
+        let name = &entry.text.name;
+        let version = limits.get(name).map_or(0, |limit| limit.version);
+        lines.stat(format_args!("{}:version", told(name)), version);
     }
 }
 

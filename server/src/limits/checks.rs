@@ -22,6 +22,14 @@ use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents};
 /// Texts that captures of a class may hold, to try patterns with. Each class is in `Any`'s too.
 const SAMPLES: [&str; 4] = ["q", "7", "192.0.2.1", "2001:db8::1"];
 
+/// No file has more lines: behind them are those of texts that are read one by one.
+pub(super) const LINES_MAX: usize = 1 << 32;
+
+/// Checks a draft by itself.
+pub(super) fn check_one(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
+    compile_one(file, 0, draft).map(drop)
+}
+
 /// Checks the drafts and compiles them.
 pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, LimitsError> {
     let mut names = HashMap::<Box<[u8]>, u32>::new();
@@ -110,7 +118,12 @@ struct Checks<'c> {
 
 impl Checks<'_> {
     fn name(&self, index: usize) -> String {
-        format!("`{}` of line {}", self.limits.limits[index].name, self.drafts[index].line)
+        let (name, line) = (&self.limits.limits[index].name, self.drafts[index].line);
+        if line > LINES_MAX {
+            // One of several texts, of which the name says enough.
+            return format!("`{name}`");
+        }
+        format!("`{name}` of line {line}")
     }
 
     /// No limit stands behind one that takes all its keys.

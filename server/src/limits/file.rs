@@ -44,6 +44,8 @@ pub(super) struct Draft {
 pub(super) struct File<'f> {
     name: &'f str,
     starts: Vec<usize>,
+    /// Lines before it: of texts that are read one by one and then checked together.
+    lines_before: usize,
 }
 
 type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
@@ -52,16 +54,26 @@ impl<'f> File<'f> {
     pub(super) fn new(name: &'f str, text: &[u8]) -> Self {
         let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
-        Self { name, starts }
+        Self { name, starts, lines_before: 0 }
+    }
+
+    /// As one of several texts that make a whole.
+    pub(super) fn behind(self, lines_before: usize) -> Self {
+        Self { lines_before, ..self }
     }
 
     fn line(&self, offset: usize) -> usize {
-        self.starts.partition_point(|start| *start <= offset)
+        self.lines_before + self.starts.partition_point(|start| *start <= offset)
     }
 
     /// Says no, and where.
     pub(super) fn refuse(&self, line: usize, reason: impl Into<String>) -> LimitsError {
         LimitsError::Refused { file: self.name.to_owned(), line, reason: reason.into() }
+    }
+
+    /// Says no to all of it.
+    pub(super) fn refuse_at_start(&self, reason: &str) -> LimitsError {
+        self.refuse(self.line(0), reason)
     }
 
     /// Reads the whole file.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use crossbeam::utils::CachePadded;
 use engine::{Judgement, Rule};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::Policy;
 
 use super::{Limits, LimitsError};
@@ -138,6 +138,8 @@ pub struct LimitsHandle {
     generation: AtomicU64,
     /// Reloads that were refused.
     refused: AtomicU64,
+    /// Why the last one was, until one is not.
+    fault: Mutex<Option<String>>,
     /// Held while replacing, so that of two reloads the one that read last wins.
     replacing: Mutex<()>,
 }
@@ -151,6 +153,7 @@ impl LimitsHandle {
             workers,
             generation: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            fault: Mutex::default(),
             replacing: Mutex::new(()),
         }
     }
@@ -174,28 +177,50 @@ impl LimitsHandle {
         self.refused.load(Ordering::Relaxed)
     }
 
+    /// Why what should be in force is not; none: it is.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().clone()
+    }
+
     /// Reads the file anew; answers the new generation.
     ///
     /// # Errors
     ///
     /// The file is refused or unreadable: the limits stay as they are.
     pub fn reload(&self, path: &Path) -> Result<u64, LimitsError> {
-        let _only = self.replacing.lock();
-        let limits = Self::read(path).inspect_err(|_| {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        })?;
-        let next = InForce::new(limits, Some(&self.current.load()), self.workers);
-        self.current.store(Arc::new(next));
-        Ok(self.generation.fetch_add(1, Ordering::Release) + 1)
+        let only = self.replacing.lock();
+        match must_be_file(path).and_then(|()| Limits::load(path)) {
+            Ok(limits) => Ok(self.store(limits, &only)),
+            Err(error) => {
+                self.refuse(&error);
+                Err(error)
+            }
+        }
     }
 
-    /// What took the place of the file must not keep the server waiting, as a pipe does.
-    fn read(path: &Path) -> Result<Limits, LimitsError> {
-        let refuse = |source| LimitsError::Unreadable { path: path.to_owned(), source };
-        if !std::fs::metadata(path).map_err(refuse)?.is_file() {
-            return Err(refuse(std::io::Error::other("it is no file")));
-        }
-        Limits::load(path)
+    /// Puts these limits in force; answers the new generation.
+    pub fn replace(&self, limits: Limits) -> u64 {
+        self.store(limits, &self.replacing.lock())
+    }
+
+    /// Notes that what should be in force is refused.
+    pub fn refuse(&self, error: &LimitsError) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        *self.fault.lock() = Some(error.to_string());
+    }
+
+    /// What should be in force was read, and is on its way.
+    pub fn clear_fault(&self) {
+        *self.fault.lock() = None;
+    }
+
+    /// The guard shows that no other thread does so.
+    fn store(&self, limits: Limits, _only: &MutexGuard<'_, ()>) -> u64 {
+        let next = InForce::new(limits, Some(&self.current.load()), self.workers);
+        self.current.store(Arc::new(next));
+        *self.fault.lock() = None;
+        self.generation.fetch_add(1, Ordering::Release) + 1
     }
 
     /// Zeroes the figures, as `stats reset` does.
@@ -204,6 +229,15 @@ impl LimitsHandle {
             figures.reset();
         }
     }
+}
+
+/// What took the place of the file must not keep the server waiting, as a pipe does.
+pub(super) fn must_be_file(path: &Path) -> Result<(), LimitsError> {
+    let refuse = |source| LimitsError::Unreadable { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(refuse)?.is_file() {
+        return Err(refuse(std::io::Error::other("it is no file")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -231,11 +265,13 @@ mod tests {
         let error = handle.reload(&path).expect_err("a bad file").to_string();
         assert_eq!(error, format!("{}:5: unknown field `wrong`", path.display()));
         assert_eq!((handle.generation(), handle.refused()), (1, 3));
+        assert_eq!(handle.fault(), Some(error));
         assert!(Arc::ptr_eq(&kept, &handle.load()));
 
         fs::write(&path, "").expect("the directory is ours");
         assert_eq!(handle.reload(&path).expect("no limits are limits too"), 2);
         assert_eq!((handle.load().limits().len(), kept.limits().len()), (0, 1));
+        assert_eq!(handle.fault(), None);
     }
 
     #[test]

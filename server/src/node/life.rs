@@ -14,12 +14,13 @@ use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, Setting};
 use cluster::map::{Command, Map, NodeState};
 use control::{Control, Options, Place, Store, StoreError};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::copies::Copies;
 use super::peers::{Post, Reception};
-use super::{Node, Space};
+use super::{Node, Space, limits};
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::lanes::{Handler as _, Identity, Lanes, LanesOptions, SecurityError, Whom};
 use crate::net::{BoundListener, Listener};
@@ -42,7 +43,7 @@ const SEEDS_PERIOD: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The setting that says that the others were given: they are the operator's from then on.
-const FOUNDED: &str = "founded";
+pub(super) const FOUNDED: &str = "founded";
 
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -168,12 +169,19 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, 
     let control = Control::start(setup.store, setup.control, post).await?;
     let _ = node.control.set(control.clone());
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
+    let (have_limits, has_limits) = oneshot::channel();
+    tasks.spawn(limits::follow(Arc::clone(service), control.clone(), have_limits));
+    let (of_node, of_control) = (Arc::clone(&node), control.clone());
+    tasks.spawn(follow(of_node, of_control, Arc::clone(&reception), has_limits));
     tasks.spawn(identify(Arc::clone(&node), control.clone()));
     tasks.spawn(tick(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
     if let Some(cluster) = &service.config().cluster {
         tasks.spawn(look_up(control.clone(), cluster.seeds.clone()));
-        tasks.spawn(found(control.clone(), cluster.replicas, cluster.lost_after));
+        let (replicas, lost_after) = (cluster.replicas, cluster.lost_after);
+        tasks.spawn(found(Arc::clone(&node), control.clone(), replicas, lost_after));
+    }
+    if service.config().limits_file.is_some() {
+        tasks.spawn(limits::follow_file(Arc::clone(&node), control.clone()));
     }
     tasks.spawn(ask(Arc::clone(&node), control));
     Ok(Life { node, tasks })
@@ -266,16 +274,16 @@ async fn leave(node: &Node) -> bool {
     }
 }
 
-/// Whoever founds the cluster gives it its settings, once.
-async fn found(control: Control, replicas: u8, lost_after: Option<Duration>) {
+/// Whoever founds the cluster gives it its settings and limits, once.
+async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Option<Duration>) {
     control.registered().await;
     let is_founder = control.identity().seat.is_some_and(|seat| seat.is_founder);
     let lost_after_ms = lost_after.map(|after| after.as_millis() as u64);
     let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some("yes".to_owned()) };
     while is_founder && !control.map().settings().others.contains_key(FOUNDED) {
-        let settings =
-            [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms), mark.clone()];
-        for setting in settings {
+        let settings = [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms)];
+        limits::found(&control, &node.limits_file.get()).await;
+        for setting in settings.into_iter().chain([mark.clone()]) {
             if control.propose(Command::Set(setting), COMMAND_TTL).await.is_err() {
                 break;
             }
@@ -303,8 +311,15 @@ async fn identify(node: Arc<Node>, control: Control) {
 }
 
 /// Takes note of every change of the map.
-async fn follow(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
+async fn follow(
+    node: Arc<Node>,
+    control: Control,
+    reception: Arc<Reception>,
+    has_limits: oneshot::Receiver<()>,
+) {
     let me = control.registered().await;
+    // No key may be counted as a plain one that is bound.
+    let _ = has_limits.await;
     let _ = node.me.set(me);
     tracing::info!(node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();

@@ -4,24 +4,34 @@
 //! figures are written and words are read (`cluster_stats`).
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::id::NodeId;
+use cluster::map::Command;
+use control::Control;
 use protocol::ClusterVerb;
 
 use super::front::Use;
-use super::{Inbound, Node};
+use super::{Inbound, Node, limits};
 use crate::cluster_stats::{
     ClusterView, PeerLink, Topic, Traffic, command_of, write, write_config,
 };
 use crate::lanes::Whom;
+use crate::limits::shared::{self, Entry, Text};
 use crate::session::{Round, Session};
 
 /// For a command of an operator's.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
+
+/// Told before there is a control plane.
+const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
+
+const OK: &str = "OK\r\n";
 
 /// Who may change the cluster through a client port.
 const NOT_ALLOWED: &[u8] =
@@ -82,38 +92,96 @@ impl Session {
         out: &mut Vec<u8>,
     ) {
         let Some(front) = &mut round.front else { return };
+        if verb == ClusterVerb::Limits {
+            let text = front.node().control().map(|control| limits::as_file(&control.map()));
+            let told = text.map_or_else(
+                || STARTING.to_owned(),
+                |text| format!("CONFIG limits 0 {}\r\n{text}\r\nEND\r\n", text.len()),
+            );
+            return self.replies.say(told.as_bytes(), out);
+        }
         if !(front.is_local || round.service.config().shutdown_command) {
             return self.replies.say(NOT_ALLOWED, out);
         }
         let node = Arc::clone(front.node());
         let (Some(control), Some(runtime)) = (node.control().cloned(), node.runtime().cloned())
         else {
-            return self.replies.say(b"SERVER_ERROR not applied: the node is starting\r\n", out);
+            return self.replies.say(STARTING.as_bytes(), out);
         };
         let myself = node.me().0.to_string();
         let verb = match verb {
             ClusterVerb::Drain(b"self") => ClusterVerb::Drain(myself.as_bytes()),
             verb => verb,
         };
-        let command = match command_of(&control.map(), verb) {
-            Ok(command) => command,
-            Err(error) => {
-                let told = format!("CLIENT_ERROR cluster: {error}\r\n");
-                return self.replies.say(told.as_bytes(), out);
-            }
+        let wanted = match Wanted::of(&control, verb) {
+            Ok(wanted) => wanted,
+            Err(error) => return self.replies.say(client_error(&error).as_bytes(), out),
         };
         let place = self.replies.wait();
         let token = front.wait_for_task(place, Use::Whole { quiet: false });
         let core = front.core();
         runtime.spawn(async move {
-            let told = match control.propose(command, COMMAND_TTL).await.map(|done| done.answer) {
-                Ok(Ok(_)) => "OK\r\n".to_owned(),
-                Ok(Err(refused)) => format!("CLIENT_ERROR cluster: {refused}\r\n"),
-                Err(error) => format!("SERVER_ERROR cluster: {error}\r\n"),
-            };
+            let told = wanted.carry_out(&control).await;
             if let Some(inbox) = node.inbox(core) {
                 inbox.push(Inbound::Told(token, Bytes::from(told)));
             }
         });
+    }
+}
+
+fn client_error(error: &impl Display) -> String {
+    // What an operator wrote may be told back.
+    format!("CLIENT_ERROR cluster: {}\r\n", error.to_string().replace(char::is_control, "?"))
+}
+
+/// What an operator wants, out of the client's buffer.
+enum Wanted {
+    Command(Command),
+    Limit { text: Text, before: Option<String> },
+    NoLimit(String),
+}
+
+impl Wanted {
+    fn of(control: &Control, verb: ClusterVerb<'_>) -> Result<Self, Box<dyn Error>> {
+        let word = |word| String::from_utf8_lossy(word).into_owned();
+        Ok(match verb {
+            ClusterVerb::Limit { name, before, text } => {
+                Self::Limit { text: Text::of_one(&word(name), text)?, before: before.map(word) }
+            }
+            ClusterVerb::Unlimit(name) => Self::NoLimit(word(name)),
+            verb => Self::Command(command_of(&control.map(), verb)?),
+        })
+    }
+
+    /// Does it; the answer.
+    async fn carry_out(self, control: &Control) -> String {
+        let server_error = |error: &dyn Display| format!("SERVER_ERROR cluster: {error}\r\n");
+        let changed = match self {
+            Self::Command(command) => {
+                return match control.propose(command, COMMAND_TTL).await.map(|done| done.answer) {
+                    Ok(Ok(_)) => OK.to_owned(),
+                    Ok(Err(refused)) => client_error(&refused),
+                    Err(error) => server_error(&error),
+                };
+            }
+            Self::Limit { text, before } => {
+                let put = |entries: &mut Vec<Entry>| {
+                    shared::put(entries, text.clone(), before.as_deref())
+                };
+                limits::change(control, put).await
+            }
+            Self::NoLimit(name) => {
+                limits::change(control, |entries| shared::remove(entries, &name)).await
+            }
+        };
+        let told = match changed {
+            Ok(_) => limits::note_told(control).await.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(()) => OK.to_owned(),
+            Err(error) if error.is_final() => client_error(&error),
+            Err(error) => server_error(&error),
+        }
     }
 }

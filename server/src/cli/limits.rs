@@ -1,0 +1,82 @@
+//! `tollgate cluster limits ...`: the limits of the whole cluster, shown and changed.
+//!
+//! Here: its words, and which lines are sent for them. Not here: whether a limit is good with the
+//! others, which the node that is asked knows (`node::limits`).
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use super::ask::Server;
+use super::{CliError, show, word};
+use crate::limits::LimitsError;
+use crate::limits::shared::Text;
+
+#[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
+pub(super) enum What {
+    /// Print them as a limits file
+    Get,
+    /// Put each limit of a file where one of its name is, or behind all others
+    Put {
+        /// The limits file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Put them right before this limit
+        #[arg(long, value_name = "NAME", value_parser = word)]
+        before: Option<String>,
+    },
+    /// Remove a limit; keys that counted under it remember until they expire or are deleted
+    Remove {
+        /// Its name
+        #[arg(value_name = "NAME", value_parser = word)]
+        name: String,
+    },
+}
+
+pub(super) fn run(
+    server: &mut Server,
+    what: &What,
+    json: bool,
+    out: &mut impl Write,
+) -> Result<(), CliError> {
+    match what {
+        What::Get => {
+            let text = server.limits()?;
+            out.write_all(show::limits(&text, json).as_bytes())?;
+            return Ok(());
+        }
+        What::Put { file, before } => {
+            let text = std::fs::read(file)
+                .map_err(|source| LimitsError::Unreadable { path: file.clone(), source })?;
+            let texts = Text::each(&file.display().to_string(), &text)?;
+            put(server, texts, before.as_deref())?;
+        }
+        What::Remove { name } => server.tell(&format!("cluster unlimit {name}"))?,
+    }
+    out.write_all(show::done(json).as_bytes())?;
+    Ok(())
+}
+
+/// Puts all of them. A limit that wants another one beside it is put after that one, wherever both stand
+/// in the file.
+fn put(server: &mut Server, mut texts: Vec<Text>, before: Option<&str>) -> Result<(), CliError> {
+    let before = before.map_or_else(String::new, |name| format!(" before={name}"));
+    while !texts.is_empty() {
+        let (count, mut refused, mut left) = (texts.len(), None, Vec::new());
+        for text in texts {
+            let Text { name, toml } = &text;
+            match server.tell(&format!("cluster limit {name} {}{before}\r\n{toml}", toml.len())) {
+                Ok(()) => {}
+                Err(error @ CliError::Refused { .. }) => {
+                    refused.get_or_insert(error);
+                    left.push(text);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(error) = refused.filter(|_| left.len() == count) {
+            return Err(error);
+        }
+        texts = left;
+    }
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! The limits of a cluster, which are in its map: in force here, and changed from here.
+//!
+//! Here: following the map, proposing what an operator or a limits file changes, and what becomes of a
+//! file at start. Not here: what a limit's body is, and what an edit makes of bodies
+//! (`crate::limits::shared`).
+//!
+//! The map is what holds. A node's own file speaks when a cluster has never been told its limits, and
+//! after that only by what changes in it while the node runs: a node that comes back with an old file
+//! takes back nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::map::command::Setting;
+use cluster::map::{BODY_BYTES_MAX, Command, Map, Refused};
+use control::{Control, NoOutcome};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Node;
+use super::life::FOUNDED;
+use crate::limits::shared::{self, Change, EditError, Entry, Text};
+use crate::limits::{Limits, LimitsError};
+use crate::service::Service;
+
+/// The setting that says that the cluster was told its limits, by a file or an operator.
+const TOLD: &str = "limits_told";
+/// Limits that do not agree for so long are a mistake; before that they may be half of a change.
+const HALF_CHANGED: Duration = Duration::from_secs(1);
+/// For one command.
+const COMMAND_TTL: Duration = Duration::from_secs(5);
+/// Between two looks at what nobody tells.
+const LOOK: Duration = Duration::from_millis(20);
+/// Before what failed for want of a leader is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// So often others may come between.
+const TRIES: usize = 20;
+/// Commands under way at once.
+const COMMANDS_MAX: usize = 32;
+/// Most names in a line of the log.
+const NAMES_MAX: usize = 20;
+
+/// The limits file as this node read it last.
+#[derive(Debug, Default)]
+pub(crate) struct FileTexts {
+    texts: Mutex<Arc<Vec<Text>>>,
+    changed: Notify,
+}
+
+impl FileTexts {
+    pub(crate) fn change(&self, texts: Vec<Text>) {
+        *self.texts.lock() = Arc::new(texts);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn get(&self) -> Arc<Vec<Text>> {
+        Arc::clone(&self.texts.lock())
+    }
+}
+
+/// Why the limits were not changed. `Display` is for operators.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChangeError {
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    #[error("limit {0} has {1} bytes as the cluster writes it, and may have {BODY_BYTES_MAX}")]
+    TooLong(String, usize),
+    #[error("limit {0}: {1}")]
+    Refused(String, Refused),
+    #[error(transparent)]
+    NoOutcome(#[from] NoOutcome),
+    #[error("others change the limits too")]
+    Contended,
+    #[error(transparent)]
+    Failed(#[from] Failed),
+}
+
+impl ChangeError {
+    /// It would be refused again.
+    pub(super) fn is_final(&self) -> bool {
+        !matches!(self, Self::NoOutcome(_) | Self::Contended | Self::Failed(_))
+    }
+}
+
+fn entries_of(map: &Map) -> Vec<Entry> {
+    let bodies = map.limits().iter();
+    shared::entries(bodies.map(|(name, limit)| (name.as_str(), limit.body.as_slice())))
+}
+
+/// The limits as a limits file.
+pub(super) fn as_file(map: &Map) -> String {
+    shared::as_file(&entries_of(map))
+}
+
+/// Which limits a map has. A limit that is put gets a version above all others, so two maps of a
+/// cluster with the same number of limits and the same highest version have the same limits.
+type Mark = (usize, u64);
+
+fn mark_of(map: &Map) -> Mark {
+    let versions = map.limits().values().map(|limit| limit.version);
+    (map.limits().len(), versions.max().unwrap_or(0))
+}
+
+/// Runs `work` where it keeps no client waiting: compiling thousands of limits takes a while.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Failed)
+}
+
+/// What ran aside did not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the limits could not be compiled")]
+pub(super) struct Failed;
+
+/// Puts the limits of the map in force whenever they change. Those that do not agree leave in force what
+/// was; at start, where nothing was, the ones that do agree. `first` is told when there are any.
+pub(super) async fn follow(service: Arc<Service>, control: Control, first: oneshot::Sender<()>) {
+    control.registered().await;
+    let mut first = Some(first);
+    let mut watch = control.watch();
+    let mut seen: Option<Mark> = None;
+    let mut fault: Option<(Instant, LimitsError)> = None;
+    loop {
+        let news = match &fault {
+            Some((due, _)) => timeout_at(*due, watch.changed()).await.ok(),
+            None => Some(watch.changed().await),
+        };
+        // The map itself is not kept: its next change would copy it.
+        let changed = news.and_then(|news| {
+            let mark = mark_of(&news.map);
+            let is_new = news.map.head().is_some() && seen.replace(mark) != Some(mark);
+            is_new.then(|| entries_of(&news.map))
+        });
+        if let Some(entries) = changed {
+            let now = Instant::now();
+            if let Some(first) = first.take() {
+                let made = aside(move || shared::limits_that_agree(entries)).await;
+                if let Ok((limits, refused)) = made {
+                    service.limits().replace(limits);
+                    fault = refused.map(|error| (now, error));
+                }
+                let _ = first.send(());
+            } else if let Ok(made) = aside(move || shared::limits(&entries)).await {
+                let made = made.map(|limits| service.limits().replace(limits));
+                fault = made.err().map(|error| (now + HALF_CHANGED, error));
+            }
+        }
+        if let Some((_, error)) = fault.take_if(|(due, _)| *due <= Instant::now()) {
+            service.limits().refuse(&error);
+            tracing::error!(%error, "the cluster's limits do not agree: what agreed stays in force");
+        }
+    }
+}
+
+/// Has the cluster make of its limits what `edit` makes of them, again when others come between.
+/// Answers how many limits were changed.
+pub(super) async fn change(
+    control: &Control,
+    edit: impl Fn(&mut Vec<Entry>) -> Result<(), EditError>,
+) -> Result<usize, ChangeError> {
+    let mut count = 0;
+    for _ in 0..TRIES {
+        let (before, versions) = {
+            let map = control.map();
+            let limits = map.limits().iter();
+            let versions: HashMap<String, u64> =
+                limits.map(|(name, limit)| (name.clone(), limit.version)).collect();
+            (entries_of(&map), versions)
+        };
+        let mut after = before.clone();
+        edit(&mut after)?;
+        shared::number(&mut after);
+        let changes = shared::changes(&before, &after);
+        let long = |(name, body): &Change| {
+            let bytes = body.as_ref().map_or(0, Vec::len);
+            (bytes > BODY_BYTES_MAX).then(|| ChangeError::TooLong(name.clone(), bytes))
+        };
+        if let Some(error) = changes.iter().find_map(long) {
+            return Err(error);
+        }
+        if changes.is_empty() {
+            return Ok(count);
+        }
+        // Who finds limits that do not agree may mend them one by one.
+        aside(move || {
+            shared::limits(&after).or_else(|error| match shared::limits(&before) {
+                Ok(_) => Err(error),
+                Err(_) => Ok(Limits::default()),
+            })
+        })
+        .await??;
+        let (done, is_whole) = propose(control, changes, &versions).await?;
+        count += done;
+        if is_whole {
+            return Ok(count);
+        }
+        sleep(LOOK).await;
+    }
+    Err(ChangeError::Contended)
+}
+
+/// Proposes them side by side. Answers how many were done, and whether that is all: others may have
+/// changed some of them meanwhile.
+async fn propose(
+    control: &Control,
+    changes: Vec<Change>,
+    versions: &HashMap<String, u64>,
+) -> Result<(usize, bool), ChangeError> {
+    let mut under_way = JoinSet::new();
+    let (mut waiting, mut done, mut is_whole) = (changes.into_iter(), 0, true);
+    let mut failed = None;
+    loop {
+        while failed.is_none()
+            && under_way.len() < COMMANDS_MAX
+            && let Some((name, body)) = waiting.next()
+        {
+            let version = versions.get(&name).copied().unwrap_or(0);
+            let command = Command::PutLimit { name: name.clone(), version, body };
+            let control = control.clone();
+            under_way.spawn(async move { (name, control.propose(command, COMMAND_TTL).await) });
+        }
+        let Some(ended) = under_way.join_next().await else { break };
+        let Ok((name, outcome)) = ended else { return Err(Failed.into()) };
+        match outcome.map(|outcome| outcome.answer) {
+            Ok(Ok(_)) => done += 1,
+            Ok(Err(Refused::OtherVersion(_))) => is_whole = false,
+            Ok(Err(refused)) => failed = Some(ChangeError::Refused(name, refused)),
+            Err(error) => failed = Some(error.into()),
+        }
+    }
+    failed.map_or(Ok((done, is_whole)), Err)
+}
+
+/// Notes that the cluster was told its limits: no file decides them any more.
+pub(super) async fn note_told(control: &Control) -> Result<(), NoOutcome> {
+    if control.map().settings().others.contains_key(TOLD) {
+        return Ok(());
+    }
+    let mark = Setting::Other { name: TOLD.to_owned(), value: Some("yes".to_owned()) };
+    control.propose(Command::Set(mark), COMMAND_TTL).await.map(drop)
+}
+
+/// Gives a cluster that was never told its limits those of this file.
+pub(super) async fn found(control: &Control, texts: &[Text]) {
+    while !texts.is_empty() && !control.map().settings().others.contains_key(TOLD) {
+        // What is there came from the same file on another node, or from another file: it stays.
+        let add = |entries: &mut Vec<Entry>| {
+            let has = |name: &str| entries.iter().any(|entry| entry.text.name == name);
+            let there: Vec<Text> = texts.iter().filter(|text| has(&text.name)).cloned().collect();
+            shared::follow_file(entries, &there, texts);
+            Ok(())
+        };
+        let told = match change(control, add).await {
+            Ok(count) => {
+                tracing::info!(count, "the limits of the file are the cluster's");
+                note_told(control).await.map_err(ChangeError::from)
+            }
+            Err(error) => Err(error),
+        };
+        match told {
+            Err(error) if error.is_final() => {
+                tracing::error!(%error, "the limits of the file cannot be the cluster's");
+                return;
+            }
+            Err(_) => sleep(PAUSE).await,
+            Ok(()) => {}
+        }
+    }
+}
+
+/// Names that stand for different limits, or for one on one side only.
+fn differing(texts: &[Text], entries: &[Entry]) -> BTreeSet<String> {
+    let of_file: HashMap<&str, &Text> =
+        texts.iter().map(|text| (text.name.as_str(), text)).collect();
+    let of_map: HashMap<&str, &Text> =
+        entries.iter().map(|entry| (entry.text.name.as_str(), &entry.text)).collect();
+    let names = of_file.keys().chain(of_map.keys());
+    let differ = names.filter(|name| of_file.get(**name) != of_map.get(**name));
+    differ.map(|name| (*name).to_owned()).collect()
+}
+
+/// Brings the cluster what is changed in the limits file of this node while it runs.
+pub(super) async fn follow_file(node: Arc<Node>, control: Control) {
+    control.registered().await;
+    // The founder's file comes first.
+    while !control.map().settings().others.contains_key(FOUNDED) {
+        sleep(LOOK).await;
+    }
+    let mut last = node.limits_file.get();
+    found(&control, &last).await;
+    let differ = differing(&last, &entries_of(&control.map()));
+    if !differ.is_empty() {
+        let names: Vec<&str> = differ.iter().take(NAMES_MAX).map(String::as_str).collect();
+        let names = names.join(" ");
+        tracing::warn!(
+            count = differ.len(),
+            names,
+            "the cluster's limits are other than those of the limits file, and stay so: what changes \
+             in the file from now on is changed, or use tollgate cluster limits put"
+        );
+    }
+    loop {
+        node.limits_file.changed.notified().await;
+        loop {
+            let now = node.limits_file.get();
+            if now == last {
+                break;
+            }
+            let edit = |entries: &mut Vec<Entry>| {
+                shared::follow_file(entries, &last, &now);
+                Ok(())
+            };
+            let told = match change(&control, edit).await {
+                Ok(count) => note_told(&control).await.map(|()| count).map_err(ChangeError::from),
+                Err(error) => Err(error),
+            };
+            match told {
+                Ok(count) => {
+                    tracing::info!(count, "limits changed as in the limits file");
+                    last = now;
+                }
+                Err(error) if error.is_final() => {
+                    // It is tried again with the next change of the file.
+                    tracing::error!(%error, "limits kept as they were");
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "limits are not changed yet");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
