@@ -46,7 +46,8 @@ fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
     let Some(net) = Net::or_say_why("two of five cut off") else { return };
     let cluster = &mut Cluster::start_in(Some(net), 5, FLAGS);
     Work::set_up(cluster, KEYS);
-    let (few, most) = cluster.addresses().split_at(2);
+    let places = cluster.addresses();
+    let (few, most) = places.split_at(2);
     let (few, most) = (Work::on(few.to_vec(), 2, KEYS), Work::on(most.to_vec(), 4, KEYS));
     most.until_answered(SOME);
     cluster.net().part(&[0, 1]);
