@@ -35,11 +35,22 @@ flood KEYS="10000000":
     cargo build -p tollgate
     FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
 
+# Five real nodes: killed, stopped, replaced, drained, restarted under load for SECONDS each
+nodes SECONDS="600":
+    cargo build -p tollgate
+    NODES_SECONDS={{SECONDS}} cargo test -p tests cluster::five -- --nocapture --test-threads 1
+    cargo test -p tests cluster::cut -- --nocapture --test-threads 1
+
 # Micro-benchmarks, where keys go, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches
     cargo build --release -p tollgate -p benches
     target/release/load --pin --out target/bench.md
+
+# Clusters of one to three nodes: CPU of an operation, direct, copied and forwarded
+bench-cluster:
+    cargo build --release -p tollgate -p benches
+    target/release/load --cluster --out target/bench-cluster.md
 
 # Memory per counter beside memcached
 bench-memory:

@@ -126,7 +126,7 @@ pub(crate) fn run(server: &mut Server, probe: &[&str], words: &[&str]) -> String
 }
 
 /// A command that finds the clients under `target/clients` and the scripts in `clients/`.
-fn command(words: &[&str]) -> Command {
+pub(crate) fn command(words: &[&str]) -> Command {
     // Python's clients are in an environment of their own. The first in PATH is taken.
     let system = env::var("PATH").unwrap_or_default();
     let path = format!("{}:{system}", installed().join("venv/bin").display());

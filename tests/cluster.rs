@@ -4,9 +4,13 @@
 //! standard clients find it by its name. Not here: the same under a simulated network (`server`), the
 //! copies by themselves (`tests/model`).
 
+mod aligned;
+mod cut;
 mod degraded;
 mod faults;
+mod five;
 mod limits;
+mod net;
 mod nodes;
 mod plain;
 mod shared;

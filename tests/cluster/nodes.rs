@@ -6,6 +6,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU8, Ordering},
     thread,
@@ -17,6 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
+use super::net::Net;
 use crate::live::{PATIENCE, Program};
 
 /// A cluster takes longer than a server for what ought to happen at once.
@@ -35,6 +37,8 @@ pub(super) struct Cluster {
     folder: tempfile::TempDir,
     /// The second and third part of its addresses.
     net: (u8, u8),
+    /// Its own network, if not the loopback's.
+    own_net: Option<Net>,
     flags: Vec<String>,
     nodes: Vec<Node>,
 }
@@ -93,15 +97,20 @@ impl Line {
 }
 
 impl Cluster {
-    /// `count` nodes that found a cluster; `flags` go to each.
+    /// `count` nodes that found a cluster of few partitions; `flags` go to each.
     pub(super) fn start(count: u8, flags: &[&str]) -> Self {
+        Self::start_in(None, count, &[&["--partition-bits", "8"], flags].concat())
+    }
+
+    /// The same, in a network of its own or not, and with as many partitions as `flags` say.
+    pub(super) fn start_in(own_net: Option<Net>, count: u8, flags: &[&str]) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         let net = ((std::process::id() % 250 + 2) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut cluster = Self { folder, net, flags, nodes: Vec::new() };
+        let mut cluster = Self { folder, net, own_net, flags, nodes: Vec::new() };
         for _ in 0..count {
-            cluster.nodes.push(Node { number: cluster.nodes.len() as u8, child: None });
+            cluster.add();
         }
         for number in 0..count {
             cluster.spawn(number, &["--expect", &count.to_string()]);
@@ -110,7 +119,25 @@ impl Cluster {
         cluster
     }
 
+    /// A place for a node.
+    fn add(&mut self) -> u8 {
+        let number = self.nodes.len() as u8;
+        if let Some(net) = &mut self.own_net {
+            assert_eq!(net.add(), Ok(number));
+        }
+        self.nodes.push(Node { number, child: None });
+        number
+    }
+
+    /// The network of its own.
+    pub(super) fn net(&self) -> &Net {
+        self.own_net.as_ref().expect("it was started in one")
+    }
+
     pub(super) fn host(&self, number: u8) -> Ipv4Addr {
+        if let Some(net) = &self.own_net {
+            return net.host(number);
+        }
         Ipv4Addr::new(127, self.net.0, self.net.1, number + 1)
     }
 
@@ -129,8 +156,7 @@ impl Cluster {
 
     /// The same, with flags of its own: the last one of a kind counts.
     pub(super) fn join_with(&mut self, flags: &[&str]) -> u8 {
-        let number = self.nodes.len() as u8;
-        self.nodes.push(Node { number, child: None });
+        let number = self.add();
         self.spawn(number, flags);
         number
     }
@@ -140,22 +166,39 @@ impl Cluster {
         self.spawn(number, &[]);
     }
 
+    /// Starts a node that has ended, with an empty memory of everything: as another one at its place.
+    pub(super) fn replace(&mut self, number: u8) {
+        fs::remove_dir_all(self.data(number)).expect("it had a data directory");
+        self.spawn(number, &[]);
+    }
+
+    fn data(&self, number: u8) -> PathBuf {
+        self.folder.path().join(format!("data{number}"))
+    }
+
     fn spawn(&mut self, number: u8, more: &[&str]) {
         let host = self.host(number).to_string();
         let seeds: Vec<String> =
             (0..self.nodes.len() as u8).map(|seed| format!("{}:21211", self.host(seed))).collect();
-        let data = self.folder.path().join(format!("data{number}"));
         let log = File::options()
             .append(true)
             .create(true)
             .open(self.folder.path().join(format!("log{number}")))
             .expect("the folder is ours");
-        let mut command = Command::new(Program::Tollgate.path());
+        let mut command = match &self.own_net {
+            None => Command::new(Program::Tollgate.path()),
+            Some(net) => {
+                let mut command = Command::new("ip");
+                // `ip` becomes the program, so its process is the node's.
+                command.args(["netns", "exec", &net.space(number)]).arg(Program::Tollgate.path());
+                command.arg("--insecure");
+                command
+            }
+        };
         command
             .args(["-p", "11211", "-U", "0", "-t", "2", "-v", "-l", &host])
-            .args(["--seeds", &seeds.join(","), "--partition-bits", "8"])
-            .arg("--data-dir")
-            .arg(data)
+            .args(["--seeds", &seeds.join(","), "--data-dir"])
+            .arg(self.data(number))
             .args(&self.flags)
             .args(more)
             .stdin(Stdio::null())

@@ -1,7 +1,8 @@
 //! Constant load, and the account of it.
 //!
-//! Here: clients that count on any node and go to another when theirs is gone. Not here: what happens
-//! to the nodes meanwhile.
+//! Here: plain clients, that count on any node and go to another when theirs is gone, and ketama's,
+//! that ask each key's owner and the next on the circle when that is gone. Not here: what happens to
+//! the nodes meanwhile.
 //!
 //! `incr` answers with a value, so every count shows: the answers to one key must all differ, and
 //! what the key holds at the end is what was acknowledged, and at most what has an unknown outcome
@@ -18,7 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cluster::placement::ketama::{Circle, hash, ring_name};
+
 use super::nodes::{Cluster, Line};
+
+/// Without an answer for so long, a client of ketama's asks others for a while.
+const EJECTED: Duration = Duration::from_millis(500);
 
 /// What one key's clients were told.
 #[derive(Debug, Default, Clone)]
@@ -50,21 +56,34 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// `count` clients, each with its own connection, on `keys` keys that are at 0.
+    /// `count` clients, every other one ketama's, on `keys` keys that are at 0.
     pub(super) fn start(cluster: &Cluster, count: usize, keys: usize) -> Self {
+        Self::set_up(cluster, keys);
+        Self::on(cluster.addresses(), count, keys)
+    }
+
+    /// Puts `keys` keys to 0.
+    pub(super) fn set_up(cluster: &Cluster, keys: usize) {
         let mut line = cluster.line(0);
         for key in 0..keys {
             let told = line.ask(&format!("set work{key} 0 0 1\r\n0\r\n")).expect("it answers");
             assert_eq!(told.as_deref(), Some("STORED"));
         }
+    }
+
+    /// The same clients at these nodes, on keys that were set up.
+    pub(super) fn on(places: Vec<SocketAddr>, count: usize, keys: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicU64::new(0));
-        let places = Arc::new(Mutex::new(cluster.addresses()));
+        let places = Arc::new(Mutex::new(places));
         let clients = (0..count)
             .map(|number| {
                 let (stop, places, done) =
                     (Arc::clone(&stop), Arc::clone(&places), Arc::clone(&done));
-                thread::spawn(move || client(number, keys, &stop, &places, &done))
+                thread::spawn(move || {
+                    let work = Client::new(number, number % 2 == 1, keys, &places);
+                    work.run(&stop, &done)
+                })
             })
             .collect();
         Self { stop, places, done, clients }
@@ -85,25 +104,57 @@ impl Work {
         }
     }
 
-    /// Ends the clients, and settles their account with what the keys hold.
-    #[track_caller]
-    pub(super) fn settle(self, cluster: &Cluster, node: u8) -> Account {
+    /// Ends the clients.
+    pub(super) fn end(self) -> Account {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Account::default();
         for client in self.clients {
-            let account = client.join().expect("a client does not panic");
-            all.errors.extend(account.errors);
-            all.broken += account.broken;
-            all.answered += account.answered;
-            all.longest = all.longest.max(account.longest);
-            for (key, told) in account.keys {
-                let kept = all.keys.entry(key).or_default();
-                kept.values.extend(told.values);
-                kept.unknown += told.unknown;
-            }
+            all.add(client.join().expect("a client does not panic"));
         }
+        all
+    }
+
+    /// Ends the clients, and settles their account with what the keys hold.
+    #[track_caller]
+    pub(super) fn settle(self, cluster: &Cluster, node: u8) -> Account {
+        let mut account = self.end();
+        account.settle(cluster, node);
+        account
+    }
+}
+
+impl Account {
+    /// What a client was told; whether that is a count.
+    pub(super) fn note(&mut self, key: &str, answer: String) -> bool {
+        let told = self.keys.entry(key.to_owned()).or_default();
+        if let Ok(value) = answer.parse() {
+            told.values.push(value);
+            self.answered += 1;
+            return true;
+        }
+        told.unknown += u64::from(answer.contains("unknown"));
+        self.errors.push(answer);
+        false
+    }
+
+    /// What other clients of the same keys saw.
+    pub(super) fn add(&mut self, other: Self) {
+        self.errors.extend(other.errors);
+        self.broken += other.broken;
+        self.answered += other.answered;
+        self.longest = self.longest.max(other.longest);
+        for (key, told) in other.keys {
+            let kept = self.keys.entry(key).or_default();
+            kept.values.extend(told.values);
+            kept.unknown += told.unknown;
+        }
+    }
+
+    /// Compares it with what the keys hold.
+    #[track_caller]
+    pub(super) fn settle(&mut self, cluster: &Cluster, node: u8) {
         let mut line = cluster.line(node);
-        for (key, told) in &mut all.keys {
+        for (key, told) in &mut self.keys {
             let answer = line.lines(&format!("get {key}\r\n")).expect("it answers");
             let [_, value] = answer.as_slice() else { panic!("{key}: {answer:?}") };
             let value: u64 = value.trim().parse().expect("a count");
@@ -116,74 +167,119 @@ impl Work {
             assert!(value <= most, "{key}: {most} asked at most, {value} kept");
             assert!(told.values.last().is_none_or(|last| *last <= value), "{key}: beyond {value}");
         }
-        all
+    }
+
+    /// Answers that are no count, by what they say.
+    pub(super) fn kinds(&self) -> BTreeMap<&str, usize> {
+        let mut kinds = BTreeMap::new();
+        for error in &self.errors {
+            *kinds.entry(error.as_str()).or_default() += 1;
+        }
+        kinds
     }
 }
 
-/// A place to start from that differs from client to client.
-fn place(places: &Mutex<Vec<SocketAddr>>, turn: usize) -> SocketAddr {
-    let places = places.lock().expect("nobody panics with it");
-    places[turn % places.len()]
-}
-
-/// Whether a client may go on where it is.
-fn is_listed(places: &Mutex<Vec<SocketAddr>>, place: SocketAddr) -> bool {
-    places.lock().expect("nobody panics with it").contains(&place)
-}
-
-fn client(
+/// One client.
+struct Client<'a> {
     number: usize,
+    /// It asks each key's owner.
+    is_aware: bool,
     keys: usize,
-    stop: &AtomicBool,
-    places: &Mutex<Vec<SocketAddr>>,
-    done: &AtomicU64,
-) -> Account {
-    let mut account = Account::default();
-    let mut turn = number;
-    let mut line = None;
-    let mut last = Instant::now();
-    let mut asked = 0_usize;
-    let mut at = place(places, turn);
-    while !stop.load(Ordering::Relaxed) {
-        if line.is_some() && !is_listed(places, at) {
-            // Between two requests, as clients do that follow a list of nodes.
-            line = None;
-        }
-        let Some(open) = &mut line else {
-            at = place(places, turn);
-            line = Line::connect(at).ok();
-            if line.is_none() {
-                turn += 1;
-                thread::sleep(Duration::from_millis(5));
-            }
-            continue;
-        };
-        let key = format!("work{}", (number + asked) % keys);
-        asked += 1;
-        if open.send(&format!("incr {key} 1\r\n")).is_err() {
-            // It may have been heard before the connection broke.
-            account.keys.entry(key).or_default().unknown += 1;
-            account.broken += 1;
-            (line, turn) = (None, turn + 1);
-            continue;
-        }
-        let told = account.keys.entry(key).or_default();
-        let Ok(Some(answer)) = open.hear() else {
-            told.unknown += 1;
-            account.broken += 1;
-            (line, turn) = (None, turn + 1);
-            continue;
-        };
-        if let Ok(value) = answer.parse() {
-            told.values.push(value);
-            account.longest = account.longest.max(last.elapsed());
-            last = Instant::now();
-            account.answered += 1;
-            done.fetch_add(1, Ordering::Relaxed);
-        } else {
-            told.unknown += u64::from(answer.contains("unknown"));
-            account.errors.push(answer);
+    places: &'a Mutex<Vec<SocketAddr>>,
+    /// A plain one's place among the nodes.
+    turn: usize,
+    lines: BTreeMap<SocketAddr, Line>,
+    /// Nodes that did not answer, and until when others are asked.
+    ejected: BTreeMap<SocketAddr, Instant>,
+    account: Account,
+}
+
+impl<'a> Client<'a> {
+    fn new(number: usize, is_aware: bool, keys: usize, places: &'a Mutex<Vec<SocketAddr>>) -> Self {
+        Self {
+            number,
+            is_aware,
+            keys,
+            places,
+            turn: number,
+            lines: BTreeMap::new(),
+            ejected: BTreeMap::new(),
+            account: Account::default(),
         }
     }
-    account
+
+    fn run(mut self, stop: &AtomicBool, done: &AtomicU64) -> Account {
+        let mut last = Instant::now();
+        let mut asked = 0_usize;
+        let mut known = Vec::new();
+        let mut circle = circle(&known);
+        while !stop.load(Ordering::Relaxed) {
+            let places = self.places.lock().expect("nobody panics with it").clone();
+            if places != known {
+                // Between two requests, as clients do that follow a list of nodes.
+                self.lines.retain(|place, _| places.contains(place));
+                circle = self::circle(&places);
+                known = places;
+            }
+            let key = format!("work{}", (self.number + asked) % self.keys);
+            let place = self.place(&key, &known, &circle);
+            let Some(line) = self.line(place) else { continue };
+            asked += 1;
+            let answer = match line.ask(&format!("incr {key} 1\r\n")) {
+                Ok(Some(answer)) => answer,
+                // It may have been heard before the connection broke.
+                Ok(None) | Err(_) => {
+                    self.account.keys.entry(key).or_default().unknown += 1;
+                    self.account.broken += 1;
+                    self.leave(place);
+                    continue;
+                }
+            };
+            if self.account.note(&key, answer) {
+                self.account.longest = self.account.longest.max(last.elapsed());
+                last = Instant::now();
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.account
+    }
+
+    /// Whom to ask.
+    fn place(&self, key: &str, places: &[SocketAddr], circle: &Circle) -> SocketAddr {
+        if !self.is_aware {
+            return places[self.turn % places.len()];
+        }
+        let now = Instant::now();
+        let may = |node: u16| {
+            self.ejected.get(&places[usize::from(node)]).is_none_or(|until| *until < now)
+        };
+        let owner = circle.next(hash(key.as_bytes()), &[], &may);
+        places[usize::from(owner.unwrap_or(0))]
+    }
+
+    /// The connection to a node, if there can be one.
+    fn line(&mut self, place: SocketAddr) -> Option<&mut Line> {
+        if !self.lines.contains_key(&place) {
+            let Ok(line) = Line::connect(place) else {
+                self.leave(place);
+                thread::sleep(Duration::from_millis(5));
+                return None;
+            };
+            self.lines.insert(place, line);
+        }
+        self.lines.get_mut(&place)
+    }
+
+    fn leave(&mut self, place: SocketAddr) {
+        self.lines.remove(&place);
+        self.turn += 1;
+        self.ejected.insert(place, Instant::now() + EJECTED);
+    }
+}
+
+/// The circle that a client of ketama's draws of its list.
+fn circle(places: &[SocketAddr]) -> Circle {
+    let names: Vec<String> =
+        places.iter().map(|place| ring_name(&place.ip().to_string(), place.port())).collect();
+    Circle::new(names.iter().map(|name| (name.as_str(), 1)))
 }

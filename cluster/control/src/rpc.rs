@@ -49,6 +49,8 @@ pub(crate) enum Call {
     Greet {
         /// The birth of whoever should found a cluster, in the eyes of a node that has none.
         pledge: Option<u128>,
+        /// It would found one itself; who only joins must not be waited for.
+        founds: bool,
     },
     /// I am here.
     Beat(Beat),
@@ -110,6 +112,8 @@ pub(crate) struct Greeting {
     pub(crate) from: Sender,
     /// Whom it wants to found a cluster, if it is in none.
     pub(crate) pledge: Option<u128>,
+    /// It would found one itself.
+    pub(crate) founds: bool,
     /// The voters it knows, since which entry of the log, with their addresses.
     pub(crate) voters: (u64, Vec<(NodeId, String)>),
 }

@@ -4,6 +4,7 @@ mod durable;
 mod failures;
 mod founding;
 mod members;
+mod thousand;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

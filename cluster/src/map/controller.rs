@@ -13,9 +13,10 @@ use super::{Entry, Map, Node, NodeState};
 use crate::id::{CopyId, NodeId, Partition};
 use crate::placement::{COPIES_MAX, Holders};
 
-/// Most copies that are made, and hands that change, at one node at a time. It may have part in
+/// Most copies that are made, and hands that change, at one node at a time. Each step of them is a commit
+/// or two for all, so with few at a time 16384 partitions take minutes to come to rest. A node may have part in
 /// more when it is promoted in place of one that had: what was begun goes on, nothing is added.
-pub const MOVES_MAX: usize = 64;
+pub const MOVES_MAX: usize = 256;
 
 /// What the leader knows beside the map.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

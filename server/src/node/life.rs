@@ -300,9 +300,12 @@ async fn identify(node: Arc<Node>, control: Control) {
         if last != Some(identity)
             && let Some(lanes) = node.lanes()
         {
-            let (cluster, id) =
-                identity.seat.map_or((0, NodeId::default()), |seat| (seat.cluster, seat.node));
-            let incarnation = identity.incarnation;
+            let (cluster, id, incarnation) = match identity.seat {
+                Some(seat) => (seat.cluster, seat.node, identity.incarnation),
+                // All that seek a cluster are node 0 in their first life: peers tell them apart by this,
+                // and a link of one must not end that of another.
+                None => (0, NodeId::default(), Incarnation(identity.birth as u64)),
+            };
             lanes.identify(Identity { cluster, node: id, incarnation, core: 0 });
             last = Some(identity);
         }

@@ -10,7 +10,7 @@ use cluster::id::NodeId;
 use openraft::Snapshot;
 use tokio::time::timeout;
 
-use super::{Node, lead};
+use super::{Begin, Node, lead};
 use crate::network::PIECE_BYTES;
 use crate::rpc::{self, Beat, Call, Declined, Greeting, Install, Letter, News, Reply, Sender};
 
@@ -31,7 +31,9 @@ async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
         return Err(Declined::Stopped);
     }
     match call {
-        Call::Greet { pledge } => return Ok(Reply::Greeting(greeting(node, &from, pledge))),
+        Call::Greet { pledge, founds } => {
+            return Ok(Reply::Greeting(greeting(node, &from, pledge, founds)));
+        }
         Call::Ping if node.id() == to => return Ok(Reply::Done),
         _ => {}
     }
@@ -62,7 +64,12 @@ async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
     }
 }
 
-fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>) -> Greeting {
+fn greeting(
+    node: &Arc<Node>,
+    from: &Sender,
+    pledge: Option<u128>,
+    founds: bool,
+) -> Greeting {
     let seat = node.seat();
     if let (Some(seat), Some((cluster, id))) = (seat, from.seat)
         && cluster == seat.cluster
@@ -73,7 +80,7 @@ fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>) -> Greeting {
     let (index, voters) = node.published.voters();
     let mut state = node.state.lock();
     // A node's seeds may have its own address.
-    if from.seat.is_none() && from.birth != state.identity.birth {
+    if founds && from.seat.is_none() && from.birth != state.identity.birth {
         state.seekers.saw(from, pledge, None, now);
     }
     let pledge = if seat.is_none() { state.seekers.pledge() } else { None };
@@ -82,6 +89,7 @@ fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>) -> Greeting {
     Greeting {
         from: node.post.sender(),
         pledge,
+        founds: node.options.begin != Begin::Join,
         voters: (index, voters.into_iter().filter_map(place).collect()),
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cluster::id::NodeId;
+use cluster::map::delta::Item;
 use cluster::map::{Answer, Command, Delta, Map, NodeState, Refused};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -20,6 +21,10 @@ use crate::store::Seat;
 
 /// Between two beats.
 pub(crate) const PERIOD: Duration = Duration::from_millis(250);
+/// Between two beats of a node that gets or gives partitions: each step waits until it has the map.
+const PERIOD_MOVING: Duration = Duration::from_millis(25);
+/// A partition of a node's moves on, or has come to rest, within so long.
+const MOVING: Duration = Duration::from_millis(500);
 /// No two are closer than this, whoever asks for one.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 /// An answer that takes longer is of no use.
@@ -53,10 +58,15 @@ pub(super) async fn run(node: Arc<Node>) {
         tokio::select! {
             biased;
             () = node.beat_now.notified() => {}
-            () = sleep(PERIOD.saturating_sub(PERIOD_MIN)) => {}
+            () = sleep(period(&node).saturating_sub(PERIOD_MIN)) => {}
         }
         while flights.try_join_next().is_some() {}
     }
+}
+
+fn period(node: &Node) -> Duration {
+    let moved = node.state.lock().moved_at;
+    if moved.is_some_and(|at| at.elapsed() < MOVING) { PERIOD_MOVING } else { PERIOD }
 }
 
 fn round(node: &Arc<Node>, flights: &mut JoinSet<()>) {
@@ -105,7 +115,7 @@ async fn beat_one(node: Arc<Node>, voter: NodeId, beat: rpc::Beat) {
 }
 
 async fn greet_one(node: Arc<Node>, seed: String) {
-    let greeted = node.post.call(None, &seed, Call::Greet { pledge: None }, TTL).await;
+    let greeted = node.post.call(None, &seed, Call::Greet { pledge: None, founds: false }, TTL).await;
     let Ok(Reply::Greeting(greeting)) = greeted else { return };
     let ours = node.seat().map(|seat| seat.cluster);
     let Some((cluster, id)) = greeting.from.seat else { return };
@@ -130,8 +140,16 @@ async fn take_news(node: &Arc<Node>, voter: NodeId, sent: Instant, news: rpc::Ne
     }
     match news.deltas {
         Some(deltas) => {
+            let me = node.id();
+            let mut has_moved = false;
             for delta in deltas.iter().map_while(|bytes| Delta::decode(bytes).ok()) {
+                has_moved |= me.is_some_and(|me| is_about(&delta, me));
                 node.published.follow(delta);
+            }
+            if has_moved {
+                node.state.lock().moved_at = Some(Instant::now());
+                // In time for the beat that is waited for.
+                node.beat_now.notify_one();
             }
         }
         None => fetch(node, voter).await,
@@ -153,6 +171,14 @@ async fn take_news(node: &Arc<Node>, voter: NodeId, sent: Instant, news: rpc::Ne
         let mut state = node.state.lock();
         state.contact = Some(state.contact.map_or(contact, |before| before.max(contact)));
     }
+}
+
+/// Whether a partition of this node's changed.
+fn is_about(delta: &Delta, me: NodeId) -> bool {
+    delta.items.iter().any(|item| match item {
+        Item::Partition(_, entry) => entry.copies().any(|copy| copy.node == me),
+        _ => false,
+    })
 }
 
 /// Gets the whole map, piece by piece, once at a time.

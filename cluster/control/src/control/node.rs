@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) contact: Option<Instant>,
     /// When the last beat was sent that each voter answered, while the map held us alive.
     pub(super) answered: BTreeMap<NodeId, Instant>,
+    /// When news were last about a partition that this node holds.
+    pub(super) moved_at: Option<Instant>,
     /// This life was seen in the map.
     pub(super) was_member: bool,
     /// A registration, or the fetching of the whole map, is on its way.
@@ -118,6 +120,7 @@ impl Node {
             leader: None,
             contact: None,
             answered: BTreeMap::new(),
+            moved_at: None,
             was_member: false,
             is_registering: false,
             is_fetching: false,

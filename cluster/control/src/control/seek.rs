@@ -157,7 +157,8 @@ async fn greet_all(node: &Arc<Node>) -> Option<Seat> {
         greetings.spawn(async move {
             let asked = node.now();
             let pledge = node.state.lock().seekers.pledge();
-            let call = Call::Greet { pledge };
+            let founds = node.options.begin != Begin::Join;
+            let call = Call::Greet { pledge, founds };
             let reply = node.post.call(None, &seed, call, GREET_TTL).await;
             (seed, asked, reply)
         });
@@ -171,7 +172,7 @@ async fn greet_all(node: &Arc<Node>) -> Option<Seat> {
         }
         if let Some((cluster, _)) = greeting.from.seat {
             clusters.push((seed, cluster));
-        } else {
+        } else if greeting.founds {
             let now = node.now();
             node.state.lock().seekers.saw(&greeting.from, greeting.pledge, Some(asked), now);
         }

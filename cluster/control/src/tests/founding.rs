@@ -116,3 +116,35 @@ async fn voters_are_spread_over_zones() {
     let zones: BTreeSet<_> = voters.iter().map(|id| &map.nodes()[id].description.zone).collect();
     assert_eq!(zones.len(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
+    let mut world = World::new(1, &["a", "b"]);
+    world.start("a", Begin::Found).await;
+    world.is_in("a").await;
+    let b = world.start("b", Begin::Join).await;
+    while world.at("a").map().nodes().len() < 2 {
+        sleep(ms(1)).await;
+    }
+    world.net.cut("a", "b");
+    // It says nothing, for it does not know that it is in: it is buried, in its present life.
+    world.until("it is dead", ms(5000), is_dead("a", 2)).await;
+    assert_eq!(b.place(), Place::Seeking);
+    world.net.heal();
+    assert_eq!(world.is_in("b").await, NodeId(2));
+    let active = |world: &World| state(&world.at("a").map(), 2) == Some(NodeState::Active);
+    world.until("it is active", ms(5000), active).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_only_joins_does_not_keep_others_from_founding() {
+    let mut world = World::new(1, &["a", "b", "c"]);
+    // Its birth is the lowest.
+    world.start("a", Begin::Join).await;
+    sleep(ms(500)).await;
+    world.start("b", Begin::Expect(2)).await;
+    world.start("c", Begin::Expect(2)).await;
+    for name in ["a", "b", "c"] {
+        world.is_in(name).await;
+    }
+}

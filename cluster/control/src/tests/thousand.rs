@@ -1,0 +1,151 @@
+//! A thousand nodes on paper: what a map of them is, what they say when nothing happens, and how many
+//! rounds a join takes. `cargo test -p tollgate-control thousand -- --nocapture` prints the figures of
+//! docs/performance/cluster.md; none of them depends on the machine but the times.
+//!
+//! Here: real maps, real frames, the real controller; nodes that do at once what it says. Not here:
+//! a thousand processes.
+
+use std::time::Instant;
+
+use bytes::BytesMut;
+use cluster::map::controller::{self, Facts};
+use cluster::message::call::Call as Carried;
+use cluster::message::{Bounds, Frame};
+
+use super::*;
+use crate::rpc::{self, Beat, Call, Letter, News, Reply, Sender};
+
+fn register(number: u32) -> Command {
+    let place = |port| format!("10.{}.{}.{}:{port}", number >> 16, number >> 8 & 255, number & 255);
+    Command::Register {
+        birth: u128::from(number) << 64 | 0x1234_5678,
+        incarnation: Incarnation(1),
+        description: Description {
+            client_address: place(11211),
+            peer_address: place(21211),
+            ring_name: place(0).replace(":0", ""),
+            weight: 1,
+            zone: format!("zone-{}", number % 3),
+        },
+    }
+}
+
+/// What the nodes of the partitions would ask for right after: each step is done at once.
+fn work(map: &Map) -> Vec<Command> {
+    let due = |(number, entry): (usize, &cluster::map::Entry)| {
+        let step = match (entry.transfer_to, entry.learner) {
+            (Some(to), _) => Step::Transfer(to),
+            (None, Some(learner)) => Step::AddInSync(learner),
+            (None, None) => return None,
+        };
+        Some(Change { partition: Partition(number as u16), ver: entry.ver, step })
+    };
+    let changes: Vec<Change> = map.partitions().iter().enumerate().filter_map(due).collect();
+    changes.chunks(256).map(|some| Command::Partitions(some.to_vec())).collect()
+}
+
+/// Brings the map to rest: rounds of the controller, commands, partitions' changes, bytes of deltas.
+fn settle(map: &mut Map) -> [usize; 4] {
+    let mut figures = [0; 4];
+    let mut targets = map.targets();
+    let mut members = map.members();
+    loop {
+        if members != map.members() {
+            (members, targets) = (map.members(), map.targets());
+        }
+        let commands = controller::next(map, &Facts::default(), &targets);
+        if commands.is_empty() {
+            return figures;
+        }
+        figures[0] += 1;
+        for decided in [commands, Vec::new()] {
+            let commands = if decided.is_empty() { work(map) } else { decided };
+            for command in commands {
+                figures[1] += 1;
+                if let (_, Some(delta)) = map.apply(&command).expect("it is allowed") {
+                    figures[2] += delta.items.len();
+                    figures[3] += delta.encode().len();
+                }
+            }
+        }
+    }
+}
+
+fn frame_bytes(rpc: bytes::Bytes) -> usize {
+    let mut out = BytesMut::new();
+    let frame = Frame::Call(Carried { id: 1 << 20, wall_ns: 1 << 60, rpc });
+    frame.encode(0, Bounds::default(), &mut out).expect("it fits");
+    out.len()
+}
+
+#[test]
+fn a_thousand_nodes_on_paper() {
+    const NODES: u32 = 1000;
+    for bits in [14, 16] {
+        let placement = Placement::new(Scheme::Ketama, bits).expect("few bits");
+        let mut map = Map::default();
+        map.apply(&Command::Create { cluster: 1 << 100, placement }).expect("it is the first");
+        for number in 1..=NODES {
+            map.apply(&register(number)).expect("there is room");
+        }
+        let [rounds, commands, changes, _] = settle(&mut map);
+        println!("2^{bits} partitions, {NODES} nodes at once: {rounds} rounds, {commands} commands, {changes} changes");
+        let start = Instant::now();
+        let bytes = map.encode();
+        let encoded = start.elapsed();
+        let start = Instant::now();
+        assert_eq!(Map::decode(&bytes).expect("it is a map"), map);
+        let decoded = start.elapsed();
+        println!("  map: {} bytes, encoded in {encoded:?}, decoded in {decoded:?}", bytes.len());
+        let start = Instant::now();
+        let targets = map.targets();
+        println!("  targets: {:?}", start.elapsed());
+        let start = Instant::now();
+        assert!(controller::next(&map, &Facts::default(), &targets).is_empty());
+        println!("  a round of the controller with nothing to do: {:?}", start.elapsed());
+        map.apply(&register(NODES + 1)).expect("there is room");
+        let [rounds, commands, changes, bytes] = settle(&mut map);
+        println!(
+            "  one more joins: {rounds} rounds, {commands} commands, {changes} changes, \
+             {bytes} bytes of deltas"
+        );
+        assert!(rounds < 20, "{rounds} rounds");
+    }
+}
+
+#[test]
+fn what_a_thousand_nodes_say_when_nothing_happens() {
+    let from = Sender {
+        birth: u128::MAX,
+        incarnation: Incarnation(3),
+        seat: Some((u128::MAX, NodeId(777))),
+        address: "10.0.3.9:21211".to_owned(),
+    };
+    let heard = |count: u32| (0..count).map(|n| (NodeId(n), Incarnation(3), n % 250)).collect();
+    let beat = |count| {
+        let beat = Beat { map_ver: 100_000, is_ready: true, load: 50_000, heard: heard(count) };
+        let letter = Letter { from: from.clone(), to: Some(NodeId(3)), call: Call::Beat(beat) };
+        frame_bytes(rpc::encode(&letter))
+    };
+    let news = News {
+        leader: Some((NodeId(1), "10.0.0.1:21211".to_owned())),
+        voters: (100_000, (1..=5).map(NodeId).collect()),
+        contact_ms: Some(120),
+        deltas: Some(Vec::new()),
+        map_ver: 100_000,
+    };
+    let news = frame_bytes(rpc::encode(&Reply::News(news)));
+    let (node, voter) = (beat(0), beat(1000));
+    println!("a beat: {node} bytes, of a voter {voter}; its answer: {news}");
+    // To each of five voters, four times a second.
+    println!(
+        "a node sends {} B/s and hears {} B/s; a voter hears {} B/s of nodes and {} B/s of voters, \
+         and sends {} B/s",
+        node * 20,
+        news * 20,
+        node * 4 * 995,
+        voter * 4 * 4,
+        news * 4 * 999 + voter * 4 * 4
+    );
+    assert!(node < 200 && news < 200, "{node} {news}");
+}

@@ -1,0 +1,43 @@
+//! Standard ketama clients on three nodes: nearly every key is asked of its owner, so that nothing is
+//! forwarded.
+//!
+//! With the partitions that a cluster has by default, for how many keys lie in a partition with two
+//! owners depends on their number. Not here: the circle itself (`ketama.rs`).
+
+use super::nodes::Cluster;
+use crate::clients::command;
+
+const NODES: u8 = 3;
+const KEYS: u64 = 3000;
+/// Of all requests.
+const DIRECT_PERCENT_MIN: f64 = 99.0;
+
+/// Requests that were answered where they were asked, and those that were forwarded, so far.
+fn traffic(cluster: &Cluster) -> [u64; 2] {
+    ["ops_direct", "ops_forwarded"].map(|name| {
+        let of_node = |number| cluster.figure(number, name).expect("it answers");
+        (0..NODES).map(|number| of_node(number).parse::<u64>().expect("a number")).sum()
+    })
+}
+
+#[test]
+fn clients_of_ketama_ask_the_owners() {
+    let cluster = Cluster::start_in(None, NODES, &["--partition-bits", "14"]);
+    let hosts: Vec<String> = (0..NODES).map(|number| cluster.host(number).to_string()).collect();
+    for client in [["python", "with_nodes.py"], ["node", "with_nodes.js"]] {
+        let before = traffic(&cluster);
+        let output = command(&client)
+            .args(&hosts)
+            .arg(KEYS.to_string())
+            .output()
+            .expect("it is installed: run tests/setup.sh");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{client:?}: {said} {}", cluster.logs());
+        let after = traffic(&cluster);
+        let [direct, forwarded] = [after[0] - before[0], after[1] - before[1]];
+        assert_eq!(direct + forwarded, 3 * KEYS, "three requests a key");
+        let percent = direct as f64 / (direct + forwarded) as f64 * 100.0;
+        println!("{client:?}: {percent:.2} % of {} requests were direct", direct + forwarded);
+        assert!(percent >= DIRECT_PERCENT_MIN, "{client:?}: {percent:.2} % direct");
+    }
+}
