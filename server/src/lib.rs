@@ -25,10 +25,13 @@ pub mod net;
 mod node;
 mod prefixes;
 pub mod process;
+mod random;
 pub mod scratch;
 pub mod service;
 pub mod session;
 pub mod shards;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod snapshot;
 mod stats;
 mod together;
