@@ -31,6 +31,9 @@ struct Flags {
     /// Print everything that happens.
     #[arg(long)]
     trace: bool,
+    /// Print what nodes log, as `RUST_LOG` has it.
+    #[arg(long)]
+    log: Option<String>,
     /// Run the seed once only.
     #[arg(long)]
     once: bool,
@@ -59,6 +62,10 @@ fn bug(name: &str) -> Result<Bug, String> {
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
+    if let Some(filter) = &flags.log {
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).without_time().init();
+    }
     let is_well = match flags.seed {
         Some(seed) => one(seed, &flags),
         None => many(&flags),
