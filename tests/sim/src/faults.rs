@@ -64,6 +64,12 @@ impl Faults {
         self.history.borrow_mut().note(now, what);
     }
 
+    /// Starts a node that was never started, some time within `most`.
+    pub(crate) fn join_later(&mut self, sim: &Sim<'_>, number: usize, most: Duration) {
+        let most_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        self.later(sim.elapsed(), 0, most_ms, Undo::Start(number));
+    }
+
     /// Does what is due.
     pub(crate) fn step(&mut self, sim: &mut Sim<'_>) {
         let now = sim.elapsed();

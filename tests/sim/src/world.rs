@@ -163,13 +163,24 @@ impl Run {
     }
 
     fn phases(&mut self, options: &Options, report: &mut Report) {
-        let begun = self.until(BEGIN_MAX, |run| run.is_at_rest());
+        let joiners = self.shape.founders..self.shape.nodes;
+        for number in joiners.clone() {
+            self.hosts[number].is_up.set(false);
+            self.sim.crash(self.hosts[number].address);
+        }
+        let founders = self.shape.founders;
+        let begun = self.until(BEGIN_MAX, |run| {
+            invariants::liveness::is_at_rest(&run.sights(), founders)
+        });
         let Some(begun) = begun else {
             self.violation("the cluster does not begin");
             return;
         };
         self.note(&format!("begun after {begun:?}"));
         self.work.begun.notify_one();
+        for number in joiners {
+            self.faults.join_later(&self.sim, number, options.trouble);
+        }
         let end = self.sim.elapsed() + options.trouble;
         while self.sim.elapsed() < end && self.step() {
             self.faults.step(&mut self.sim);
