@@ -6,6 +6,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use sim::{Bug, Options, Report, run};
 
 /// Whole nodes in a simulated world.
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
 
 /// One seed; twice, unless told otherwise.
 fn one(seed: u64, flags: &Flags) -> bool {
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let options = Options {
         trouble: Duration::from_secs(flags.trouble),
         bug: flags.bug,
