@@ -256,8 +256,7 @@ impl Faults {
                 "has a slow way"
             }
             12 => {
-                let (ahead_ms, fast_ppm) =
-                    (self.rng.either_way(3000), self.rng.either_way(10_000));
+                let (ahead_ms, fast_ppm) = (self.rng.either_way(3000), self.rng.either_way(10_000));
                 self.hosts[number].set_clock(ahead_ms, fast_ppm);
                 "has a wrong clock"
             }

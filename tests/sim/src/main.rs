@@ -1,8 +1,9 @@
-//! `sim SEED`: one run, twice. `sim chaos`: many, each in a process of its own.
+//! `sim SEED`: one run, twice. `sim`: many, one after the other. Each in a process of its own: what a
+//! crashed node leaves behind goes with it.
 //!
 //! Not here: what a run is (`sim::run`).
 
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -69,82 +70,87 @@ fn main() -> ExitCode {
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).without_time().init();
     }
     let is_well = match flags.seed {
-        Some(seed) => one(seed, &flags),
+        Some(seed) if flags.once => Ok(once(seed, &flags)),
+        Some(seed) => twice(seed, &flags),
         None => many(&flags),
     };
+    let is_well = is_well.unwrap_or_else(|error| {
+        println!("{error}");
+        false
+    });
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One seed; twice, unless told otherwise.
-fn one(seed: u64, flags: &Flags) -> bool {
+/// One seed in this process.
+fn once(seed: u64, flags: &Flags) -> bool {
+    // tokio and hash tables draw from the system by themselves.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let options = Options {
         trouble: Duration::from_secs(flags.trouble),
         bug: flags.bug,
-        keeps_lines: true,
+        keeps_lines: flags.trace,
     };
     let start = Instant::now();
-    let first = run(seed, &options);
-    if flags.trace {
-        first.lines.iter().for_each(|line| println!("{line}"));
-    }
-    let Report { requests, answered, faults, served_after, rest_after, simulated, .. } = &first;
+    let report = run(seed, &options);
+    report.lines.iter().for_each(|line| println!("{line}"));
+    let Report { requests, answered, faults, served_after, rest_after, simulated, .. } = &report;
     println!(
         "seed {seed}: {requests} requests, {answered} answered, {faults} faults, served after \
-         {served_after:?}, at rest after {rest_after:?}, {simulated:?} in {:?}, trace {:016x}",
-        start.elapsed(),
-        first.trace
+         {served_after:?}, at rest after {rest_after:?}, {simulated:?}, trace {:016x}",
+        report.trace
     );
-    let mut is_well = first.violations.is_empty();
-    for violation in first.violations.iter().take(20) {
+    eprintln!("seed {seed}: took {:?}", start.elapsed());
+    for violation in report.violations.iter().take(20) {
         println!("seed {seed}: {violation}");
     }
-    if !flags.once {
-        let second = run(seed, &options);
-        if first.trace != second.trace {
-            is_well = false;
-            println!("seed {seed}: two runs differ");
-            let pairs = first.lines.iter().zip(&second.lines).enumerate();
-            if let Some((at, (one, other))) = pairs.into_iter().find(|(_, (a, b))| a != b) {
-                println!("line {at} of the first:  {one}\nline {at} of the second: {other}");
-            }
-        }
+    report.violations.is_empty()
+}
+
+/// One seed in two new processes: what a process has once, as tokio's count of runtimes, is then the
+/// same for both.
+fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(seed.to_string()).args(["--once", "--trace"]);
+    command.arg(format!("--trouble={}", flags.trouble));
+    if let Some(bug) = flags.bug {
+        command.arg(format!("--bug={bug:?}"));
+    }
+    command.stderr(Stdio::inherit());
+    let (first, second) = (command.output()?, command.output()?);
+    let texts =
+        [first.stdout, second.stdout].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let lines = texts.each_ref().map(|text| text.lines().collect::<Vec<_>>());
+    let front = format!("seed {seed}:");
+    for line in lines[0].iter().filter(|line| flags.trace || line.starts_with(&front)) {
+        println!("{line}");
+    }
+    let mut is_well = first.status.success();
+    if lines[0] != lines[1] {
+        is_well = false;
+        let mut pairs = lines[0].iter().zip(&lines[1]);
+        let (one, other) = pairs.find(|(one, other)| one != other).unwrap_or((&"end", &"end"));
+        println!("seed {seed}: two runs differ\nthe first:  {one}\nthe second: {other}");
     }
     if !is_well {
         println!("REPRODUCE: just sim {seed}");
     }
-    is_well
+    Ok(is_well)
 }
 
-/// Many seeds, each in a process of its own: what a crashed node leaves behind goes with it.
-fn many(flags: &Flags) -> bool {
+/// Many seeds.
+fn many(flags: &Flags) -> std::io::Result<bool> {
     let start = Instant::now();
     let from = flags.from.unwrap_or(1);
     let (mut count, mut bad) = (0, Vec::new());
-    let myself = match std::env::current_exe() {
-        Ok(path) => path,
-        Err(error) => {
-            println!("where am I? {error}");
-            return false;
-        }
-    };
     for seed in from..from.saturating_add(flags.seeds) {
         if start.elapsed() > Duration::from_mins(flags.minutes) {
             break;
         }
-        let mut command = Command::new(&myself);
-        command.arg(seed.to_string()).arg(format!("--trouble={}", flags.trouble));
-        if let Some(bug) = flags.bug {
-            command.arg(format!("--bug={bug:?}"));
-        }
-        if flags.once {
-            command.arg("--once");
-        }
         count += 1;
-        if !command.status().is_ok_and(|status| status.success()) {
+        if !twice(seed, flags)? {
             bad.push(seed);
         }
     }
     println!("{count} seeds in {:?}, {} of them bad: {bad:?}", start.elapsed(), bad.len());
-    bad.is_empty()
+    Ok(bad.is_empty())
 }

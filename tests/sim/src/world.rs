@@ -169,9 +169,8 @@ impl Run {
             self.sim.crash(self.hosts[number].address);
         }
         let founders = self.shape.founders;
-        let begun = self.until(BEGIN_MAX, |run| {
-            invariants::liveness::is_at_rest(&run.sights(), founders)
-        });
+        let begun =
+            self.until(BEGIN_MAX, |run| invariants::liveness::is_at_rest(&run.sights(), founders));
         let Some(begun) = begun else {
             self.violation("the cluster does not begin");
             return;
@@ -251,9 +250,7 @@ impl Run {
 
     fn sights(&self) -> Vec<(IpAddr, Sight)> {
         let running = self.hosts.iter().filter(|host| host.is_up.get() && !host.has_left.get());
-        running
-            .filter_map(|host| Some((host.address, simulation::look(host.address)?)))
-            .collect()
+        running.filter_map(|host| Some((host.address, simulation::look(host.address)?))).collect()
     }
 
     fn is_served(&self) -> bool {

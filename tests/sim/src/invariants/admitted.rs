@@ -46,7 +46,10 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
                 }
             }
             if let Some((count, span)) = worst {
-                found.push(format!("{key}: {count} admitted within {span:?} from {:?}", first.began));
+                found.push(format!(
+                    "{key}: {count} admitted within {span:?} from {:?}",
+                    first.began
+                ));
                 break;
             }
         }

@@ -63,7 +63,8 @@ fn register(key: &str, requests: &[&Request], found: &mut Vec<String>) {
                     continue;
                 };
                 if set.answer == Answer::NotApplied {
-                    found.push(format!("{key}: {value} was read, and its writer told: not applied"));
+                    found
+                        .push(format!("{key}: {value} was read, and its writer told: not applied"));
                 }
                 if read.is_before(set) {
                     found.push(format!("{key}: {value} was read before it was written"));
@@ -76,7 +77,8 @@ fn register(key: &str, requests: &[&Request], found: &mut Vec<String>) {
         let newer = sets.iter().find(|(_, set)| {
             set.answer == Answer::Yes
                 && set.is_before(read)
-                && written.is_none_or(|written| written.answer == Answer::Yes && written.is_before(set))
+                && written
+                    .is_none_or(|written| written.answer == Answer::Yes && written.is_before(set))
         });
         if let Some((value, set)) = newer {
             found.push(format!(

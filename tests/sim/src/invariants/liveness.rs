@@ -19,10 +19,7 @@ pub(crate) struct Patience {
 /// A partition of which no copy is left begins anew after `lost_after` seconds: none is served before.
 /// Processes that were just started need a moment, as those that find out.
 pub(crate) fn patience(lost_after: u64) -> Patience {
-    Patience {
-        served: Duration::from_secs(5 + lost_after + 2),
-        rest: Duration::from_secs(20),
-    }
+    Patience { served: Duration::from_secs(5 + lost_after + 2), rest: Duration::from_secs(20) }
 }
 
 fn is_served_by(sights: &[(IpAddr, Sight)], partition: usize) -> bool {

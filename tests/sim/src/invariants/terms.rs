@@ -51,7 +51,10 @@ impl Terms {
             let Some(copy) = copy else { continue };
             let term = life.terms.entry(partition).or_default();
             if copy.term < *term {
-                found.push(format!("{address}: p{partition} went from term {term} to {}", copy.term));
+                found.push(format!(
+                    "{address}: p{partition} went from term {term} to {}",
+                    copy.term
+                ));
             }
             *term = copy.term;
             if copy.part != Part::Primary {
