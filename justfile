@@ -67,6 +67,14 @@ model SEEDS="2000":
     cargo run --release -p model -- --seeds {{SEEDS}}
     cargo run --release -p model -- --bugs
 
+# Whole nodes in a simulated world under the faults of SEED, twice; FLAGS: --trace, --bug NoDedupe, --trouble SECONDS
+sim SEED *FLAGS:
+    cargo run --release -p sim -- {{SEED}} {{FLAGS}}
+
+# As `sim`, one seed after the other for MINUTES
+chaos MINUTES="10" *FLAGS:
+    cargo run --release -p sim -- --minutes {{MINUTES}} {{FLAGS}}
+
 # Licences and advisories of the dependencies
 deny:
     cargo deny check

@@ -4,7 +4,7 @@
 //! done with a time (`engine`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{Nanos, Now};
 
@@ -15,6 +15,9 @@ const ORIGIN_BEFORE_START_MS: u64 = 1000;
 #[derive(Debug)]
 pub struct Clock {
     start: Instant,
+    /// What time it is instead, in a simulated world.
+    #[cfg(feature = "simulation")]
+    simulated: Option<std::sync::Arc<crate::simulation::HostClock>>,
     /// Unix milliseconds at the monotonic origin: renewed by [`Clock::follow_unix_time`].
     unix_at_origin_ms: AtomicU64,
 }
@@ -29,7 +32,12 @@ impl Clock {
     /// A clock that starts now.
     #[must_use]
     pub fn new() -> Self {
-        let clock = Self { start: Instant::now(), unix_at_origin_ms: AtomicU64::new(0) };
+        let clock = Self {
+            start: Instant::now(),
+            #[cfg(feature = "simulation")]
+            simulated: crate::simulation::clock(),
+            unix_at_origin_ms: AtomicU64::new(0),
+        };
         clock.follow_unix_time();
         clock
     }
@@ -37,16 +45,15 @@ impl Clock {
     /// The time; read once per batch of requests.
     #[must_use]
     pub fn now(&self) -> Now {
-        let mono =
-            Nanos(self.start.elapsed().as_nanos() as u64 + ORIGIN_BEFORE_START_MS * 1_000_000);
+        let mono = Nanos(self.elapsed().as_nanos() as u64 + ORIGIN_BEFORE_START_MS * 1_000_000);
         let unix_ms = self.unix_at_origin_ms.load(Ordering::Relaxed) + mono.millis();
         Now { mono, unix_ms }
     }
 
     /// Takes over what the system's clock says, so that a corrected clock is noticed.
     pub fn follow_unix_time(&self) {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mono_ms = self.start.elapsed().as_millis() as u64 + ORIGIN_BEFORE_START_MS;
+        let unix = self.unix();
+        let mono_ms = self.elapsed().as_millis() as u64 + ORIGIN_BEFORE_START_MS;
         let origin_ms = (unix.as_millis() as u64).saturating_sub(mono_ms);
         self.unix_at_origin_ms.store(origin_ms, Ordering::Relaxed);
     }
@@ -54,6 +61,22 @@ impl Clock {
     /// Whole seconds since the start.
     #[must_use]
     pub fn uptime_seconds(&self) -> u64 {
-        self.start.elapsed().as_secs()
+        self.elapsed().as_secs()
+    }
+
+    fn elapsed(&self) -> Duration {
+        #[cfg(feature = "simulation")]
+        if let Some(clock) = &self.simulated {
+            return clock.elapsed();
+        }
+        self.start.elapsed()
+    }
+
+    fn unix(&self) -> Duration {
+        #[cfg(feature = "simulation")]
+        if let Some(clock) = &self.simulated {
+            return clock.unix();
+        }
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 }

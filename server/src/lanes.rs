@@ -224,7 +224,7 @@ impl Hub {
     /// What we begin a link with, as `identity`.
     fn hello(&self, identity: Identity) -> io::Result<Hello> {
         let mut nonce = [0; NONCE_BYTES];
-        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        crate::random::fill(&mut nonce)?;
         Ok(Hello {
             version_min: *self.versions.start(),
             version_max: *self.versions.end(),

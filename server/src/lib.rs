@@ -26,10 +26,13 @@ mod node;
 mod plain;
 mod prefixes;
 pub mod process;
+mod random;
 pub mod scratch;
 pub mod service;
 pub mod session;
 pub mod shards;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod snapshot;
 mod stats;
 mod together;

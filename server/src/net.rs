@@ -1,8 +1,11 @@
-//! The only file that names a socket type.
+//! The only place that names a socket type.
 //!
 //! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners; the
-//! conversation of a program that waits. Not here:
-//! what is said on them (`connection`, `lanes`).
+//! conversation of a program that waits. In `simulated` the sockets of a simulated world, which are
+//! there only with the feature `simulation`. Not here: what is said on them (`connection`, `lanes`).
+
+#[cfg(feature = "simulation")]
+pub(crate) mod simulated;
 
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -28,6 +31,9 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Over a unix socket.
     Unix(UnixStream),
+    /// In a simulated world.
+    #[cfg(feature = "simulation")]
+    Simulated(simulated::Stream),
 }
 
 /// A client's stream between two runtimes.
@@ -37,6 +43,9 @@ pub enum DetachedStream {
     Tcp(std::net::TcpStream),
     /// Over a unix socket.
     Unix(std::os::unix::net::UnixStream),
+    /// In a simulated world, where all is one runtime.
+    #[cfg(feature = "simulation")]
+    Simulated(simulated::Stream),
 }
 
 impl DetachedStream {
@@ -49,6 +58,8 @@ impl DetachedStream {
         Ok(match self {
             Self::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
             Self::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => Stream::Simulated(stream),
         })
     }
 
@@ -58,6 +69,8 @@ impl DetachedStream {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
             Self::Unix(stream) => stream.as_raw_fd(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => -1,
         }
     }
 
@@ -71,6 +84,8 @@ impl DetachedStream {
                 Err(_) => "tcp:unknown".to_owned(),
             },
             Self::Unix(_) => "unix".to_owned(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => format!("tcp:{}", stream.peer()),
         }
     }
 
@@ -81,6 +96,8 @@ impl DetachedStream {
         let _ = match self {
             Self::Tcp(stream) => stream.write(words),
             Self::Unix(stream) => stream.write(words),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => stream.say(words),
         };
     }
 }
@@ -93,6 +110,10 @@ impl Stream {
     ///
     /// What the system says: `ConnectionRefused` where the host is up and no process listens.
     pub async fn connect(address: &str) -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if crate::simulation::is_on() {
+            return simulated::Stream::connect(address).await.map(Self::Simulated);
+        }
         let stream = TcpStream::connect(address).await?;
         prepare_peer(&stream)?;
         Ok(Self::Tcp(stream))
@@ -106,6 +127,8 @@ impl Stream {
                 stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |peer| peer.to_string())
             }
             Self::Unix(_) => "unix".to_owned(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => stream.peer(),
         }
     }
 
@@ -114,10 +137,12 @@ impl Stream {
     /// # Errors
     ///
     /// What the system says of the stream.
-    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(context),
             Self::Unix(stream) => stream.poll_read_ready(context),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => stream.poll_readable(context),
         }
     }
 }
@@ -131,6 +156,8 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -144,6 +171,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -155,6 +184,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }
@@ -235,6 +266,9 @@ pub enum Listener {
     Tcp(TcpListener),
     /// On a path.
     Unix(UnixListener),
+    /// In a simulated world.
+    #[cfg(feature = "simulation")]
+    Simulated(simulated::Listener),
 }
 
 impl BoundListener {
@@ -316,6 +350,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(_) => None,
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => Some(listener.address()),
         }
     }
 
@@ -332,6 +368,8 @@ impl Listener {
                 Ok(Stream::Tcp(stream))
             }
             Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => listener.accept().await.map(Stream::Simulated),
         }
     }
 
@@ -351,6 +389,8 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 Ok(DetachedStream::Unix(stream.into_std()?))
             }
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => listener.accept().await.map(DetachedStream::Simulated),
         }
     }
 }

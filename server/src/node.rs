@@ -127,6 +127,8 @@ impl NodeOptions {
         };
         // An idle partition need not say so every second: with thousands of them that adds up.
         let copies = Options { beat_ns: BEAT_NS, ..Options::default() };
+        #[cfg(feature = "simulation")]
+        let copies = Options { bug: crate::simulation::bug(), ..copies };
         Self { ack, copies, workers, memory_bytes }
     }
 }

@@ -20,9 +20,10 @@ use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
 use crate::limits::Limits;
 use crate::limits::shared::Text;
-use crate::net::BoundListener;
+use crate::net::{BoundListener, Listener};
 use crate::node;
 use crate::node::life::{self, NodeError, PeerPlaces};
+use crate::random;
 use crate::service::Service;
 use crate::snapshot::{self, SnapshotError};
 use crate::worker::{self, WorkerHandle};
@@ -142,7 +143,7 @@ impl Server {
             .as_ref()
             .map(|cluster| PeerPlaces::bind(cluster, port, config.backlog))
             .transpose()?;
-        let service = Service::new(config, users, limits, random_seeds(), Box::new(verbosity));
+        let service = Service::new(config, users, limits, random_seeds()?, Box::new(verbosity));
         if let Some(node) = service.node() {
             node.limits_file.change(texts);
         }
@@ -170,42 +171,16 @@ impl Server {
     pub fn run(self) -> Result<(), ServerError> {
         let Self { service, listeners, limits_file, peers, runtime, signals } = self;
         restore(&service);
-        let workers: Arc<Vec<WorkerHandle>> = Arc::new(
-            (0..service.config().threads)
-                .map(|number| worker::start(&service, number))
-                .collect::<io::Result<_>>()?,
-        );
-        let result = runtime.block_on(async {
-            let life = match peers {
-                Some(peers) => Some(life::start(&service, peers.setup(service.config())?).await?),
-                None => None,
-            };
-            let mut accepting = tokio::task::JoinSet::new();
-            for bound in listeners {
-                let listener = bound.attach()?;
-                let (service, workers) = (Arc::clone(&service), Arc::clone(&workers));
-                accepting.spawn(crate::listener::accept(service, listener, workers));
-            }
-            watch_over(&service, limits_file, signals).await;
-            sleep(DRAIN_LISTEN).await;
-            accepting.abort_all();
-            while accepting.join_next().await.is_some() {}
-            drain(&service).await;
-            if let (Some(life), Some(cluster)) = (&life, &service.config().cluster) {
-                // When no client of this node's waits for others any more.
-                if !life.leave(cluster.drain_timeout).await {
-                    tracing::warn!("left with copies that were not given away");
-                }
-            }
-            Ok::<_, ServerError>(life)
-        });
-        for worker in Arc::into_inner(workers).into_iter().flatten() {
-            worker.end();
-        }
-        // Only now: whose peers find the port closed is taken for dead, and must serve nobody any more.
-        if let Some(life) = result? {
-            runtime.block_on(life.end());
-        }
+        let workers = (0..service.config().threads)
+            .map(|number| worker::start(&service, number))
+            .collect::<io::Result<_>>()?;
+        runtime.block_on(async {
+            let setup = peers.map(|peers| peers.setup(service.config())).transpose()?;
+            let listeners = listeners.into_iter().map(BoundListener::attach);
+            let listeners = listeners.collect::<io::Result<_>>()?;
+            let until = watch_over(&service, limits_file, signals);
+            serve(&service, setup, listeners, workers, until).await
+        })?;
         if let Some(socket) = &service.config().unix_socket {
             // It may be gone already.
             let _ = std::fs::remove_file(&socket.path);
@@ -218,10 +193,80 @@ impl Server {
     }
 }
 
-/// Four seeds that nobody outside can know, from the randomness std gives every hash map.
-fn random_seeds() -> [u64; 4] {
-    use std::hash::{BuildHasher as _, RandomState};
-    std::array::from_fn(|number| RandomState::new().hash_one(number))
+/// Serves with these workers, which then end, on the current runtime until `until`.
+///
+/// # Errors
+///
+/// What stands in the way of a start.
+pub(crate) async fn serve(
+    service: &Arc<Service>,
+    setup: Option<life::Setup>,
+    listeners: Vec<Listener>,
+    workers: Vec<WorkerHandle>,
+    until: impl Future<Output = ()>,
+) -> Result<(), ServerError> {
+    let workers = Arc::new(workers);
+    let life = match setup {
+        Some(setup) => Some(life::start(service, setup).await?),
+        None => None,
+    };
+    let mut accepting = tokio::task::JoinSet::new();
+    for listener in listeners {
+        let (service, workers) = (Arc::clone(service), Arc::clone(&workers));
+        accepting.spawn(crate::listener::accept(service, listener, workers));
+    }
+    until.await;
+    sleep(DRAIN_LISTEN).await;
+    accepting.abort_all();
+    while accepting.join_next().await.is_some() {}
+    drain(service).await;
+    if let (Some(life), Some(cluster)) = (&life, &service.config().cluster) {
+        // When no client of this node's waits for others any more.
+        if !life.leave(cluster.drain_timeout).await {
+            tracing::warn!("left with copies that were not given away");
+        }
+    }
+    for worker in Arc::into_inner(workers).into_iter().flatten() {
+        worker.end();
+    }
+    // Only now: whose peers find the port closed is taken for dead, and must serve nobody any more.
+    if let Some(life) = life {
+        life.end().await;
+    }
+    Ok(())
+}
+
+/// Four seeds that nobody outside can know.
+///
+/// # Errors
+///
+/// A system without randomness.
+pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
+    let mut seeds = [0; 4];
+    for seed in &mut seeds {
+        let mut bytes = [0; 8];
+        random::fill(&mut bytes)?;
+        *seed = u64::from_le_bytes(bytes);
+    }
+    Ok(seeds)
+}
+
+/// Housekeeping until the end is asked for, of a node without signals and files.
+#[cfg(feature = "simulation")]
+pub(crate) async fn keep_house_until_stopped(service: &Service) {
+    let mut tick = interval(HOUSEKEEPING_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = service.stopped() => return,
+            why = life::gone(service) => {
+                tracing::info!(why, "stopping");
+                return;
+            }
+            _ = tick.tick() => keep_house(service),
+        }
+    }
 }
 
 pub(crate) fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {

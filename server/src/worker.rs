@@ -51,7 +51,8 @@ pub(crate) struct Arrival {
 pub(crate) struct WorkerHandle {
     arrivals: UnboundedSender<Arrival>,
     connections: Arc<AtomicUsize>,
-    thread: JoinHandle<()>,
+    /// None: it is a task.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl WorkerHandle {
@@ -63,7 +64,7 @@ impl WorkerHandle {
     /// Lets the worker end, its last connections with it, and waits for that.
     pub(crate) fn end(self) {
         drop(self.arrivals);
-        if self.thread.join().is_err() {
+        if self.thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("a worker panicked");
         }
     }
@@ -82,10 +83,31 @@ impl WorkerHandle {
 ///
 /// What the system says when a thread or its runtime cannot be made.
 pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerHandle> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut handle, mut worker) = make(service, number);
+    let thread = std::thread::Builder::new()
+        .name(format!("worker-{number}"))
+        // tokio's budget is made for tasks of one client each: a round of many would use it up, and
+        // streams that are ready would claim they are not.
+        .spawn(move || {
+            runtime.block_on(unconstrained(poll_fn(|context| worker.poll(context))));
+        })?;
+    handle.thread = Some(thread);
+    Ok(handle)
+}
+
+/// Starts worker number `number` as a task of the current runtime.
+#[cfg(feature = "simulation")]
+pub(crate) fn task(service: &Arc<Service>, number: usize) -> WorkerHandle {
+    let (handle, mut worker) = make(service, number);
+    tokio::spawn(unconstrained(poll_fn(move |context| worker.poll(context))));
+    handle
+}
+
+fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
     let (arrivals, receiver) = unbounded_channel();
     let connections = Arc::new(AtomicUsize::new(0));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let mut worker = Worker {
+    let worker = Worker {
         service: Arc::clone(service),
         number,
         arrivals: receiver,
@@ -100,14 +122,7 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
         front: service.node().map(|node| Front::new(Arc::clone(node), number as u16)),
         next_client: 0,
     };
-    let thread = std::thread::Builder::new()
-        .name(format!("worker-{number}"))
-        // tokio's budget is made for tasks of one client each: a round of many would use it up, and
-        // streams that are ready would claim they are not.
-        .spawn(move || {
-            runtime.block_on(unconstrained(poll_fn(|context| worker.poll(context))));
-        })?;
-    Ok(WorkerHandle { arrivals, connections, thread })
+    (WorkerHandle { arrivals, connections, thread: None }, worker)
 }
 
 /// Notes that a connection is ready, and wakes the worker.

@@ -57,7 +57,9 @@ impl Net {
         let net = Self { name: format!("tg{}x{number}", pid % 100_000), net, nodes: 0 };
         for side in ["a", "b"] {
             let bridge = net.bridge(side);
-            ip(&format!("link add {bridge} address {HARDWARE_ADDRESS} type bridge forward_delay 0"))?;
+            ip(&format!(
+                "link add {bridge} address {HARDWARE_ADDRESS} type bridge forward_delay 0"
+            ))?;
             ip(&format!("address add {}/32 dev {bridge}", net.address(254)))?;
             ip(&format!("link set {bridge} up"))?;
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::message::hello::{Farewell, Hello, Side};
+use cluster::message::hello::{Farewell, Hello, NONCE_BYTES, Side};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
@@ -38,9 +38,10 @@ pub(super) struct Doors {
     guests: BTreeMap<Seat, Guest>,
 }
 
-/// Each core of a node has one link to us. Nodes that are in no cluster yet are told apart by their
-/// lives.
-type Seat = (NodeId, u16, Option<Incarnation>);
+/// Each core of a node has one link to us. Nodes that are in no cluster yet have no names to be told
+/// apart by, and most of them are in their first life: each link of theirs has a seat of its own, by
+/// its nonce.
+type Seat = (NodeId, u16, Option<[u8; NONCE_BYTES]>);
 
 struct Guest {
     incarnation: Incarnation,
@@ -49,8 +50,8 @@ struct Guest {
 }
 
 fn seat(theirs: &Hello) -> Seat {
-    let life = (theirs.node == NodeId(0)).then_some(theirs.incarnation);
-    (theirs.node, theirs.core, life)
+    let nonce = (theirs.node == NodeId(0)).then_some(theirs.nonce);
+    (theirs.node, theirs.core, nonce)
 }
 
 /// Accepts on one listener until everything stops.

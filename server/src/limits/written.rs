@@ -66,8 +66,8 @@ impl Draft {
             let on = Companion::ALL.into_iter().filter(|one| self.companions.has(*one));
             field("companions", &list(on.map(|one| Quoted(one.suffix()).to_string()).collect()));
         }
-        if self.on_unavailable != OnUnavailable::default() {
-            field("on_unavailable", &Quoted(word(&OnUnavailable::ALL, &self.on_unavailable)));
+        if let Some(on_unavailable) = &self.on_unavailable {
+            field("on_unavailable", &Quoted(word(&OnUnavailable::ALL, on_unavailable)));
         }
         if self.deny != Deny::default() {
             field("deny", &Quoted(word(&Deny::ALL, &self.deny)));

@@ -255,6 +255,22 @@ impl Copies {
         held
     }
 
+    /// What the copies are.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn sights(&self) -> Vec<Option<crate::simulation::CopySight>> {
+        let sight = |slot: &Mutex<Slot>| {
+            let slot = slot.lock();
+            let replica = slot.replica.as_ref()?;
+            Some(crate::simulation::CopySight {
+                part: replica.part(),
+                term: replica.term().0,
+                position: replica.position(),
+                load: replica.load(),
+            })
+        };
+        self.slots.iter().map(sight).collect()
+    }
+
     fn on(
         &self,
         hands: &mut Hands<'_>,

@@ -97,8 +97,27 @@ impl PeerPlaces {
             Some(directory) => Store::open(directory)?,
             None => Store::in_memory()?,
         };
+        Setup::new(config, store, listeners, (self.client_port, port))
+    }
+}
+
+impl Setup {
+    /// What a node of this configuration starts with. `ports`: those bound for clients and for nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`].
+    pub(crate) fn new(
+        config: &Config,
+        store: Store,
+        listeners: Vec<Listener>,
+        ports: (u16, u16),
+    ) -> Result<Self, NodeError> {
+        let Some(cluster) = &config.cluster else {
+            return Err(io::Error::other("the configuration has no cluster").into());
+        };
         let mut seed = [0; 16];
-        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        crate::random::fill(&mut seed)?;
         let identity = Identity {
             cluster: 0,
             node: NodeId::default(),
@@ -113,12 +132,12 @@ impl PeerPlaces {
         lanes.bounds.frame_bytes_max = lanes.bounds.frame_bytes_max.max(least);
         let control = Options {
             seed: u128::from_le_bytes(seed),
-            description: cluster.description(self.client_port, port),
+            description: cluster.description(ports.0, ports.1),
             placement: cluster.placement,
             begin: cluster.begin,
             seeds: resolve(&cluster.seeds),
         };
-        Ok(Setup { store, control, lanes, listeners })
+        Ok(Self { store, control, lanes, listeners })
     }
 }
 

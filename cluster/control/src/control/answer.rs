@@ -64,12 +64,7 @@ async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
     }
 }
 
-fn greeting(
-    node: &Arc<Node>,
-    from: &Sender,
-    pledge: Option<u128>,
-    founds: bool,
-) -> Greeting {
+fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>, founds: bool) -> Greeting {
     let seat = node.seat();
     if let (Some(seat), Some((cluster, id))) = (seat, from.seat)
         && cluster == seat.cluster

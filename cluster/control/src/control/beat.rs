@@ -115,7 +115,8 @@ async fn beat_one(node: Arc<Node>, voter: NodeId, beat: rpc::Beat) {
 }
 
 async fn greet_one(node: Arc<Node>, seed: String) {
-    let greeted = node.post.call(None, &seed, Call::Greet { pledge: None, founds: false }, TTL).await;
+    let greeted =
+        node.post.call(None, &seed, Call::Greet { pledge: None, founds: false }, TTL).await;
     let Ok(Reply::Greeting(greeting)) = greeted else { return };
     let ours = node.seat().map(|seat| seat.cluster);
     let Some((cluster, id)) = greeting.from.seat else { return };

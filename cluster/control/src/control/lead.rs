@@ -247,7 +247,8 @@ pub(super) async fn decide(
                 // Who is heard by few would be buried again at once. But who has no seat cannot be
                 // heard: the answer that gave it one was lost, and it was buried meanwhile.
                 let has_seat = sender.is_some();
-                if has_seat && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
+                if has_seat && is_dead && known.incarnation == *incarnation && silent.contains(&id)
+                {
                     return Told::NotYet;
                 }
             } else if known.description.ring_name == description.ring_name

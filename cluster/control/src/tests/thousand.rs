@@ -89,7 +89,9 @@ fn a_thousand_nodes_on_paper() {
             map.apply(&register(number)).expect("there is room");
         }
         let [rounds, commands, changes, _] = settle(&mut map);
-        println!("2^{bits} partitions, {NODES} nodes at once: {rounds} rounds, {commands} commands, {changes} changes");
+        println!(
+            "2^{bits} partitions, {NODES} nodes at once: {rounds} rounds, {commands} commands, {changes} changes"
+        );
         let start = Instant::now();
         let bytes = map.encode();
         let encoded = start.elapsed();

@@ -1,0 +1,278 @@
+//! What happens to hosts and the ways between them.
+//!
+//! Here: drawing faults from the seed, doing them, undoing them. Not here: what a node makes of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use model::rng::Rng;
+use tollgate::simulation::{self, Disk};
+use turmoil::Sim;
+
+use crate::history::History;
+use crate::nodes::{CLIENTS, Host};
+
+/// What ends a fault.
+#[derive(Debug, Clone)]
+enum Undo {
+    /// The node starts; first the ways to its host are mended.
+    Start(usize),
+    Mend(Vec<(IpAddr, IpAddr)>),
+    Release(IpAddr, IpAddr),
+    Latency(IpAddr, IpAddr),
+}
+
+/// The worst that a link does by itself.
+const LATENCY_MAX: Duration = Duration::from_millis(5);
+
+/// Everything that goes wrong in a run.
+pub(crate) struct Faults {
+    rng: Rng,
+    next: Duration,
+    undos: Vec<(Duration, Undo)>,
+    /// Pairs of hosts whose way has a fault: one at a time.
+    busy: BTreeSet<(IpAddr, IpAddr)>,
+    /// What takes a voter for ever is done once: a majority of them must stay.
+    may_take: bool,
+    pub(crate) count: usize,
+    history: Rc<RefCell<History>>,
+    hosts: Rc<Vec<Host>>,
+}
+
+fn pair(one: IpAddr, other: IpAddr) -> (IpAddr, IpAddr) {
+    if one < other { (one, other) } else { (other, one) }
+}
+
+impl Faults {
+    pub(crate) fn new(rng: Rng, history: &Rc<RefCell<History>>, hosts: &Rc<Vec<Host>>) -> Self {
+        Self {
+            rng,
+            next: Duration::ZERO,
+            undos: Vec::new(),
+            busy: BTreeSet::new(),
+            may_take: true,
+            count: 0,
+            history: Rc::clone(history),
+            hosts: Rc::clone(hosts),
+        }
+    }
+
+    fn note(&self, now: Duration, what: &str) {
+        self.history.borrow_mut().note(now, what);
+    }
+
+    /// Starts a node that was never started, some time within `most`.
+    pub(crate) fn join_later(&mut self, sim: &Sim<'_>, number: usize, most: Duration) {
+        let most_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        self.later(sim.elapsed(), 0, most_ms, Undo::Start(number));
+    }
+
+    /// Does what is due.
+    pub(crate) fn step(&mut self, sim: &mut Sim<'_>) {
+        let now = sim.elapsed();
+        while let Some(at) = self.undos.iter().position(|(when, _)| *when <= now) {
+            let (_, undo) = self.undos.remove(at);
+            self.undo(sim, undo);
+        }
+        if now >= self.next {
+            self.next = now + Duration::from_millis(self.rng.between(200, 2500));
+            self.strike(sim);
+        }
+    }
+
+    /// Undoes everything, and starts all nodes that are down.
+    pub(crate) fn heal(&mut self, sim: &mut Sim<'_>) {
+        let mut undos = std::mem::take(&mut self.undos);
+        undos.sort_by_key(|(when, _)| *when);
+        for (_, undo) in undos {
+            self.undo(sim, undo);
+        }
+        for number in 0..self.hosts.len() {
+            if !self.is_running(number) {
+                self.start(sim, number);
+            }
+        }
+    }
+
+    fn is_running(&self, number: usize) -> bool {
+        let host = &self.hosts[number];
+        host.is_up.get() && !host.has_left.get()
+    }
+
+    fn later(&mut self, now: Duration, least_ms: u64, most_ms: u64, undo: Undo) {
+        let when = now + Duration::from_millis(self.rng.between(least_ms, most_ms));
+        self.undos.push((when, undo));
+    }
+
+    fn undo(&mut self, sim: &mut Sim<'_>, undo: Undo) {
+        let now = sim.elapsed();
+        self.note(now, &format!("undo {undo:?}"));
+        match undo {
+            Undo::Start(number) => self.start(sim, number),
+            Undo::Mend(pairs) => {
+                for (one, other) in pairs {
+                    simulation::mend(one, other);
+                    sim.repair(one, other);
+                    self.busy.remove(&pair(one, other));
+                }
+            }
+            Undo::Release(one, other) => {
+                sim.release(one, other);
+                self.busy.remove(&pair(one, other));
+            }
+            Undo::Latency(one, other) => {
+                sim.set_link_max_message_latency(one, other, LATENCY_MAX);
+                self.busy.remove(&pair(one, other));
+            }
+        }
+    }
+
+    fn start(&mut self, sim: &mut Sim<'_>, number: usize) {
+        let host = &self.hosts[number];
+        if self.is_running(number) {
+            return;
+        }
+        if host.has_left.get() {
+            // It was let go: an operator gives it a new disk.
+            *host.disk.borrow_mut() = Disk::new();
+        }
+        host.is_up.set(true);
+        sim.bounce(host.address);
+    }
+
+    /// Ends a process at once.
+    fn crash(&self, sim: &mut Sim<'_>, number: usize) {
+        let host = &self.hosts[number];
+        host.is_up.set(false);
+        sim.crash(host.address);
+    }
+
+    /// The disk after the process is gone: what was written stays as `keeps` says.
+    fn turn_off(&self, number: usize, keeps: impl FnMut() -> bool) {
+        let mut disk = self.hosts[number].disk.borrow_mut();
+        disk.cut();
+        let after = disk.after_power_cut(keeps);
+        *disk = after;
+    }
+
+    /// The ways from a host to the others that have no fault yet; clients' too if `and_clients`.
+    fn ways_of(&self, number: usize, and_clients: bool) -> Vec<(IpAddr, IpAddr)> {
+        let here = self.hosts[number].address;
+        let others = self.hosts.iter().map(|host| host.address).filter(|other| *other != here);
+        let clients = and_clients.then_some(CLIENTS);
+        let ways = others.chain(clients).map(|other| (here, other));
+        ways.filter(|(one, other)| !self.busy.contains(&pair(*one, *other))).collect()
+    }
+
+    fn cut(&mut self, sim: &Sim<'_>, ways: &[(IpAddr, IpAddr)], both: bool) {
+        for (from, to) in ways {
+            simulation::cut(*from, *to);
+            if both {
+                simulation::cut(*to, *from);
+                sim.partition(*from, *to);
+            } else {
+                sim.partition_oneway(*from, *to);
+            }
+            self.busy.insert(pair(*from, *to));
+        }
+    }
+
+    fn strike(&mut self, sim: &mut Sim<'_>) {
+        let now = sim.elapsed();
+        let number = usize::try_from(self.rng.below(self.hosts.len() as u64)).unwrap_or(0);
+        let name = self.hosts[number].name.clone();
+        let here = self.hosts[number].address;
+        let mut ways = self.ways_of(number, false);
+        let kind = self.rng.below(14);
+        let told = match kind {
+            0 | 1 if self.is_running(number) => {
+                self.crash(sim, number);
+                self.turn_off(number, || true);
+                self.later(now, 20, 4000, Undo::Start(number));
+                "killed"
+            }
+            2 if self.is_running(number) => {
+                // The host is dark before its process ends: nobody hears of it.
+                let ways = self.ways_of(number, true);
+                self.cut(sim, &ways, true);
+                self.crash(sim, number);
+                let mut chance = self.rng.clone();
+                self.turn_off(number, || chance.chance(1, 2));
+                let when = now + Duration::from_millis(self.rng.between(500, 6000));
+                self.undos.push((when, Undo::Mend(ways)));
+                self.undos.push((when, Undo::Start(number)));
+                "loses power"
+            }
+            3 if self.is_running(number) && self.may_take && self.is_calm() => {
+                self.may_take = false;
+                self.crash(sim, number);
+                self.turn_off(number, || false);
+                *self.hosts[number].disk.borrow_mut() = Disk::new();
+                self.later(now, 100, 4000, Undo::Start(number));
+                "killed and emptied"
+            }
+            4 if self.is_running(number) && self.may_take && self.is_calm() => {
+                self.may_take = false;
+                simulation::stop(here);
+                self.later(now, 12_000, 20_000, Undo::Start(number));
+                "is asked to leave"
+            }
+            5 | 6 => {
+                self.cut(sim, &ways, true);
+                self.later(now, 100, 6000, Undo::Mend(ways));
+                "is cut off from nodes"
+            }
+            7 => {
+                ways = self.ways_of(number, true);
+                self.cut(sim, &ways, true);
+                self.later(now, 100, 6000, Undo::Mend(ways));
+                "is cut off"
+            }
+            8 | 9 => {
+                let both = self.rng.chance(1, 2);
+                let back = self.rng.chance(1, 2);
+                let Some((from, to)) = self.rng.pick(&ways) else { return };
+                let way = if back { (to, from) } else { (from, to) };
+                self.cut(sim, &[way], both);
+                self.later(now, 100, 8000, Undo::Mend(vec![way]));
+                "loses a way"
+            }
+            10 => {
+                let Some((one, other)) = self.rng.pick(&ways) else { return };
+                sim.hold(one, other);
+                self.busy.insert(pair(one, other));
+                self.later(now, 50, 4000, Undo::Release(one, other));
+                "has a way that holds"
+            }
+            11 => {
+                let Some((one, other)) = self.rng.pick(&ways) else { return };
+                let latency = Duration::from_millis(self.rng.between(20, 300));
+                sim.set_link_max_message_latency(one, other, latency);
+                self.busy.insert(pair(one, other));
+                self.later(now, 500, 8000, Undo::Latency(one, other));
+                "has a slow way"
+            }
+            12 => {
+                let (ahead_ms, fast_ppm) = (self.rng.either_way(3000), self.rng.either_way(10_000));
+                self.hosts[number].set_clock(ahead_ms, fast_ppm);
+                "has a wrong clock"
+            }
+            13 => {
+                let Some((one, other)) = self.rng.pick(&ways) else { return };
+                simulation::break_streams(one, other);
+                "loses its streams on a way"
+            }
+            _ => return,
+        };
+        self.count += 1;
+        self.note(now, &format!("fault {name} {told}"));
+    }
+
+    /// Everything is up and in reach.
+    fn is_calm(&self) -> bool {
+        self.undos.is_empty() && (0..self.hosts.len()).all(|number| self.is_running(number))
+    }
+}

@@ -1,0 +1,41 @@
+//! At rest all copies of a partition are equal.
+
+use super::Case;
+use tollgate::simulation::{self, Part};
+
+pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
+    let sights = &case.evidence.sights;
+    let partitions = sights.iter().map(|(_, sight)| sight.copies.len()).max().unwrap_or(0);
+    for partition in 0..partitions {
+        let mut first = None;
+        for (address, sight) in sights {
+            let Some(Some(copy)) = sight.copies.get(partition) else { continue };
+            if !matches!(copy.part, Part::Primary | Part::Backup) {
+                continue;
+            }
+            let number = u16::try_from(partition).unwrap_or(u16::MAX);
+            let items = simulation::items(*address, number, case.evidence.unix_ms);
+            let Some((other, position, kept)) = &first else {
+                first = Some((*address, copy.position, items));
+                continue;
+            };
+            if *position != copy.position {
+                found.push(format!(
+                    "p{partition}: {other} is at {position:?}, {address} at {:?}",
+                    copy.position
+                ));
+            }
+            for key in kept.keys().chain(items.keys()) {
+                if kept.get(key) != items.get(key) {
+                    found.push(format!(
+                        "p{partition}: {} differs on {other} and {address}: {:?} {:?}",
+                        String::from_utf8_lossy(key),
+                        kept.get(key),
+                        items.get(key)
+                    ));
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! When all is healed, every partition is served within five seconds and soon has all its copies.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tollgate::simulation::{Part, Sight};
+
+/// The copies that are wanted of each partition.
+const COPIES: usize = 2;
+
+/// How long a cluster may take.
+pub(crate) struct Patience {
+    /// Until every partition has a primary at work.
+    pub(crate) served: Duration,
+    /// From then on until all copies are there.
+    pub(crate) rest: Duration,
+}
+
+/// A partition of which no copy is left begins anew after `lost_after` seconds: none is served before.
+/// Processes that were just started need a moment, as those that find out.
+pub(crate) fn patience(lost_after: u64) -> Patience {
+    Patience { served: Duration::from_secs(5 + lost_after + 2), rest: Duration::from_secs(20) }
+}
+
+fn is_served_by(sights: &[(IpAddr, Sight)], partition: usize) -> bool {
+    sights.iter().any(|(_, sight)| {
+        let copy = sight.copies.get(partition).and_then(Option::as_ref);
+        let Some(entry) = sight.map.partitions().get(partition) else { return false };
+        copy.is_some_and(|copy| copy.part == Part::Primary && copy.term == entry.term.0)
+    })
+}
+
+/// All nodes agree on a map in which every partition is served.
+pub(crate) fn is_served(sights: &[(IpAddr, Sight)], nodes: usize) -> bool {
+    let Some((_, first)) = sights.first() else { return false };
+    let partitions = first.map.partitions().len();
+    sights.len() == nodes
+        && partitions > 0
+        && sights.iter().all(|(_, sight)| sight.map.ver() == first.map.ver())
+        && (0..partitions).all(|partition| is_served_by(sights, partition))
+}
+
+/// And all copies are there, and none is on its way.
+pub(crate) fn is_at_rest(sights: &[(IpAddr, Sight)], nodes: usize) -> bool {
+    let Some((_, first)) = sights.first() else { return false };
+    is_served(sights, nodes)
+        && first.map.members().len() == nodes
+        && first.map.partitions().iter().all(|entry| {
+            entry.in_sync.len() == COPIES
+                && entry.learner.is_none()
+                && entry.transfer_to.is_none()
+                && entry.in_sync.iter().all(|copy| first.map.is_living(*copy))
+        })
+}
+
+/// Why it is not at rest, in words.
+pub(crate) fn what_is_missing(sights: &[(IpAddr, Sight)]) -> String {
+    let mut text = "not at rest in time:".to_owned();
+    for (address, sight) in sights {
+        let ver = sight.map.ver();
+        text.push_str(&format!(" {address} {:?} map {ver};", sight.status.place));
+    }
+    let Some((_, newest)) = sights.iter().max_by_key(|(_, sight)| sight.map.ver()) else {
+        return text;
+    };
+    let rows = newest.map.partitions().iter().enumerate();
+    let odd = rows.filter(|(partition, entry)| {
+        entry.in_sync.len() != COPIES || !is_served_by(sights, *partition)
+    });
+    for (partition, entry) in odd.take(5) {
+        text.push_str(&format!(" p{partition} {entry:?};"));
+    }
+    text
+}

@@ -1,0 +1,156 @@
+//! `sim SEED`: one run, twice. `sim`: many, one after the other. Each in a process of its own: what a
+//! crashed node leaves behind goes with it.
+//!
+//! Not here: what a run is (`sim::run`).
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use sim::{Bug, Options, Report, run};
+
+/// Whole nodes in a simulated world.
+#[derive(Parser)]
+struct Flags {
+    /// Run this seed twice and compare.
+    seed: Option<u64>,
+    /// Run seeds from here on, one after the other.
+    #[arg(long)]
+    from: Option<u64>,
+    /// For so many minutes.
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// At most so many seeds.
+    #[arg(long, default_value_t = u64::MAX)]
+    seeds: u64,
+    /// Things go wrong for so many seconds.
+    #[arg(long, default_value_t = 20)]
+    trouble: u64,
+    /// Leave a rule out: AnswerEarly, NoDedupe, AcceptOldTerms and so on.
+    #[arg(long, value_parser = bug)]
+    bug: Option<Bug>,
+    /// Print everything that happens.
+    #[arg(long)]
+    trace: bool,
+    /// Print what nodes log, as `RUST_LOG` has it.
+    #[arg(long)]
+    log: Option<String>,
+    /// Run the seed once only.
+    #[arg(long)]
+    once: bool,
+}
+
+fn bug(name: &str) -> Result<Bug, String> {
+    Ok(match name {
+        "AnswerEarly" => Bug::AnswerEarly,
+        "DropSilentBackup" => Bug::DropSilentBackup,
+        "NoDedupe" => Bug::NoDedupe,
+        "AcceptOldTerms" => Bug::AcceptOldTerms,
+        "LateMandatory" => Bug::LateMandatory,
+        "LearnerBehind" => Bug::LearnerBehind,
+        "AdoptByLength" => Bug::AdoptByLength,
+        "TransferUndrained" => Bug::TransferUndrained,
+        "ServeInTransfer" => Bug::ServeInTransfer,
+        "ClockOfNode" => Bug::ClockOfNode,
+        "ReadsUnconfirmed" => Bug::ReadsUnconfirmed,
+        "ServeWhenLost" => Bug::ServeWhenLost,
+        "AcceptOldAttempts" => Bug::AcceptOldAttempts,
+        "OldStartsCount" => Bug::OldStartsCount,
+        "CopyWithoutResults" => Bug::CopyWithoutResults,
+        _ => return Err("no such rule".to_owned()),
+    })
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    if let Some(filter) = &flags.log {
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).without_time().init();
+    }
+    let is_well = match flags.seed {
+        Some(seed) if flags.once => Ok(once(seed, &flags)),
+        Some(seed) => twice(seed, &flags),
+        None => many(&flags),
+    };
+    let is_well = is_well.unwrap_or_else(|error| {
+        println!("{error}");
+        false
+    });
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One seed in this process.
+fn once(seed: u64, flags: &Flags) -> bool {
+    // tokio and hash tables draw from the system by themselves.
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
+    let options = Options {
+        trouble: Duration::from_secs(flags.trouble),
+        bug: flags.bug,
+        keeps_lines: flags.trace,
+    };
+    let start = Instant::now();
+    let report = run(seed, &options);
+    report.lines.iter().for_each(|line| println!("{line}"));
+    let Report { requests, answered, faults, served_after, rest_after, simulated, .. } = &report;
+    println!(
+        "seed {seed}: {requests} requests, {answered} answered, {faults} faults, served after \
+         {served_after:?}, at rest after {rest_after:?}, {simulated:?}, trace {:016x}",
+        report.trace
+    );
+    eprintln!("seed {seed}: took {:?}", start.elapsed());
+    for violation in report.violations.iter().take(20) {
+        println!("seed {seed}: {violation}");
+    }
+    report.violations.is_empty()
+}
+
+/// One seed in two new processes: what a process has once, as tokio's count of runtimes, is then the
+/// same for both.
+fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(seed.to_string()).args(["--once", "--trace"]);
+    command.arg(format!("--trouble={}", flags.trouble));
+    if let Some(bug) = flags.bug {
+        command.arg(format!("--bug={bug:?}"));
+    }
+    command.stderr(Stdio::inherit());
+    let (first, second) = (command.output()?, command.output()?);
+    let texts =
+        [first.stdout, second.stdout].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let lines = texts.each_ref().map(|text| text.lines().collect::<Vec<_>>());
+    let front = format!("seed {seed}:");
+    for line in lines[0].iter().filter(|line| flags.trace || line.starts_with(&front)) {
+        println!("{line}");
+    }
+    let mut is_well = first.status.success();
+    if lines[0] != lines[1] {
+        is_well = false;
+        let mut pairs = lines[0].iter().zip(&lines[1]);
+        let (one, other) = pairs.find(|(one, other)| one != other).unwrap_or((&"end", &"end"));
+        println!("seed {seed}: two runs differ\nthe first:  {one}\nthe second: {other}");
+    }
+    if !is_well {
+        println!("REPRODUCE: just sim {seed}");
+    }
+    Ok(is_well)
+}
+
+/// Many seeds.
+fn many(flags: &Flags) -> std::io::Result<bool> {
+    let start = Instant::now();
+    let from = flags.from.unwrap_or(1);
+    let (mut count, mut bad) = (0, Vec::new());
+    for seed in from..from.saturating_add(flags.seeds) {
+        if start.elapsed() > Duration::from_mins(flags.minutes) {
+            break;
+        }
+        count += 1;
+        if !twice(seed, flags)? {
+            bad.push(seed);
+        }
+    }
+    println!("{count} seeds in {:?}, {} of them bad: {bad:?}", start.elapsed(), bad.len());
+    Ok(bad.is_empty())
+}

@@ -1,0 +1,143 @@
+//! The hosts that nodes live on: their disks and clocks outlive their processes.
+//!
+//! Here: what a host keeps, and how a node is started on it. Not here: when (`faults`).
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tollgate::config::{Config, Startup};
+use tollgate::limits::Limits;
+use tollgate::simulation::{Disk, Life, Skew};
+
+use crate::history::History;
+
+/// The ports for clients and for nodes.
+pub(crate) const PORTS: (u16, u16) = (11211, 21211);
+
+/// Limits that keys of clients are bound to by their names.
+const LIMITS: &str = "";
+
+/// A host.
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) address: IpAddr,
+    pub(crate) disk: RefCell<Disk>,
+    pub(crate) skew: Arc<Skew>,
+    pub(crate) is_up: Cell<bool>,
+    /// Its process ended by itself.
+    pub(crate) has_left: Rc<Cell<bool>>,
+    args: Vec<String>,
+    history: Rc<RefCell<History>>,
+}
+
+/// How a cluster is set up.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) nodes: usize,
+    /// So many of them found the cluster; the others join.
+    pub(crate) founders: usize,
+    pub(crate) partition_bits: u8,
+    pub(crate) lost_after: u64,
+    pub(crate) threads: usize,
+}
+
+/// Where clients are.
+pub(crate) const CLIENTS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+
+fn address_of(number: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, u8::try_from(number + 1).unwrap_or(u8::MAX)))
+}
+
+impl Host {
+    pub(crate) fn new(number: usize, shape: &Shape, history: &Rc<RefCell<History>>) -> Self {
+        let address = address_of(number);
+        let seeds: Vec<String> =
+            (0..shape.founders).map(|at| format!("{}:{}", address_of(at), PORTS.1)).collect();
+        let seeds = seeds.join(",");
+        let (port, peer) = PORTS;
+        let mut args = vec![
+            "tollgate".to_owned(),
+            format!("--listen={address}:{port}"),
+            format!("--peer-listen={address}:{peer}"),
+            format!("--threads={}", shape.threads),
+            "--memory-limit=64".to_owned(),
+            format!("--partition-bits={}", shape.partition_bits),
+            format!("--lost-after={}", shape.lost_after),
+            "--replicas=2".to_owned(),
+            "--on-unavailable=error".to_owned(),
+            "--drain-timeout=20".to_owned(),
+            "--insecure".to_owned(),
+            "--enable-shutdown".to_owned(),
+            format!("--seeds={seeds}"),
+        ];
+        if number < shape.founders {
+            args.push(format!("--expect={}", shape.founders));
+        }
+        Self {
+            name: format!("n{}", number + 1),
+            address,
+            disk: RefCell::default(),
+            skew: Arc::default(),
+            is_up: Cell::new(true),
+            has_left: Rc::default(),
+            args,
+            history: Rc::clone(history),
+        }
+    }
+
+    /// The configuration of its nodes.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        match Config::from_sources(self.args_os(), []) {
+            Ok(Startup::Serve(config)) => Ok(*config),
+            Ok(_) => Err("the arguments ask for something else".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn args_os(&self) -> Vec<std::ffi::OsString> {
+        self.args.iter().map(Into::into).collect()
+    }
+
+    /// One life of a node.
+    pub(crate) fn life(&self) -> impl Future<Output = turmoil::Result> + use<> {
+        self.has_left.set(false);
+        let life = self.config().and_then(|config| {
+            let limits = Limits::parse("limits", LIMITS.as_bytes());
+            Ok(Life {
+                config,
+                limits: limits.map_err(|error| error.to_string())?,
+                disk: self.disk.borrow().clone(),
+                skew: Arc::clone(&self.skew),
+                address: self.address,
+                ports: PORTS,
+            })
+        });
+        let history = Rc::clone(&self.history);
+        let has_left = Rc::clone(&self.has_left);
+        let name = self.name.clone();
+        async move {
+            let ended = match life {
+                Ok(life) => life.run().await.map_err(|error| error.to_string()),
+                Err(error) => Err(error),
+            };
+            let now = turmoil::sim_elapsed().unwrap_or_default();
+            match ended {
+                Ok(()) => history.borrow_mut().note(now, &format!("{name} ended by itself")),
+                Err(error) => {
+                    history.borrow_mut().violation(now, format!("{name} cannot run: {error}"));
+                }
+            }
+            has_left.set(true);
+            Ok(())
+        }
+    }
+
+    /// Sets its clock wrong.
+    pub(crate) fn set_clock(&self, ahead_ms: i64, fast_ppm: i64) {
+        self.skew.ahead_ms.store(ahead_ms, Ordering::Relaxed);
+        self.skew.fast_ppm.store(fast_ppm, Ordering::Relaxed);
+    }
+}

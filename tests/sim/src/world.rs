@@ -1,0 +1,271 @@
+//! A run: from its seed to its verdict.
+//!
+//! Here: the world and its phases: it begins, things go wrong, all is healed, it comes to rest. Not
+//! here: what goes wrong (`faults`), what must be true (`invariants`).
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use model::rng::Rng;
+use tollgate::simulation::{self, Bug, Sight};
+use turmoil::Sim;
+
+use crate::client::Work;
+use crate::faults::Faults;
+use crate::history::History;
+use crate::invariants::{self, Evidence, Watch};
+use crate::nodes::{CLIENTS, Host, Shape};
+
+/// 2026-01-01T00:00:00Z.
+const EPOCH_S: u64 = 1_767_225_600;
+/// A cluster begins within so long.
+const BEGIN_MAX: Duration = Duration::from_secs(40);
+/// How often nodes are looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How a run is made.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// So long things go wrong.
+    pub trouble: Duration,
+    /// A rule that copies leave out.
+    pub bug: Option<Bug>,
+    /// Keep the lines of the trace, not their sum alone.
+    pub keeps_lines: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { trouble: Duration::from_secs(20), bug: None, keeps_lines: false }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// A sum over everything that happened, and when.
+    pub trace: u64,
+    /// Everything that happened, if it was kept.
+    pub lines: Vec<String>,
+    /// What must not be.
+    pub violations: Vec<String>,
+    /// Requests of clients.
+    pub requests: usize,
+    /// Of them, those whose outcome clients know.
+    pub answered: usize,
+    /// Faults.
+    pub faults: usize,
+    /// From the end of the faults until every partition was served.
+    pub served_after: Duration,
+    /// And until all had their copies.
+    pub rest_after: Duration,
+    /// True time that passed in it.
+    pub simulated: Duration,
+}
+
+/// Runs a seed, on a thread of its own: what threads keep for themselves is new then.
+///
+/// # Panics
+///
+/// If the system has no thread for it.
+#[must_use]
+pub fn run(seed: u64, options: &Options) -> Report {
+    let options = options.clone();
+    let thread = std::thread::Builder::new().name(format!("seed-{seed}")).stack_size(16 << 20);
+    let running = thread.spawn(move || Run::new(seed, &options).run(&options));
+    match running.expect("the system has threads").join() {
+        Ok(report) => report,
+        Err(cause) => {
+            let text = cause.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("?");
+            Report { violations: vec![format!("panicked: {text}")], ..Report::default() }
+        }
+    }
+}
+
+struct Run {
+    sim: Sim<'static>,
+    hosts: Rc<Vec<Host>>,
+    shape: Shape,
+    work: Rc<Work>,
+    faults: Faults,
+    watch: Watch,
+    history: Rc<RefCell<History>>,
+    looked: Duration,
+}
+
+impl Run {
+    fn new(seed: u64, options: &Options) -> Self {
+        let mut rng = Rng::new(seed);
+        simulation::begin(rng.draw(), options.bug);
+        let founders = 3;
+        let shape = Shape {
+            nodes: founders + usize::try_from(rng.below(3)).unwrap_or(0),
+            founders,
+            partition_bits: 4,
+            lost_after: rng.between(5, 10),
+            threads: 1 + usize::try_from(rng.below(2)).unwrap_or(0),
+        };
+        let mut builder = turmoil::Builder::new();
+        builder
+            .rng_seed(rng.draw())
+            .epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S))
+            .simulation_duration(Duration::from_secs(3600))
+            .min_message_latency(Duration::from_micros(200))
+            .max_message_latency(Duration::from_millis(rng.between(1, 5)))
+            .tcp_capacity(4096)
+            .enable_random_order();
+        let mut sim = builder.build();
+        let history = Rc::new(RefCell::new(History::new(options.keeps_lines)));
+        history.borrow_mut().note(Duration::ZERO, &format!("{shape:?}"));
+        let hosts: Vec<Host> =
+            (0..shape.nodes).map(|number| Host::new(number, &shape, &history)).collect();
+        let hosts = Rc::new(hosts);
+        for number in 0..shape.nodes {
+            let shared = Rc::clone(&hosts);
+            sim.host(hosts[number].address, move || shared[number].life());
+        }
+        let addresses: Vec<IpAddr> = hosts.iter().map(|host| host.address).collect();
+        let work = Rc::new(Work::new(&history, addresses, rng.between(2, 20)));
+        let faults = Faults::new(Rng::new(rng.draw()), &history, &hosts);
+        let clients = rng.between(3, 6);
+        let crowd: Vec<Rng> = (0..clients).map(|_| Rng::new(rng.draw())).collect();
+        let shared = Rc::clone(&work);
+        sim.client(CLIENTS, async move {
+            shared.begun.notified().await;
+            for (number, rng) in crowd.into_iter().enumerate() {
+                tokio::task::spawn_local(Rc::clone(&shared).client(number, rng));
+            }
+            std::future::pending::<()>().await;
+            Ok(())
+        });
+        let watch = Watch::default();
+        Self { sim, hosts, shape, work, faults, watch, history, looked: Duration::ZERO }
+    }
+
+    fn run(mut self, options: &Options) -> Report {
+        let mut report = Report::default();
+        self.phases(options, &mut report);
+        let history = self.history.borrow();
+        report.trace = history.sum();
+        report.lines.clone_from(&history.lines);
+        report.violations.clone_from(&history.violations);
+        report.requests = history.requests.len();
+        report.answered = history.requests.iter().filter(|it| !it.is_unknown()).count();
+        report.faults = self.faults.count;
+        report.simulated = self.sim.elapsed();
+        drop(history);
+        drop(self);
+        simulation::end();
+        report
+    }
+
+    fn phases(&mut self, options: &Options, report: &mut Report) {
+        let joiners = self.shape.founders..self.shape.nodes;
+        for number in joiners.clone() {
+            self.hosts[number].is_up.set(false);
+            self.sim.crash(self.hosts[number].address);
+        }
+        let founders = self.shape.founders;
+        let begun =
+            self.until(BEGIN_MAX, |run| invariants::liveness::is_at_rest(&run.sights(), founders));
+        let Some(begun) = begun else {
+            self.violation("the cluster does not begin");
+            return;
+        };
+        self.note(&format!("begun after {begun:?}"));
+        self.work.begun.notify_one();
+        for number in joiners {
+            self.faults.join_later(&self.sim, number, options.trouble);
+        }
+        let end = self.sim.elapsed() + options.trouble;
+        while self.sim.elapsed() < end && self.step() {
+            self.faults.step(&mut self.sim);
+        }
+        self.note("healed");
+        self.faults.heal(&mut self.sim);
+        let patience = invariants::liveness::patience(self.shape.lost_after);
+        let served = self.until(patience.served, |run| run.is_served());
+        let rest = served.and_then(|_| self.until(patience.rest, |run| run.is_at_rest()));
+        let (Some(served), Some(rest)) = (served, rest) else {
+            let what = invariants::liveness::what_is_missing(&self.sights());
+            self.violation(&what);
+            return;
+        };
+        (report.served_after, report.rest_after) = (served, served + rest);
+        // Some work in peace, then no more.
+        self.until(Duration::from_secs(1), |_| false);
+        self.work.is_over.set(true);
+        if self.until(Duration::from_secs(10), |run| run.work.running.get() == 0).is_none() {
+            self.violation("clients wait for ever");
+            return;
+        }
+        // What is still under way arrives.
+        self.until(Duration::from_secs(2), |_| false);
+        let evidence = Evidence {
+            unix_ms: u64::try_from(self.sim.since_epoch().as_millis()).unwrap_or(0),
+            sights: self.sights(),
+        };
+        let found = invariants::check(&self.history.borrow(), &self.watch, &evidence);
+        for what in found {
+            self.violation(&what);
+        }
+    }
+
+    /// A millisecond. False when it cannot go on.
+    fn step(&mut self) -> bool {
+        if let Err(error) = self.sim.step() {
+            self.violation(&format!("the world ends: {error}"));
+            return false;
+        }
+        let now = self.sim.elapsed();
+        if now >= self.looked + LOOK {
+            self.looked = now;
+            let sights = self.sights();
+            self.watch.look(now, &sights, &mut self.history.borrow_mut());
+        }
+        true
+    }
+
+    /// Goes on until something is so; how long that took, if it came to be.
+    fn until(&mut self, most: Duration, is_so: impl Fn(&mut Self) -> bool) -> Option<Duration> {
+        let start = self.sim.elapsed();
+        loop {
+            let passed = self.sim.elapsed().saturating_sub(start);
+            if is_so(self) {
+                return Some(passed);
+            }
+            if passed >= most {
+                return None;
+            }
+            for _ in 0..10 {
+                if !self.step() {
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn sights(&self) -> Vec<(IpAddr, Sight)> {
+        let running = self.hosts.iter().filter(|host| host.is_up.get() && !host.has_left.get());
+        running.filter_map(|host| Some((host.address, simulation::look(host.address)?))).collect()
+    }
+
+    fn is_served(&self) -> bool {
+        invariants::liveness::is_served(&self.sights(), self.shape.nodes)
+    }
+
+    fn is_at_rest(&self) -> bool {
+        invariants::liveness::is_at_rest(&self.sights(), self.shape.nodes)
+    }
+
+    fn note(&self, what: &str) {
+        self.history.borrow_mut().note(self.sim.elapsed(), what);
+    }
+
+    fn violation(&self, what: &str) {
+        self.history.borrow_mut().violation(self.sim.elapsed(), what);
+    }
+}
