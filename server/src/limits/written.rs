@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use protocol::Policy;
+use protocol::{Algorithm, Policy};
 
 use super::companion::Companion;
 use super::file::{Draft, Written};
@@ -71,6 +71,12 @@ impl Draft {
         }
         if self.deny != Deny::default() {
             field("deny", &Quoted(word(&Deny::ALL, &self.deny)));
+        }
+        let mut policies =
+            self.overrides.iter().map(|(_, policy)| policy).chain([&self.policy.value]);
+        if policies.any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
+            // Its own text cannot say so, and only a limit that watches as a whole has such a one.
+            field("shadow", &true);
         }
         text
     }
