@@ -38,6 +38,7 @@ thread_local! {
 }
 
 /// What the hosts of a simulation share.
+#[derive(Default)]
 pub(crate) struct World {
     chance: u64,
     bug: Option<Bug>,
@@ -53,19 +54,6 @@ pub(crate) struct World {
 struct Host {
     address: IpAddr,
     clock: Arc<HostClock>,
-}
-
-impl Default for World {
-    fn default() -> Self {
-        Self {
-            chance: 0,
-            bug: None,
-            hosts: BTreeMap::new(),
-            services: BTreeMap::new(),
-            cuts: BTreeSet::new(),
-            sockets: Sockets::default(),
-        }
-    }
 }
 
 impl World {

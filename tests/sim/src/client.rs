@@ -81,21 +81,19 @@ impl Work {
             let words = words(&key, verb, hold);
             let (began, began_at) = (Self::now(), self.history.borrow_mut().moment());
             let told = timeout(PATIENCE, open.ask(&words)).await;
-            let answer = match told {
-                Ok(Ok(text)) => self.understand(verb, &text),
-                Ok(Err(_)) | Err(_) => {
-                    line = None;
-                    Answer::Unknown
-                }
+            let answer = if let Ok(Ok(text)) = told {
+                self.understand(verb, &text)
+            } else {
+                line = None;
+                Answer::Unknown
             };
             match (verb, answer) {
                 (Verb::Hold, Answer::Value(name)) => hold = Some(name),
                 (Verb::Settle, _) => hold = None,
                 _ => {}
             }
-            let mut history = self.history.borrow_mut();
-            let (ended, ended_at) = (Self::now(), history.moment());
-            history.add(Request {
+            let (ended, ended_at) = (Self::now(), self.history.borrow_mut().moment());
+            self.history.borrow_mut().add(Request {
                 client: number,
                 key,
                 verb,
@@ -105,7 +103,6 @@ impl Work {
                 ended_at,
                 answer,
             });
-            drop(history);
             sleep(Duration::from_millis(rng.below(self.pause_ms + 1))).await;
         }
         self.running.set(self.running.get() - 1);
@@ -140,7 +137,9 @@ impl Work {
         let answer = match (verb, words.next()) {
             (Verb::Incr, Some("VA")) => words.nth(1).and_then(|word| word.parse().ok()),
             (Verb::Get, Some("VALUE")) => words.nth(3).and_then(|word| word.parse().ok()),
-            (Verb::Get, Some("END")) => return Answer::Missing,
+            (Verb::Get, Some("END")) | (Verb::Settle, Some("NOT_FOUND")) => {
+                return Answer::Missing;
+            }
             (Verb::Set(_), Some("STORED"))
             | (Verb::Take, Some("ALLOW"))
             | (Verb::Settle, Some("SETTLED")) => return Answer::Yes,
@@ -148,7 +147,6 @@ impl Work {
             (Verb::Hold, Some("ALLOW")) => {
                 words.find_map(|word| word.strip_prefix("lease=")?.parse().ok())
             }
-            (Verb::Settle, Some("NOT_FOUND")) => return Answer::Missing,
             _ => None,
         };
         answer.map_or_else(

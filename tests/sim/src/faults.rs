@@ -271,8 +271,14 @@ impl Faults {
         self.note(now, &format!("fault {name} {told}"));
     }
 
-    /// Everything is up and in reach.
+    /// Everything is up and in reach, and three nodes vote.
     fn is_calm(&self) -> bool {
-        self.undos.is_empty() && (0..self.hosts.len()).all(|number| self.is_running(number))
+        // Where fewer vote, one that is emptied may take the majority with it.
+        let votes = |host: &Host| {
+            simulation::look(host.address).is_some_and(|sight| sight.status.voters.len() >= 3)
+        };
+        self.undos.is_empty()
+            && (0..self.hosts.len()).all(|number| self.is_running(number))
+            && self.hosts.iter().all(votes)
     }
 }

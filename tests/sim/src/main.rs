@@ -28,7 +28,7 @@ struct Flags {
     /// Things go wrong for so many seconds.
     #[arg(long, default_value_t = 20)]
     trouble: u64,
-    /// Leave a rule out: AnswerEarly, NoDedupe, AcceptOldTerms and so on.
+    /// Leave a rule out, by its name among `cluster::replica::Bug`.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
     /// Print everything that happens.

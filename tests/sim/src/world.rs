@@ -112,7 +112,7 @@ impl Run {
         builder
             .rng_seed(rng.draw())
             .epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S))
-            .simulation_duration(Duration::from_secs(3600))
+            .simulation_duration(Duration::from_hours(1))
             .min_message_latency(Duration::from_micros(200))
             .max_message_latency(Duration::from_millis(rng.between(1, 5)))
             .tcp_capacity(4096)

@@ -1,5 +1,6 @@
 //! When all is healed, every partition is served within five seconds and soon has all its copies.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub(crate) fn what_is_missing(sights: &[(IpAddr, Sight)]) -> String {
     let mut text = "not at rest in time:".to_owned();
     for (address, sight) in sights {
         let ver = sight.map.ver();
-        text.push_str(&format!(" {address} {:?} map {ver};", sight.status.place));
+        let _ = write!(text, " {address} {:?} map {ver};", sight.status.place);
     }
     let Some((_, newest)) = sights.iter().max_by_key(|(_, sight)| sight.map.ver()) else {
         return text;
@@ -68,7 +69,7 @@ pub(crate) fn what_is_missing(sights: &[(IpAddr, Sight)]) -> String {
         entry.in_sync.len() != COPIES || !is_served_by(sights, *partition)
     });
     for (partition, entry) in odd.take(5) {
-        text.push_str(&format!(" p{partition} {entry:?};"));
+        let _ = write!(text, " p{partition} {entry:?};");
     }
     text
 }

@@ -34,7 +34,7 @@ impl Terms {
         found: &mut Vec<String>,
     ) {
         let identity = sight.status.identity;
-        let who = Some((identity.birth, u64::from(identity.incarnation.0)));
+        let who = Some((identity.birth, identity.incarnation.0));
         let life = self.lives.entry(address).or_default();
         if life.who != who {
             *life = Life { who, ..Life::default() };
