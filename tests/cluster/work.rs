@@ -225,15 +225,12 @@ impl<'a> Client<'a> {
             let place = self.place(&key, &known, &circle);
             let Some(line) = self.line(place) else { continue };
             asked += 1;
-            let answer = match line.ask(&format!("incr {key} 1\r\n")) {
-                Ok(Some(answer)) => answer,
+            let Ok(Some(answer)) = line.ask(&format!("incr {key} 1\r\n")) else {
                 // It may have been heard before the connection broke.
-                Ok(None) | Err(_) => {
-                    self.account.keys.entry(key).or_default().unknown += 1;
-                    self.account.broken += 1;
-                    self.leave(place);
-                    continue;
-                }
+                self.account.keys.entry(key).or_default().unknown += 1;
+                self.account.broken += 1;
+                self.leave(place);
+                continue;
             };
             if self.account.note(&key, answer) {
                 self.account.longest = self.account.longest.max(last.elapsed());

@@ -5,7 +5,7 @@
 //! Here: real maps, real frames, the real controller; nodes that do at once what it says. Not here:
 //! a thousand processes.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use bytes::BytesMut;
 use cluster::map::controller::{self, Facts};
