@@ -40,7 +40,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::config::{Ack, ClusterConfig};
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Lane, Lanes, Shed};
 use crate::service::Service;
 use copies::Copies;
 
@@ -251,10 +251,12 @@ impl Node {
         }
     }
 
-    /// Sends a burst to a node; what was not taken is left.
+    /// Sends a burst to a node; what its window has no room for is left. To a node that is no more
+    /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
     pub(crate) fn send_all(&self, to: NodeId, frames: &mut Vec<Frame>) {
-        if let Some(lane) = self.ways.read().get(&to) {
-            let _ = lane.send_all(frames);
+        let sent = self.ways.read().get(&to).map(|lane| lane.send_all(frames));
+        if matches!(sent, None | Some(Err(Shed::Gone))) {
+            frames.clear();
         }
     }
 
