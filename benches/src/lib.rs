@@ -8,7 +8,7 @@
 //! - which key is next: [`rng`], [`zipf`], [`spread`]
 //! - how it is driven: [`connection`], [`worker`], [`cell`]
 //! - against what: [`server`], [`limits_file`], [`cpu`], [`machine`]
-//! - the two kinds of run: [`compare`], [`memory`], as asked for in [`options`]
+//! - the kinds of run: [`compare`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
 //! - what is printed: [`progress`], [`table`], [`report`]
 //!
 //! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`] and [`progress`].
@@ -21,6 +21,7 @@
 
 pub mod accuracy;
 pub mod cell;
+pub mod cluster;
 pub mod compare;
 pub mod connection;
 pub mod cpu;

@@ -94,6 +94,10 @@ pub struct Options {
     /// Instead of speed, measure what a counter takes of the server's memory
     #[arg(long)]
     pub memory: bool,
+    /// Instead of one server, measure clusters of one to three nodes, of target/release/tollgate: `incr`
+    /// asked of a key's owner and of others, for each --connections and --pipelines
+    #[arg(long, conflicts_with_all = ["servers", "memory", "pin", "rate", "cells", "limits_count"])]
+    pub cluster: bool,
     /// Also write the report to this file
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -143,6 +147,10 @@ impl Options {
         if self.limits_count.iter().any(|count| !(1..=LIMITS_MAX).contains(count)) {
             return refuse("--limits-count is out of range");
         }
+        if self.cluster && self.connections.is_empty() {
+            self.connections = vec![48];
+            self.pipelines.extend(if self.pipelines.is_empty() { &[1, 16][..] } else { &[] });
+        }
         if self.connections.is_empty() {
             self.connections = if self.quick { vec![50] } else { vec![1, 50] };
         }
@@ -158,7 +166,7 @@ impl Options {
         }
         let seconds = *self.seconds.get_or_insert(if self.quick { 0.5 } else { 2.0 });
         let rounds = *self.rounds.get_or_insert(if self.quick { 2 } else { 3 });
-        let keys = *self.keys.get_or_insert(match (self.memory, self.quick) {
+        let keys = *self.keys.get_or_insert(match (self.memory, self.quick || self.cluster) {
             (true, _) => 5_000_000,
             (false, true) => 100_000,
             (false, false) => 1_000_000,

@@ -3,6 +3,8 @@
 //! Here: the choice of an index. Not here: the arithmetic of Zipf's law (`zipf`), the key's bytes
 //! (`keys`).
 
+use std::sync::Arc;
+
 use crate::rng::Rng;
 use crate::zipf::Zipf;
 
@@ -31,6 +33,8 @@ pub enum Picker {
     Zipf(Zipf),
     /// [`Spread::Hot`]: key zero.
     Hot,
+    /// Each of these equally often.
+    Listed(Arc<[u32]>),
     /// [`Spread::Sequential`]: this one is next, wrapping at the end of the range.
     Sequential {
         /// The next index.
@@ -72,6 +76,7 @@ impl Picker {
             Self::Uniform(keys) => rng.below(*keys),
             Self::Zipf(zipf) => zipf.sample(rng),
             Self::Hot => 0,
+            Self::Listed(list) => list[rng.below(list.len() as u32) as usize],
             Self::Sequential { next, start, end } => {
                 let index = *next;
                 *next = if index + 1 < *end { index + 1 } else { *start };

@@ -44,7 +44,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::config::{Ack, ClusterConfig};
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Lane, Lanes, Shed};
 use crate::service::Service;
 use copies::Copies;
 use degraded::Local;
@@ -126,12 +126,16 @@ impl NodeOptions {
             Ack::Owner => AckMode::Owner,
         };
         // An idle partition need not say so every second: with thousands of them that adds up.
-        let copies = Options { beat_ns: BEAT_NS, ..Options::default() };
+        let copies = Options { beat_ns: BEAT_NS, hold_ns: HOLD_NS, ..Options::default() };
         #[cfg(feature = "simulation")]
         let copies = Options { bug: crate::simulation::bug(), ..copies };
         Self { ack, copies, workers, memory_bytes }
     }
 }
+
+/// While a partition changes its primary, operations wait for so long at most: nearly as long as they are
+/// tried at all (`front`), for on a busy machine a commit for many partitions takes its time.
+const HOLD_NS: u64 = 900_000_000;
 
 /// An idle primary tells its backups the time so often.
 const BEAT_NS: u64 = 4_000_000_000;
@@ -286,10 +290,12 @@ impl Node {
         }
     }
 
-    /// Sends a burst to a node; what was not taken is left.
+    /// Sends a burst to a node; what its window has no room for is left. To a node that is no more
+    /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
     pub(crate) fn send_all(&self, to: NodeId, frames: &mut Vec<Frame>) {
-        if let Some(lane) = self.ways.read().get(&to) {
-            let _ = lane.send_all(frames);
+        let sent = self.ways.read().get(&to).map(|lane| lane.send_all(frames));
+        if matches!(sent, None | Some(Err(Shed::Gone))) {
+            frames.clear();
         }
     }
 

@@ -10,7 +10,7 @@ use benches::machine::Machine;
 use benches::options::Options;
 use benches::progress::Progress;
 use benches::report::Report;
-use benches::{compare, memory};
+use benches::{cluster, compare, memory};
 use clap::Parser;
 
 /// All replies came, and some were wrong.
@@ -40,7 +40,9 @@ fn run(options: Options) -> anyhow::Result<u64> {
     let progress = Progress::default();
     let mut report = Report::new(machine, options.reference_index());
     report.beside.clone_from(&options.beside);
-    let outcome = if options.memory {
+    let outcome = if options.cluster {
+        cluster::run(&options, &progress, &mut report)
+    } else if options.memory {
         memory::run(&options, cores.as_ref(), &progress, &mut report)
     } else {
         compare::run(&options, cores.as_ref(), &progress, &mut report)

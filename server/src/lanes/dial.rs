@@ -22,6 +22,9 @@ use super::security::tls_error;
 use super::{Ending, Event, Hub, Identity, Lane, NoLink, Peer, Phase, Whom, farewell, stopping};
 use crate::net::Stream;
 
+/// What links to addresses are told apart by from those to nodes, of which each has a core's number.
+const CORE_OF_ADDRESSES: u16 = u16::MAX;
+
 /// A lane that we open links for.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
@@ -136,7 +139,11 @@ async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> 
     let stream = Stream::connect(&way.address).await.map_err(|error| lost(&error))?;
     let guard = hub.guard();
     let mut wire = guard.connect(&way.address, stream).await.map_err(|error| lost(&error))?;
-    let ours = hub.hello(identity).map_err(|error| lost(&error))?;
+    let mut ours = hub.hello(identity).map_err(|error| lost(&error))?;
+    if matches!(way.whom, Whom::Address(_)) {
+        // Whoever is there may be a node to which there is a lane as well.
+        ours.core = CORE_OF_ADDRESSES;
+    }
     let mut other = None;
     let greeted = greet(&mut wire, Side::Connecting, &ours, &guard.key, |theirs| {
         if let Whom::Node(node) = way.whom

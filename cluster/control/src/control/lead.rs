@@ -244,11 +244,10 @@ pub(super) async fn decide(
         for (&id, known) in map.nodes() {
             let is_dead = known.state == NodeState::Dead;
             if known.birth == *birth {
-                // Who is heard by few would be buried again at once. But who has no seat cannot be
-                // heard: the answer that gave it one was lost, and it was buried meanwhile.
-                let has_seat = sender.is_some();
-                if has_seat && is_dead && known.incarnation == *incarnation && silent.contains(&id)
-                {
+                // Who is heard by few would be buried again at once. But who does not sit there yet
+                // cannot be heard: the answer that told it its place was lost, and it was buried.
+                let sits = sender == Some(id);
+                if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
                     return Told::NotYet;
                 }
             } else if known.description.ring_name == description.ring_name

@@ -123,3 +123,24 @@ async fn a_late_voter_gets_a_snapshot() {
     world.is_in("c").await;
     world.until("all are even", ms(2000), World::is_even).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_did_not_hear_that_it_is_another_becomes_it_all_the_same() {
+    let mut world = World::cluster(1, &["a", "b", "c"]).await;
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    let disk = world.kill("c").await;
+    world.until("c is dead", ms(5000), is_dead("a", 3)).await;
+    done(world.at("a"), Command::Forget(NodeId(3), Incarnation(1))).await;
+    let c = world.start_on("c", disk, Begin::Join).await;
+    while state(&world.at("a").map(), 4).is_none() {
+        sleep(ms(1)).await;
+    }
+    for other in ["a", "b"] {
+        world.net.cut(other, "c");
+    }
+    // It beats as the one that was forgotten, so the other one is buried.
+    world.until("it is dead", ms(5000), is_dead("a", 4)).await;
+    assert_eq!(c.identity().seat.map(|seat| seat.node), Some(NodeId(3)));
+    world.net.heal();
+    assert_eq!(world.is_in("c").await, NodeId(4));
+}

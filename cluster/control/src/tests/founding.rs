@@ -133,7 +133,8 @@ async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
     world.net.heal();
     assert_eq!(world.is_in("b").await, NodeId(2));
     let active = |world: &World| state(&world.at("a").map(), 2) == Some(NodeState::Active);
-    world.until("it is active", ms(5000), active).await;
+    // A third of the nodes died: nothing is copied for ten seconds.
+    world.until("it is active", ms(15_000), active).await;
 }
 
 #[tokio::test(start_paused = true)]
