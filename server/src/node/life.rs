@@ -200,7 +200,8 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, 
         tasks.spawn(found(Arc::clone(&node), control.clone(), replicas, lost_after));
     }
     if service.config().limits_file.is_some() {
-        tasks.spawn(limits::follow_file(Arc::clone(&node), control.clone()));
+        let texts = node.limits_file.get();
+        tasks.spawn(limits::follow_file(Arc::clone(&node), control.clone(), texts));
     }
     tasks.spawn(ask(Arc::clone(&node), control));
     Ok(Life { node, tasks })

@@ -284,14 +284,14 @@ fn differing(texts: &[Text], entries: &[Entry]) -> BTreeSet<String> {
     differ.map(|name| (*name).to_owned()).collect()
 }
 
-/// Brings the cluster what is changed in the limits file of this node while it runs.
-pub(super) async fn follow_file(node: Arc<Node>, control: Control) {
+/// Brings the cluster what is changed in the limits file of this node while it runs. `last` is the file
+/// as the process read it first.
+pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc<Vec<Text>>) {
     control.registered().await;
     // The founder's file comes first.
     while !control.map().settings().others.contains_key(FOUNDED) {
         sleep(LOOK).await;
     }
-    let mut last = node.limits_file.get();
     found(&control, &last).await;
     let differ = differing(&last, &entries_of(&control.map()));
     if !differ.is_empty() {
