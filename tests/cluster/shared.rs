@@ -46,17 +46,20 @@ fn until(line: &mut Line, text: &str, expected: &str, patience: Duration) {
     }
 }
 
-/// Waits until `stats limits` of a node has this line, for a heartbeat.
+/// Waits until `stats limits` of every node has this line, for a heartbeat: a key is judged by its
+/// owner, whoever is asked.
 #[track_caller]
-fn until_stat(line: &mut Line, stat: &str) {
+fn until_all(lines: &mut [Line], stat: &str) {
     let (since, wanted) = (Instant::now(), format!("STAT {stat}"));
-    loop {
-        let told = line.lines("stats limits\r\n").expect("it answers");
-        if told.contains(&wanted) {
-            return;
+    for line in lines {
+        loop {
+            let told = line.lines("stats limits\r\n").expect("it answers");
+            if told.contains(&wanted) {
+                break;
+            }
+            assert!(since.elapsed() < BEAT, "no {stat} in {told:?}");
+            thread::sleep(Duration::from_millis(2));
         }
-        assert!(since.elapsed() < BEAT, "no {stat} in {told:?}");
-        thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -84,9 +87,7 @@ fn a_limit_put_at_one_node_holds_at_all() {
     assert_eq!(ask(&mut lines[0], "take api:a 1 -\r\n"), "NOT_FOUND");
     assert_eq!(ask(&mut lines[0], &put("api", &api("fixed:30/10h"))), "OK");
     let since = Instant::now();
-    for line in &mut lines {
-        until_stat(line, "api:policy fixed:30/10h");
-    }
+    until_all(&mut lines, "api:policy fixed:30/10h");
     println!("in force everywhere after {:?}", since.elapsed());
     // One limit, whoever is asked, in whatever words.
     let mut allowed = 0;
@@ -102,8 +103,8 @@ fn a_limit_put_at_one_node_holds_at_all() {
 
     // What was used stays used when the limit changes.
     assert_eq!(ask(&mut lines[1], &put("api", &api("fixed:40/10h"))), "OK");
+    until_all(&mut lines, "api:policy fixed:40/10h");
     for line in &mut lines {
-        until_stat(line, "api:policy fixed:40/10h");
         assert_eq!(ask(line, "incr api:a 100\r\n"), "130");
     }
     assert!(ask(&mut lines[2], "take api:a 10 -\r\n").starts_with("ALLOW 40 0 "));
@@ -141,8 +142,8 @@ fn a_limit_put_at_one_node_holds_at_all() {
     let line = format!("cluster limit vip {} before=api\r\n{special}\r\n", special.len());
     assert_eq!(ask(&mut lines[2], &line), "OK");
     let both = format!("{}\n\n{}", special.trim_end(), api("fixed:40/10h").trim_end());
+    until_all(&mut lines, "limits 2");
     for line in &mut lines {
-        until_stat(line, "limits 2");
         assert_eq!(ask(line, "take api:vip 0 -\r\n"), "ALLOW 1000 1000 0 0");
         assert_eq!(listed(line), both);
     }
@@ -152,8 +153,8 @@ fn a_limit_put_at_one_node_holds_at_all() {
 
     // A limit that is removed leaves plain keys, but for those that have counted something: they remember.
     assert_eq!(ask(&mut lines[0], "cluster unlimit api\r\n"), "OK");
+    until_all(&mut lines, "limits 1");
     for line in &mut lines {
-        until_stat(line, "limits 1");
         assert_eq!(ask(line, "take api:a 1 -\r\n"), "NOT_FOUND");
         assert_eq!(ask(line, "incr api:new 1\r\n"), "NOT_FOUND");
         assert_eq!(ask(line, "incr api:a 1\r\n"), "41");
@@ -174,9 +175,7 @@ fn parents_hold_wherever_their_owners_are() {
     ] {
         assert_eq!(ask(&mut lines[0], &put(name, &limit(name, more))), "OK");
     }
-    for line in &mut lines {
-        until_stat(line, "limits 3");
-    }
+    until_all(&mut lines, "limits 3");
     // Keys with many owners: of each twenty some are with every node.
     for tenant in 0..20 {
         let key = |user: usize| format!("user:{tenant}:{user}");

@@ -1,6 +1,6 @@
 //! A thousand nodes on paper: what a map of them is, what they say when nothing happens, and how many
-//! rounds a join takes. `cargo test -p tollgate-control thousand -- --nocapture` prints the figures of
-//! docs/performance/cluster.md; none of them depends on the machine but the times.
+//! rounds a join takes. `cargo test -p tollgate-control thousand -- --nocapture` prints them;
+//! none of them depends on the machine but the times.
 //!
 //! Here: real maps, real frames, the real controller; nodes that do at once what it says. Not here:
 //! a thousand processes.
