@@ -282,7 +282,7 @@ fn a_cluster_of_one_keeps_its_limits() {
     let server = Server::start(&alone);
     let mut line = Line::connect(server.address()).expect("it listens");
     until(&mut line, "take b:a 0 -\r\n", "ALLOW 7 7 0 0", PATIENCE);
-    assert_eq!(ask(&mut line, "take api:a 0 -\r\n"), "NOT_FOUND");
+    until(&mut line, "take api:a 0 -\r\n", "NOT_FOUND", PATIENCE);
 }
 
 fn path(path: &Path) -> &str {
