@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 
 use super::Node;
 use super::life::FOUNDED;
@@ -124,10 +124,15 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
     let mut first = Some(first);
     let mut watch = control.watch();
     let mut seen: Option<Mark> = None;
-    let mut fault: Option<(Instant, LimitsError)> = None;
+    // With the time from which on it is told.
+    let mut fault: Option<(u64, LimitsError)> = None;
+    let now_ns = || service.clock().now().mono.0;
     loop {
         let news = match &fault {
-            Some((due, _)) => timeout_at(*due, watch.changed()).await.ok(),
+            Some((due_ns, _)) => {
+                let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+                timeout(left, watch.changed()).await.ok()
+            }
             None => Some(watch.changed().await),
         };
         // The map itself is not kept: its next change would copy it.
@@ -137,20 +142,20 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
             is_new.then(|| entries_of(&news.map))
         });
         if let Some(entries) = changed {
-            let now = Instant::now();
             if let Some(first) = first.take() {
                 let made = aside(move || shared::limits_that_agree(entries)).await;
                 if let Ok((limits, refused)) = made {
                     service.limits().replace(limits);
-                    fault = refused.map(|error| (now, error));
+                    fault = refused.map(|error| (now_ns(), error));
                 }
                 let _ = first.send(());
             } else if let Ok(made) = aside(move || shared::limits(&entries)).await {
                 let made = made.map(|limits| service.limits().replace(limits));
-                fault = made.err().map(|error| (now + HALF_CHANGED, error));
+                let due_ns = now_ns() + HALF_CHANGED.as_nanos() as u64;
+                fault = made.err().map(|error| (due_ns, error));
             }
         }
-        if let Some((_, error)) = fault.take_if(|(due, _)| *due <= Instant::now()) {
+        if let Some((_, error)) = fault.take_if(|(due_ns, _)| *due_ns <= now_ns()) {
             service.limits().refuse(&error);
             tracing::error!(%error, "the cluster's limits do not agree: what agreed stays in force");
         }
