@@ -16,14 +16,6 @@ fn seeds_hold() {
     }
 }
 
-/// Equal where the package is built by itself, as `just sim` does; not yet where the whole workspace is.
-#[test]
-#[ignore = "run it with `cargo test -p sim -- --ignored`"]
-fn seeds_repeat() {
-    let out = sim(&["--from=1", "--seeds=5", "--trouble=10"]);
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
-}
-
 #[test]
 fn a_rule_left_out_is_missed() {
     let found = (1..=40).find(|seed| {
