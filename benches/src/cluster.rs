@@ -34,7 +34,7 @@ use crate::worker::{Arrivals, Stop, Worker};
 
 const PROGRAM: &str = "target/release/tollgate";
 /// For a cluster to come to rest.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const INCR: Op = Op::Incr { space: Space::Counter };
 
 /// A cluster to be measured.
