@@ -13,10 +13,9 @@ use protocol::{Admin, Command, Decoded, Form, Keys, Operation, ProtocolError, Re
 
 use super::degraded::is_taking;
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
-use super::front::{Front, Lent, NOT_APPLIED, Use, node_now};
+use super::front::{Lent, NOT_APPLIED, Use, node_now};
 use super::machine::{Sort, operation, partition_of};
 use crate::bound::{is_policy, tell};
-use crate::limits::Found;
 use crate::session::{
     Answer, LookedUp, Pause, REPLY_BYTES_HIGH, Round, Session, TakeMany, counted_key, look_up,
     pause_before,
@@ -192,14 +191,17 @@ impl Session {
         counted.resize_with(1, Vec::new);
         let looked = look_up(round, command.key.as_bytes(), &mut counted[0]);
         match &looked.bound {
-            Err(error) => {
-                let mut text = Vec::new();
-                tell(&error.to_string(), form, &mut text);
-                self.replies.say(&text, out);
-            }
+            Err(error) => self.say_error(&error.to_string(), form, out),
             Ok(_) => self.submit_command(round, command, form, words, &looked, out),
         }
         round.scratch.more_keys = counted;
+    }
+
+    /// As [`tell`], in its turn.
+    fn say_error(&mut self, why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
+        let mut text = Vec::new();
+        tell(why, form, &mut text);
+        self.replies.say(&text, out);
     }
 
     fn submit_command(
@@ -233,19 +235,11 @@ impl Session {
                     let listed = round.list(found);
                     return match listed {
                         Ok(()) => self.submit_family(round, (words, quiet), wish),
-                        Err(error) => {
-                            let mut text = Vec::new();
-                            tell(&error.to_string(), form, &mut text);
-                            self.replies.say(&text, out);
-                        }
+                        Err(error) => self.say_error(&error.to_string(), form, out),
                     };
                 }
                 Err(NoWish::OneKey) => {}
-                Err(NoWish::Unsupported(why)) => {
-                    let mut text = Vec::new();
-                    tell(why, form, &mut text);
-                    return self.replies.say(&text, out);
-                }
+                Err(NoWish::Unsupported(why)) => return self.say_error(why, form, out),
             }
         }
         let op = operation(Sort::Plain, words);
@@ -352,9 +346,10 @@ impl Session {
             last = start + offset;
             let looked = look_up(round, key.as_bytes(), &mut counted[0]);
             // A key that no limit can count under has no usage.
-            let Ok(bound) = &looked.bound else { continue };
+            if looked.bound.is_err() {
+                continue;
+            }
             let hash = looked.hash;
-            let _: Option<&Found<'_>> = bound.as_ref();
             words.clear();
             words.extend_from_slice(verb.as_bytes());
             words.extend_from_slice(key.as_bytes());
@@ -407,17 +402,9 @@ fn submit_to(
     place: u64,
     used: Use,
 ) {
-    let Some(front) = &mut round.front else { return };
-    let front: &mut Front = front;
-    let mut lent = Lent {
-        service: round.service,
-        counters: round.counters,
-        now: node_now(round.now),
-        in_force: round.in_force,
-        worker: round.worker,
-        scratch: round.scratch,
-    };
-    front.submit(&mut lent, partition, kind, op, place, used);
+    let Some(front) = round.front.take() else { return };
+    front.submit(&mut lent(round), partition, kind, op, place, used);
+    round.front = Some(front);
 }
 
 fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
