@@ -72,6 +72,10 @@ impl Clock {
         self.start.elapsed()
     }
 
+    #[cfg_attr(
+        not(feature = "simulation"),
+        expect(clippy::unused_self, reason = "only a simulated clock has it")
+    )]
     fn unix(&self) -> Duration {
         #[cfg(feature = "simulation")]
         if let Some(clock) = &self.simulated {
