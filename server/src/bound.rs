@@ -267,10 +267,16 @@ impl Round<'_> {
     }
 }
 
-/// Whether the token of `P` is meant as a policy. memcached leaves the flag to proxies, and what they
-/// write there is not for us.
-pub(crate) fn is_policy(token: &[u8]) -> bool {
-    token.contains(&b':') || matches!(token, b"unlimited" | b"block")
+/// The policy that `P` of a meta command brings, where it may bring one. memcached leaves the flag to
+/// proxies, and what they write there is not for us.
+pub(crate) fn written_policy<'a>(operation: &Operation<'_>, form: &Form<'a>) -> Option<&'a [u8]> {
+    let may_bring = matches!(operation, Operation::Arithmetic(_) | Operation::Get(_));
+    let is_policy =
+        |token: &[u8]| token.contains(&b':') || matches!(token, b"unlimited" | b"block");
+    match form {
+        Form::Meta { policy: Some(token), .. } if may_bring && is_policy(token) => Some(token),
+        _ => None,
+    }
 }
 
 /// Tells the client why nothing was done, unless it asked for silence: a meta command never does

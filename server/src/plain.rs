@@ -5,7 +5,7 @@
 
 use protocol::{Command, Form, Operation, Outcome, encode, encode_hit, encode_inspection};
 
-use crate::bound::{is_policy, tell};
+use crate::bound::{tell, written_policy};
 use crate::limits::Found;
 use crate::session::{LookedUp, Round};
 
@@ -41,9 +41,7 @@ impl Round<'_> {
         if let Operation::Native(native) = &command.operation {
             return self.native(command, native, form, hash, found, out);
         }
-        if let Form::Meta { policy: Some(token), .. } = form
-            && matches!(command.operation, Operation::Arithmetic(_) | Operation::Get(_))
-            && is_policy(token)
+        if let Some(token) = written_policy(&command.operation, form)
             && found.is_none_or(|found| found.companion().is_none())
         {
             let counted = found.map_or(command.key.as_bytes(), Found::key);

@@ -92,6 +92,18 @@ impl<'a> Round<'a> {
         let (alone, front) = (false, None);
         Self { service, counters, now, requests, worker, in_force, scratch, alone, front }
     }
+
+    /// A round about one key of a cluster: others are other owners' to charge.
+    pub(crate) fn of_key(
+        service: &'a Service,
+        counters: &'a Counters,
+        now: Now,
+        in_force: &'a InForce,
+        scratch: &'a mut Scratch,
+        worker: usize,
+    ) -> Self {
+        Self { worker, alone: true, ..Self::new(service, counters, now, in_force, scratch) }
+    }
 }
 
 impl Session {

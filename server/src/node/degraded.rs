@@ -27,7 +27,7 @@ use super::Node;
 use super::front::{Delivery, Front, Lent, Use, Waiter};
 use super::machine::{Sort, operation, partition_of};
 use super::step::{Asked, Step, StepRule};
-use crate::bound::is_policy;
+use crate::bound::written_policy;
 use crate::limiting::{outcome_of_many, tell_many, units_of, verdict};
 use crate::limits::{Found, OnUnavailable};
 use crate::session::{LookedUp, Round, TakeMany, look_up};
@@ -110,17 +110,11 @@ pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, looked: &LookedU
             is_bound || !matches!(take.policy, PolicyWord::Bound)
         }
         Operation::Arithmetic(arithmetic) => {
-            !arithmetic.decrement && arithmetic.delta > 0 && (is_bound || written(form).is_some())
+            let has_policy = is_bound || written_policy(&command.operation, form).is_some();
+            !arithmetic.decrement && arithmetic.delta > 0 && has_policy
         }
         Operation::Set(set) => set.mode == SetMode::Add && is_bound,
         _ => false,
-    }
-}
-
-fn written<'a>(form: &Form<'a>) -> Option<&'a [u8]> {
-    match form {
-        Form::Meta { policy: Some(token), .. } if is_policy(token) => Some(token),
-        _ => None,
     }
 }
 
@@ -261,7 +255,8 @@ impl Round<'_> {
                     Operation::Native(Native::Take(take)) => (units_of(take).0, take.policy),
                     Operation::Arithmetic(arithmetic) => (
                         taking(arithmetic),
-                        written(form).map_or(PolicyWord::Bound, PolicyWord::Written),
+                        written_policy(&command.operation, form)
+                            .map_or(PolicyWord::Bound, PolicyWord::Written),
                     ),
                     Operation::Set(set) => (adding(set)?, PolicyWord::Bound),
                     _ => return None,

@@ -174,17 +174,8 @@ pub(crate) struct Lent<'a> {
 impl Lent<'_> {
     /// A round in which a client is told something, and nothing is asked of any node.
     pub(super) fn round(&mut self) -> Round<'_> {
-        Round {
-            service: self.service,
-            counters: self.counters,
-            now: items_now(self.now.wall_ns),
-            requests: 1,
-            worker: self.worker,
-            in_force: self.in_force,
-            scratch: self.scratch,
-            alone: true,
-            front: None,
-        }
+        let (now, counters) = (items_now(self.now.wall_ns), self.counters);
+        Round::of_key(self.service, counters, now, self.in_force, self.scratch, self.worker)
     }
 }
 

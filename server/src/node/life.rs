@@ -394,14 +394,15 @@ fn seeds_of(cluster: u128) -> [u64; 4] {
 fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, String)>) {
     let Some(lanes) = node.lanes() else { return };
     let (me, _) = node.me();
-    let now: BTreeMap<NodeId, (Incarnation, String)> = map
-        .nodes()
-        .iter()
-        .map(|(id, node)| (*id, (node.incarnation, node.description.peer_address.clone())))
-        .collect();
-    if now == *known {
+    let nodes = || {
+        map.nodes().iter().map(|(id, node)| (id, node.incarnation, &node.description.peer_address))
+    };
+    // Most changes of the map are of partitions.
+    if nodes().eq(known.iter().map(|(id, (incarnation, place))| (id, *incarnation, place))) {
         return;
     }
+    let now: BTreeMap<NodeId, (Incarnation, String)> =
+        nodes().map(|(id, incarnation, place)| (*id, (incarnation, place.clone()))).collect();
     *node.places.write() = now.iter().map(|(id, (_, place))| (place.clone(), *id)).collect();
     let mut ways = node.ways.write();
     for (id, (_, address)) in &now {

@@ -126,18 +126,8 @@ impl Keys<'_> {
     }
 
     fn round(&mut self, at: At) -> Round<'_> {
-        Round {
-            service: self.service,
-            counters: self.counters,
-            now: items_now(at.pt_ns),
-            requests: 1,
-            worker: self.worker,
-            in_force: self.in_force,
-            scratch: self.scratch,
-            // Other keys are other owners' to charge.
-            alone: true,
-            front: None,
-        }
+        let (now, counters) = (items_now(at.pt_ns), self.counters);
+        Round::of_key(self.service, counters, now, self.in_force, self.scratch, self.worker)
     }
 
     /// Runs `work` on a key and notes what became of it.

@@ -17,6 +17,7 @@ use control::Control;
 use protocol::ClusterVerb;
 
 use super::front::Use;
+use super::talk::STARTING;
 use super::{Inbound, Node, limits};
 use crate::cluster_stats::{
     ClusterView, PeerLink, Topic, Traffic, command_of, write, write_config,
@@ -27,9 +28,6 @@ use crate::session::{Round, Session};
 
 /// For a command of an operator's.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
-
-/// Told before there is a control plane.
-const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
 
 const OK: &str = "OK\r\n";
 

@@ -15,7 +15,7 @@ use super::degraded::is_taking;
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
 use super::front::{Lent, NOT_APPLIED, Use, node_now};
 use super::machine::{Sort, operation, partition_of};
-use crate::bound::{is_policy, tell};
+use crate::bound::{tell, written_policy};
 use crate::session::{
     Answer, LookedUp, Pause, REPLY_BYTES_HIGH, Round, Session, TakeMany, counted_key, look_up,
     pause_before,
@@ -25,7 +25,7 @@ use crate::session::{
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
 /// Told before the node has a place in a cluster.
-const STARTING: &[u8] = b"SERVER_ERROR not applied: the node is starting\r\n";
+pub(super) const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
 
 /// A request that waits for its turn.
 enum Taken {
@@ -127,7 +127,8 @@ impl Session {
         }
         let is_on_keys = !matches!(request, Request::Admin { .. });
         if is_on_keys && round.front.as_ref().is_none_or(|front| front.node().space().is_none()) {
-            self.replies.say(if is_silent(request) { b"" } else { STARTING }, out);
+            let told = if is_silent(request) { "" } else { STARTING };
+            self.replies.say(told.as_bytes(), out);
             return Taken::Done;
         }
         match request {
@@ -228,7 +229,7 @@ impl Session {
         }
         if let Ok(Some(found)) = &looked.bound
             && found.has_parents()
-            && !brings_policy(command, form)
+            && written_policy(&command.operation, form).is_none()
         {
             match wish_of(found, &command.operation) {
                 Ok(wish) => {
@@ -425,10 +426,4 @@ pub(super) fn is_silent(request: &Request<'_>) -> bool {
         Request::TakeMany { quiet, .. } | Request::Admin { quiet, .. } => *quiet,
         Request::Retrieve { .. } => false,
     }
-}
-
-/// Whether `P` of a meta command has a policy of its own.
-fn brings_policy(command: &Command<'_>, form: &Form<'_>) -> bool {
-    matches!(command.operation, Operation::Arithmetic(_) | Operation::Get(_))
-        && matches!(form, Form::Meta { policy: Some(token), .. } if is_policy(token))
 }
