@@ -161,6 +161,22 @@ const ANSWER: u8 = 8;
 const SETTLE: u8 = 9;
 
 impl Frame {
+    /// The partition it is about, if it is about one.
+    #[must_use]
+    pub fn partition(&self) -> Option<Partition> {
+        match self {
+            Self::Op { partition, .. }
+            | Self::Settle { partition, .. }
+            | Self::Reply { partition, .. }
+            | Self::Copy { partition, .. } => Some(*partition),
+            Self::Hello(_)
+            | Self::Proof(_)
+            | Self::Farewell(_)
+            | Self::Call(_)
+            | Self::Answer(_) => None,
+        }
+    }
+
     fn type_byte(&self) -> u8 {
         match self {
             Self::Hello(_) => HELLO,

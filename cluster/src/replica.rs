@@ -296,6 +296,12 @@ impl Replica {
         }
     }
 
+    /// Where the memory lies that operations need, for whoever fetches it ahead of them.
+    #[must_use]
+    pub fn lines(&self) -> [&u64; 3] {
+        [&self.core.commit, &self.core.contact_ns, &self.core.last.lsn]
+    }
+
     /// An operation from a session, this node's own among them.
     pub fn operate<M: Machine>(&mut self, turn: &mut Turn<'_, M>, op: Op) {
         let accepts_old = self.core.options.has(options::Bug::AcceptOldAttempts);
@@ -308,6 +314,25 @@ impl Replica {
         let outcome = Outcome::NotOwner(self.core.entry.route());
         let reply = Reply { term: op.term, seq: op.seq, outcome };
         turn.actions.push(Action::Reply { to: op.session, reply });
+    }
+
+    /// An operation of this node's own, if it can be answered before this returns; false: it was not
+    /// begun, and goes the way of others. As nobody will ever send it again it has no number, and its
+    /// result is not kept. It must not overtake operations of the same session that have one.
+    ///
+    /// `work` does it, and is told whether there are other copies: then it answers what changed, else
+    /// nothing.
+    pub fn at_once<M: Machine>(
+        &mut self,
+        turn: &mut Turn<'_, M>,
+        kind: Kind,
+        ack: AckMode,
+        work: impl FnOnce(&mut M, At, bool) -> Option<Write>,
+    ) -> bool {
+        match &mut self.role {
+            Role::Primary(primary) => primary.at_once(&mut self.core, turn, kind, ack, work),
+            _ => false,
+        }
     }
 
     /// A session says that it is done with everything below `first_unacked`: sent when no operation

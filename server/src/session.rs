@@ -104,6 +104,14 @@ impl<'a> Round<'a> {
     ) -> Self {
         Self { worker, alone: true, ..Self::new(service, counters, now, in_force, scratch) }
     }
+
+    /// Fetches the memory that keys of these hashes need.
+    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        self.service.shards().prefetch(hashes.clone());
+        if let Some(front) = &self.front {
+            front.prefetch(hashes);
+        }
+    }
 }
 
 impl Session {
@@ -133,11 +141,7 @@ impl Session {
                 self.scanned = 0;
                 return (done, Pause::Input(1));
             }
-            let (consumed, pause) = if round.front.is_some() {
-                self.run_clustered(round, &input[done..], out)
-            } else {
-                self.run_batch(round, &input[done..], out)
-            };
+            let (consumed, pause) = self.run_batch(round, &input[done..], out);
             let here = consumed.min(input.len() - done);
             done += here;
             self.skip = consumed - here;
@@ -200,16 +204,23 @@ impl Session {
             })
             .collect();
         if batch.len() > 1 {
-            round.service.shards().prefetch(keys.iter().map(|key| key.hash));
+            round.prefetch(keys.iter().map(|key| key.hash));
         }
         let mut done = 0;
         for (Decided { request, consumed }, key) in batch.iter().zip(&keys) {
             if let Some(pause) = pause_before(round, out) {
                 return (done, Some(pause));
             }
-            match self.answer(round, request, key, out) {
+            let answer = if round.front.is_some() {
+                let words = &input[done..(done + consumed).min(input.len())];
+                self.take(round, request, words, key, out)
+            } else {
+                self.answer(round, request, key, out)
+            };
+            match answer {
                 Answer::Given => {}
                 Answer::Partly => return (done, Some(Pause::Replies)),
+                Answer::NotYet => return (done, Some(Pause::Peers)),
                 Answer::Close => return (done + consumed, Some(Pause::Close)),
             }
             round.requests -= 1;
@@ -225,6 +236,9 @@ impl Session {
             Some(End::Refused(refusal)) => {
                 if let Some(pause) = pause_before(round, out) {
                     return (done, Some(pause));
+                }
+                if !self.replies.is_empty() {
+                    return (done, Some(Pause::Peers));
                 }
                 if refusal.error == ProtocolError::Close {
                     return (input.len(), Some(Pause::Close));
@@ -394,7 +408,7 @@ impl Session {
                 .map(|((command, _), counted)| look_up(round, command.key.as_bytes(), counted))
                 .collect();
             if group.len() > 1 {
-                round.service.shards().prefetch(looked.iter().map(|key| key.hash));
+                round.prefetch(looked.iter().map(|key| key.hash));
             }
             for ((command, offset), looked) in group.iter().zip(&looked) {
                 round.retrieve_one(command, looked, with_cas, out);
@@ -415,7 +429,7 @@ impl Session {
 
 /// Requests decoded before the first of them is answered. As many cache misses are under way at
 /// once as the processor has room for, and the requests still lie in its nearest cache.
-const BATCH_REQUESTS: usize = 16;
+pub(crate) const BATCH_REQUESTS: usize = 16;
 
 /// A request of a batch.
 struct Decided<'a> {
@@ -433,10 +447,10 @@ pub(crate) struct LookedUp<'a> {
 
 /// A `get` of one key or many.
 #[derive(Clone, Copy)]
-struct Retrieval<'a> {
-    keys: Keys<'a>,
-    with_cas: bool,
-    touch: Option<Exptime>,
+pub(crate) struct Retrieval<'a> {
+    pub(crate) keys: Keys<'a>,
+    pub(crate) with_cas: bool,
+    pub(crate) touch: Option<Exptime>,
 }
 
 /// A `takem`.
@@ -505,7 +519,7 @@ fn first_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
     }
 }
 
-pub(crate) fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
+fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
     if out.len() >= REPLY_BYTES_HIGH {
         return Some(Pause::Replies);
     }
@@ -521,5 +535,7 @@ pub(crate) enum Answer {
     Given,
     /// Answered in part: the same request again once the answers are written.
     Partly,
+    /// Not before answers that are owed are told: the same request again then.
+    NotYet,
     Close,
 }

@@ -69,7 +69,7 @@ impl Effect {
     }
 
     /// What was filled in, and an empty effect again.
-    pub(crate) fn take(&mut self) -> (Option<Write>, Bytes) {
+    pub fn take(&mut self) -> (Option<Write>, Bytes) {
         let mut rest = self.buffer.split().freeze();
         let write = self.written.take().map(|written| {
             let key = rest.split_to(written.key_bytes);

@@ -199,6 +199,41 @@ impl Primary {
         }
     }
 
+    /// See [`super::Replica::at_once`].
+    pub(super) fn at_once<M: Machine>(
+        &mut self,
+        core: &mut Core,
+        turn: &mut Turn<'_, M>,
+        kind: Kind,
+        ack: AckMode,
+        work: impl FnOnce(&mut M, At, bool) -> Option<Write>,
+    ) -> bool {
+        let pt_ns = core.clock.read(turn.now);
+        let is_copied = !self.peers.is_empty();
+        // What it saw must be safe, and what it changes may be answered before a copy holds it.
+        let is_safe = match (kind, ack) {
+            _ if !is_copied => true,
+            (_, AckMode::Owner) => self.is_near(core, pt_ns),
+            (Kind::Read, AckMode::Replica) => core.last.lsn <= core.commit && self.is_joined(),
+            (Kind::Write, AckMode::Replica) => false,
+        };
+        let may = is_safe
+            && self.is_alone_primary(core, turn)
+            && (self.heir.is_none() || core.options.has(Bug::ServeInTransfer))
+            && self.reads.is_empty()
+            && core.tail.len() < core.options.unacked_max
+            && !core.is_stopped(turn.now);
+        if !may {
+            return false;
+        }
+        let at = At { pt_ns, term: core.term, lsn: core.last.lsn + 1 };
+        let write = work(turn.machine, at, is_copied);
+        if write.is_some() || (kind == Kind::Write && !is_copied) {
+            self.append(core, turn, pt_ns, write, None);
+        }
+        true
+    }
+
     /// A session is done with everything below `first_unacked`.
     pub(super) fn settle<M: Machine>(
         &mut self,

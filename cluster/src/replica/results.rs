@@ -82,7 +82,9 @@ impl Session {
         }
         if first_unacked > self.told {
             self.told = first_unacked;
-            self.unchanged = self.unchanged.split_off(&first_unacked);
+            if !self.unchanged.is_empty() {
+                self.unchanged = self.unchanged.split_off(&first_unacked);
+            }
         }
         true
     }
@@ -108,10 +110,28 @@ impl Session {
 /// The results of one partition. One life of a node counts per core: a newer one ends the older.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Results {
-    sessions: BTreeMap<(NodeId, u16), Session>,
+    /// By ascending node and core. A list, for there are few, and a partition for each of thousands.
+    sessions: Vec<((NodeId, u16), Session)>,
 }
 
 impl Results {
+    fn find(&self, node: NodeId, core: u16) -> Result<usize, usize> {
+        self.sessions.binary_search_by_key(&(node, core), |(name, _)| *name)
+    }
+
+    fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        let place = self.find(id.node, id.core).ok()?;
+        Some(&mut self.sessions[place].1)
+    }
+
+    fn session_or_new(&mut self, id: SessionId) -> &mut Session {
+        let place = self.find(id.node, id.core).unwrap_or_else(|place| {
+            self.sessions.insert(place, ((id.node, id.core), Session::default()));
+            place
+        });
+        &mut self.sessions[place].1
+    }
+
     /// What is known of an attempt; takes note of what its session has done with.
     pub(crate) fn look_up(
         &mut self,
@@ -120,7 +140,7 @@ impl Results {
         first_unacked: u64,
         kept_max: usize,
     ) -> Known<'_> {
-        let session = self.sessions.entry((id.node, id.core)).or_default();
+        let session = self.session_or_new(id);
         let is_recorded = session.incarnation == id.incarnation;
         let floor = if is_recorded { session.floor } else { 0 };
         if !session.hear(id.incarnation, first_unacked) || seq < floor.max(session.told) {
@@ -141,14 +161,14 @@ impl Results {
 
     /// Takes note of what a session has done with: of what changed nothing nobody else knows.
     pub(crate) fn hear(&mut self, id: SessionId, first_unacked: u64) {
-        if let Some(session) = self.sessions.get_mut(&(id.node, id.core)) {
+        if let Some(session) = self.session(id) {
             session.hear(id.incarnation, first_unacked);
         }
     }
 
     /// Keeps the result of an operation that changed nothing.
     pub(crate) fn keep_unchanged(&mut self, id: SessionId, seq: u64, result: Bytes) {
-        if let Some(session) = self.sessions.get_mut(&(id.node, id.core)) {
+        if let Some(session) = self.session(id) {
             session.unchanged.insert(seq, result);
         }
     }
@@ -156,7 +176,7 @@ impl Results {
     /// Takes over what a record says.
     pub(crate) fn absorb(&mut self, lsn: u64, stamp: &Stamp) {
         let id = stamp.session;
-        let session = self.sessions.entry((id.node, id.core)).or_default();
+        let session = self.session_or_new(id);
         if session.record(id.incarnation, stamp.first_unacked)
             && let Some((seq, result)) = &stamp.result
             && *seq >= session.floor
@@ -168,7 +188,8 @@ impl Results {
 
     /// Whether a record is worth while that only says: everything below `first_unacked` is done with.
     pub(crate) fn can_prune(&self, id: SessionId, first_unacked: u64) -> bool {
-        self.sessions.get(&(id.node, id.core)).is_some_and(|session| {
+        self.find(id.node, id.core).is_ok_and(|place| {
+            let session = &self.sessions[place].1;
             session.incarnation == id.incarnation
                 && session.kept.front().is_some_and(|kept| kept.seq < first_unacked)
         })
@@ -176,7 +197,7 @@ impl Results {
 
     /// Forgets what only this primary knew: it is primary no more.
     pub(crate) fn drop_unchanged(&mut self) {
-        for session in self.sessions.values_mut() {
+        for (_, session) in &mut self.sessions {
             session.heard = Incarnation::default();
             session.told = 0;
             session.unchanged.clear();
@@ -185,7 +206,7 @@ impl Results {
 
     /// Forgets the sessions of nodes that are no more.
     pub(crate) fn retain(&mut self, is_known: impl Fn(NodeId) -> bool) {
-        self.sessions.retain(|(node, _), _| is_known(*node));
+        self.sessions.retain(|((node, _), _)| is_known(*node));
     }
 
     /// Appends what a copy gets: sessions from this one on, until `bytes_max` is passed; answers where
@@ -197,7 +218,8 @@ impl Results {
         out: &mut Vec<SessionResults>,
     ) -> Option<(NodeId, u16)> {
         let mut bytes = 0;
-        for (&(node, core), session) in self.sessions.range(from..) {
+        let begin = self.find(from.0, from.1).unwrap_or_else(|place| place);
+        for &((node, core), ref session) in &self.sessions[begin..] {
             if bytes > bytes_max {
                 return Some((node, core));
             }
@@ -231,6 +253,6 @@ impl Results {
 
     /// How many results are kept.
     pub(crate) fn len(&self) -> usize {
-        self.sessions.values().map(|session| session.kept.len() + session.unchanged.len()).sum()
+        self.sessions.iter().map(|(_, session)| session.kept.len() + session.unchanged.len()).sum()
     }
 }

@@ -4,7 +4,7 @@
 //! the newest counts: a reply to one of an older term may tell what a primary saw that was none any
 //! more.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -79,7 +79,8 @@ struct Pending {
     refused: u32,
 }
 
-#[derive(Debug, Default)]
+/// What is under way to one partition.
+#[derive(Debug)]
 struct Line {
     route: Option<Route>,
     /// The number of the first of `pending`.
@@ -89,15 +90,36 @@ struct Line {
     /// What the primary was last told to be answered.
     told: u64,
     ended_ns: u64,
+    /// It is among the session's `active`.
+    is_active: bool,
+    /// It is among the session's `unsettled`.
+    is_unsettled: bool,
 }
 
 /// The operations of one core of one node that are not answered yet.
 pub struct Session {
     id: SessionId,
     options: SessionOptions,
-    lines: BTreeMap<Partition, Line>,
-    /// Those with something to wait for.
-    active: BTreeSet<Partition>,
+    /// By the partition's number; those beyond were never heard of.
+    lines: Vec<Line>,
+    /// Those with something unanswered, and some that have nothing any more.
+    active: Vec<Partition>,
+    /// Those whose primary may have to be told that all is answered, and when, roughly in that order.
+    unsettled: VecDeque<(u64, Partition)>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            route: None,
+            first: 1,
+            pending: VecDeque::new(),
+            told: 0,
+            ended_ns: 0,
+            is_active: false,
+            is_unsettled: false,
+        }
+    }
 }
 
 impl Line {
@@ -139,6 +161,7 @@ impl Line {
         }
     }
 
+    /// Deadlines and resends.
     fn tick(
         &mut self,
         id: SessionId,
@@ -163,20 +186,18 @@ impl Line {
                 sends.extend(self.attempt(id, now, partition, seq));
             }
         }
-        let is_quiet = now.mono_ns.saturating_sub(self.ended_ns) >= options.quiet_ns;
-        if self.pending.is_empty()
-            && is_quiet
-            && self.told < self.first
-            && let Some(route) = self.route
-        {
-            self.told = self.first;
-            sends.push(Send::Settle {
-                partition,
-                to: route.primary,
-                term: route.term,
-                first_unacked: self.first,
-            });
-        }
+    }
+
+    /// Whether the primary does not know yet that all is answered.
+    fn is_untold(&self) -> bool {
+        self.pending.is_empty() && self.told < self.first
+    }
+
+    /// Tells the primary that all is answered.
+    fn settle(&mut self, partition: Partition) -> Option<Send> {
+        let Route { term, primary } = self.route?;
+        self.told = self.first;
+        Some(Send::Settle { partition, to: primary, term, first_unacked: self.first })
     }
 
     /// Takes note of a route; whether it is newer.
@@ -197,7 +218,7 @@ impl Session {
     /// A session without operations. No two may have the same `id`.
     #[must_use]
     pub fn new(id: SessionId, options: SessionOptions) -> Self {
-        Self { id, options, lines: BTreeMap::new(), active: BTreeSet::new() }
+        Self { id, options, lines: Vec::new(), active: Vec::new(), unsettled: VecDeque::new() }
     }
 
     /// Who sends.
@@ -212,31 +233,42 @@ impl Session {
     ///
     /// When something was sent.
     pub fn identify(&mut self, id: SessionId) {
-        let sent = self.lines.values().any(|line| line.route.is_some());
+        let sent = self.lines.iter().any(|line| line.route.is_some());
         assert!(!sent || self.id == id, "a session keeps its name");
         self.id = id;
     }
 
+    fn line(&mut self, partition: Partition) -> &mut Line {
+        let place = partition.index();
+        if place >= self.lines.len() {
+            self.lines.resize_with(place + 1, Line::default);
+        }
+        &mut self.lines[place]
+    }
+
+    /// Whether operations wait for this partition.
+    #[must_use]
+    pub fn is_waiting(&self, partition: Partition) -> bool {
+        self.lines.get(partition.index()).is_some_and(|line| !line.pending.is_empty())
+    }
+
     /// The partitions that operations wait for.
     pub fn waiting(&self) -> impl Iterator<Item = Partition> + '_ {
-        let waits = |partition: &&Partition| {
-            self.lines.get(partition).is_some_and(|line| !line.pending.is_empty())
-        };
-        self.active.iter().filter(waits).copied()
+        self.active.iter().copied().filter(|partition| self.is_waiting(*partition))
     }
 
     /// Whether something is unanswered, or a primary has still to be told that all is answered: then
     /// ticks are wanted.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        !self.active.is_empty()
+        !self.active.is_empty() || !self.unsettled.is_empty()
     }
 
     /// What was sent to a node may be lost, for the link to it ended: all of it is sent again, in
     /// order, before anything new.
     pub fn resend(&mut self, now: Now, node: NodeId, sends: &mut Vec<Send>) {
         for partition in &self.active {
-            let Some(line) = self.lines.get_mut(partition) else { continue };
+            let line = &mut self.lines[partition.index()];
             if line.route.is_some_and(|route| route.primary.node == node) {
                 for place in 0..line.pending.len() as u64 {
                     sends.extend(line.attempt(self.id, now, *partition, line.first + place));
@@ -248,7 +280,7 @@ impl Session {
     /// How many operations are not answered.
     #[must_use]
     pub fn pending(&self) -> usize {
-        let active = self.active.iter().filter_map(|partition| self.lines.get(partition));
+        let active = self.active.iter().map(|partition| &self.lines[partition.index()]);
         active.map(|line| line.pending.iter().flatten().count()).sum()
     }
 
@@ -266,12 +298,11 @@ impl Session {
         token: u64,
         sends: &mut Vec<Send>,
     ) -> bool {
-        let line =
-            self.lines.entry(partition).or_insert_with(|| Line { first: 1, ..Line::default() });
-        if line.pending.len() >= self.options.pending_max {
+        let (id, pending_max) = (self.id, self.options.pending_max);
+        let line = self.line(partition);
+        if line.pending.len() >= pending_max {
             return false;
         }
-        self.active.insert(partition);
         let seq = line.first + line.pending.len() as u64;
         line.pending.push_back(Some(Pending {
             token,
@@ -284,17 +315,20 @@ impl Session {
             attempts: 0,
             refused: 0,
         }));
-        sends.extend(line.attempt(self.id, now, partition, seq));
+        sends.extend(line.attempt(id, now, partition, seq));
+        if !std::mem::replace(&mut line.is_active, true) {
+            self.active.push(partition);
+        }
         true
     }
 
     /// The partition has a primary; what was sent to an older one is sent again.
     pub fn learn(&mut self, now: Now, partition: Partition, route: Route, sends: &mut Vec<Send>) {
-        let line =
-            self.lines.entry(partition).or_insert_with(|| Line { first: 1, ..Line::default() });
+        let id = self.id;
+        let line = self.line(partition);
         if line.learn(Some(route)) {
             for place in 0..line.pending.len() as u64 {
-                sends.extend(line.attempt(self.id, now, partition, line.first + place));
+                sends.extend(line.attempt(id, now, partition, line.first + place));
             }
         }
     }
@@ -308,7 +342,7 @@ impl Session {
         sends: &mut Vec<Send>,
         endings: &mut Vec<(u64, Ending)>,
     ) {
-        let Some(line) = self.lines.get_mut(&partition) else { return };
+        let Some(line) = self.lines.get_mut(partition.index()) else { return };
         let (is_newer, current) = match &reply.outcome {
             Outcome::NotOwner(route) | Outcome::Deposed(route) => (line.learn(*route), line.route),
             _ => (false, line.route),
@@ -357,10 +391,27 @@ impl Session {
     /// Time passes: deadlines and resends. Every few tens of milliseconds.
     pub fn tick(&mut self, now: Now, sends: &mut Vec<Send>, endings: &mut Vec<(u64, Ending)>) {
         let (id, options, lines) = (self.id, self.options, &mut self.lines);
+        let unsettled = &mut self.unsettled;
         self.active.retain(|partition| {
-            let Some(line) = lines.get_mut(partition) else { return false };
+            let line = &mut lines[partition.index()];
             line.tick(id, options, now, *partition, sends, endings);
-            !line.pending.is_empty() || line.told < line.first
+            line.is_active = !line.pending.is_empty();
+            if line.is_untold() && !std::mem::replace(&mut line.is_unsettled, true) {
+                unsettled.push_back((line.ended_ns + options.quiet_ns, *partition));
+            }
+            line.is_active
         });
+        while let Some((_, partition)) =
+            unsettled.pop_front_if(|(due_ns, _)| *due_ns <= now.mono_ns)
+        {
+            let line = &mut lines[partition.index()];
+            let due_ns = line.ended_ns + options.quiet_ns;
+            line.is_unsettled = line.is_untold() && due_ns > now.mono_ns;
+            if line.is_unsettled {
+                unsettled.push_back((due_ns, partition));
+            } else if line.is_untold() {
+                sends.extend(line.settle(partition));
+            }
+        }
     }
 }

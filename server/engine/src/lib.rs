@@ -47,6 +47,7 @@ pub use lease::{
 pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
 pub use placer::{HashRange, KeyHasher, Placer};
 pub use policies::Rule;
+pub use prefetch::prefetch;
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
 pub use store::{Budget, Losses};

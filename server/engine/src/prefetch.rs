@@ -5,7 +5,7 @@
 
 /// Asks for the cache line of `value` without waiting for it. Changes nothing else.
 #[inline]
-pub(crate) fn prefetch<T>(value: &T) {
+pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     #[expect(unsafe_code, reason = "the intrinsic is unsafe for want of a safe form")]
     // SAFETY: the hint never faults, reads nothing that the program can see, and the address is

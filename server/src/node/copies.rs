@@ -13,9 +13,11 @@ use cluster::map::Entry;
 use cluster::map::command::Change;
 use cluster::message::Frame;
 use cluster::replica::{
-    Action, Message, Now, Op, Options, Outcome, Part, Replica, Reply, Route, SessionId, Turn,
+    Action, At, Kind, Message, Now, Op, Options, Outcome, Part, Replica, Reply, Route, SessionId,
+    Turn, Write,
 };
 use crossbeam::queue::SegQueue;
+use engine::prefetch;
 use parking_lot::Mutex;
 
 use super::Node;
@@ -158,6 +160,42 @@ impl Copies {
         let reply = Reply { term: op.term, seq: op.seq, outcome: Outcome::NotOwner(slot.route) };
         drop(slot);
         hands.answer(partition, op.session, reply);
+    }
+
+    /// An operation of this thread's own session, if it can be answered at once; see
+    /// [`Replica::at_once`].
+    pub(crate) fn at_once(
+        &self,
+        hands: &mut Hands<'_>,
+        partition: Partition,
+        kind: Kind,
+        work: impl FnOnce(&mut Keys<'_>, At, bool) -> Option<Write>,
+    ) -> bool {
+        let Some(slot) = self.slots.get(partition.index()) else { return false };
+        let mut slot = slot.lock();
+        let Some(replica) = &mut slot.replica else { return false };
+        let (ack, mut is_done) = (hands.node.options.ack, false);
+        hands.with(partition, |turn| is_done = replica.at_once(turn, kind, ack, work));
+        if is_done {
+            self.after(hands, partition, replica);
+        }
+        is_done
+    }
+
+    /// Fetches the memory that operations on these partitions need, as [`crate::shards::Shards`] does
+    /// that of keys.
+    pub(crate) fn prefetch(&self, partitions: impl Iterator<Item = Partition> + Clone) {
+        let slots = partitions.filter_map(|partition| self.slots.get(partition.index()));
+        for slot in slots.clone() {
+            prefetch(slot);
+        }
+        for slot in slots {
+            if let Some(slot) = slot.try_lock()
+                && let Some(replica) = &slot.replica
+            {
+                replica.lines().into_iter().for_each(prefetch);
+            }
+        }
     }
 
     /// A session has all its answers up to a number.

@@ -18,7 +18,7 @@ use slab::Slab;
 use super::copies::{Hands, Work, is_on};
 use super::degraded::Debts;
 use super::family::{Ended, Family};
-use super::machine::items_now;
+use super::machine::{items_now, partition_of};
 use super::replies::Replies;
 use super::{Inbound, Node};
 use crate::counters::Counters;
@@ -128,14 +128,25 @@ fn text_of(ending: Ending) -> Result<Bytes, &'static str> {
     }
 }
 
+/// What a session was told of a partition.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    /// The term of the newest route.
+    term: Term,
+    /// The generation of the map in which that was looked at last.
+    generation: Option<u64>,
+}
+
 /// The operations of one worker.
 pub(crate) struct Front {
     node: Arc<Node>,
     core: u16,
     session: Session,
     is_identified: bool,
-    /// The term of the newest route that the session was told, by partition.
-    terms: Vec<Term>,
+    /// What the session was told of each partition.
+    told: Vec<Told>,
+    /// Operations done here at once since the last round.
+    at_once: u64,
     waiters: Slab<Waiter>,
     sends: VecDeque<Send>,
     /// What the session said in one call; empty between calls.
@@ -193,7 +204,8 @@ impl Front {
             core,
             session: Session::new(id, SessionOptions::default()),
             is_identified: false,
-            terms: Vec::new(),
+            told: Vec::new(),
+            at_once: 0,
             waiters: Slab::new(),
             sends: VecDeque::new(),
             said: Vec::new(),
@@ -281,6 +293,46 @@ impl Front {
         self.carry_out(lent);
     }
 
+    /// Runs `work` on a key of which this node is primary, if it can be answered at once.
+    pub(crate) fn at_once(
+        &mut self,
+        lent: &mut Lent<'_>,
+        kind: Kind,
+        key: &[u8],
+        hash: u64,
+        work: impl FnOnce(&mut Round<'_>),
+    ) -> bool {
+        let Some(space) = self.node.space() else { return false };
+        let partition = partition_of(space, hash);
+        // What this worker asked before comes first.
+        if self.session.is_waiting(partition) {
+            return false;
+        }
+        let mut hands = Hands {
+            service: lent.service,
+            node: &self.node,
+            now: lent.now,
+            counters: lent.counters,
+            in_force: lent.in_force,
+            worker: lent.worker,
+            scratch: lent.scratch,
+            work: &mut self.work,
+            core: Some(self.core),
+        };
+        let is_done = space.copies.at_once(&mut hands, partition, kind, |keys, at, is_copied| {
+            keys.at_once(at, is_copied, key, hash, work)
+        });
+        self.at_once += u64::from(is_done);
+        is_done
+    }
+
+    /// Fetches the memory that operations on keys of these hashes need.
+    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        if let Some(space) = self.node.space() {
+            space.copies.prefetch(hashes.map(|hash| partition_of(space, hash)));
+        }
+    }
+
     /// Charges several keys, each by its owner.
     pub(super) fn submit_family(&mut self, lent: &mut Lent<'_>, family: Family) {
         let operations = family.operations();
@@ -298,13 +350,19 @@ impl Front {
             let (node, incarnation) = self.node.me();
             self.session.identify(SessionId { node, incarnation, core: self.core });
             self.is_identified = true;
-            self.terms = vec![Term::default(); space.copies.len()];
+            self.told = vec![Told::default(); space.copies.len()];
             self.away_until_ns = vec![0; space.copies.len()];
         }
+        // Read before the route: what is newer than that has a newer generation.
+        let generation = Some(self.node.generation());
+        let Some(told) = self.told.get_mut(partition.index()) else { return };
+        if told.generation == generation {
+            return;
+        }
         let Some(route) = space.copies.route(partition) else { return };
-        let Some(known) = self.terms.get_mut(partition.index()) else { return };
-        if route.term > *known {
-            *known = route.term;
+        told.generation = generation;
+        if route.term > told.term {
+            told.term = route.term;
             self.session.learn(now, partition, route, &mut self.said);
             self.sends.extend(self.said.drain(..));
         }
@@ -525,6 +583,7 @@ impl Front {
         if !self.endings.is_empty() || !self.sends.is_empty() {
             self.carry_out(lent);
         }
+        node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
         if let Some(inbox) = node.inbox(self.core) {
             let is_waiting =
                 !self.waiters.is_empty() || self.session.is_active() || !self.debts.is_empty();

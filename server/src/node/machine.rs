@@ -11,7 +11,7 @@ use std::mem::take;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
-use cluster::replica::{At, Effect, Machine};
+use cluster::replica::{At, Effect, Machine, Write};
 use engine::{HashRange, Nanos, Now};
 use protocol::{Command, Decoded, Get, Key, Operation, Request, decode};
 
@@ -95,6 +95,18 @@ const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing";
 /// Told for words that the node in front should not have sent.
 const NO_OPERATION: &str = "SERVER_ERROR not applied: no operation on a key";
 
+/// What became of a key.
+enum Changed<'a> {
+    Nothing,
+    To(&'a [u8]),
+    Gone,
+}
+
+/// The unique number of an item that is made now.
+fn unique(at: At) -> u64 {
+    u64::from(at.term.0) << LSN_BITS | at.lsn
+}
+
 impl Keys<'_> {
     fn range(&self) -> HashRange {
         HashRange { prefix: u64::from(self.partition.0), bits: self.bits }
@@ -130,6 +142,31 @@ impl Keys<'_> {
         Round::of_key(self.service, counters, now, self.in_force, self.scratch, self.worker)
     }
 
+    /// Runs `work` on a key, and says whether that changed it, and to what.
+    fn change(
+        &mut self,
+        at: At,
+        key: &[u8],
+        hash: u64,
+        work: impl FnOnce(&mut Round<'_>),
+    ) -> Changed<'_> {
+        let shards = self.service.shards();
+        // Another partition of the shard must not name what this one makes.
+        let _turn = shards.turn(hash);
+        shards.begin_at(hash, unique(at));
+        let before = shards.mark_of(hash, key);
+        work(&mut self.round(at));
+        if before == shards.mark_of(hash, key) {
+            return Changed::Nothing;
+        }
+        let state = &mut self.buffers.state;
+        if state.capacity() > BUFFER_BYTES_MAX {
+            *state = Vec::new();
+        }
+        state.clear();
+        if shards.copy_of(hash, key, state) { Changed::To(state) } else { Changed::Gone }
+    }
+
     /// Runs `work` on a key and notes what became of it.
     fn noting(
         &mut self,
@@ -139,25 +176,36 @@ impl Keys<'_> {
         effect: &mut Effect,
         work: impl FnOnce(&mut Round<'_>),
     ) {
-        let shards = self.service.shards();
-        // Another partition of the shard must not name what this one makes.
-        let _turn = shards.turn(hash);
-        shards.begin_at(hash, u64::from(at.term.0) << LSN_BITS | at.lsn);
-        let before = shards.mark_of(hash, key);
-        work(&mut self.round(at));
-        if before == shards.mark_of(hash, key) {
-            return;
+        match self.change(at, key, hash, work) {
+            Changed::Nothing => {}
+            Changed::To(state) => effect.put(key, state),
+            Changed::Gone => effect.delete(key),
         }
-        let state = &mut self.buffers.state;
-        state.clear();
-        if shards.copy_of(hash, key, state) {
-            effect.put(key, state);
-        } else {
-            effect.delete(key);
+    }
+
+    /// Runs `work`, which is answered at once, on a key. What other copies are told of it; nothing where
+    /// there are none.
+    pub(super) fn at_once(
+        &mut self,
+        at: At,
+        is_copied: bool,
+        key: &[u8],
+        hash: u64,
+        work: impl FnOnce(&mut Round<'_>),
+    ) -> Option<Write> {
+        if !is_copied {
+            let shards = self.service.shards();
+            let _turn = shards.turn(hash);
+            shards.begin_at(hash, unique(at));
+            work(&mut self.round(at));
+            return None;
         }
-        if state.capacity() > BUFFER_BYTES_MAX {
-            *state = Vec::new();
-        }
+        let state = match self.change(at, key, hash, work) {
+            Changed::Nothing => return None,
+            Changed::To(state) => Some(Bytes::copy_from_slice(state)),
+            Changed::Gone => None,
+        };
+        Some(Write { key: Bytes::copy_from_slice(key), state })
     }
 
     fn step(&mut self, at: At, step: &Step<'_>, output: &mut Vec<u8>, effect: &mut Effect) {

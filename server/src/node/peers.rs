@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::NodeId;
 use cluster::message::Frame;
@@ -28,6 +29,8 @@ use crate::service::Service;
 const CLOCK_WARN_MS: i64 = 50;
 /// A call that takes longer says nothing about clocks.
 const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
+/// So many frames' memory is fetched before the first of them is looked at.
+const BATCH_FRAMES: usize = 16;
 
 /// Calls that wait for their answers.
 #[derive(Default)]
@@ -192,21 +195,32 @@ impl Handler for Reception {
         let node = &*self.node;
         // What a node says that the cluster does not know, or knows no more, is not for copies.
         let is_known = node.ways.read().contains_key(&from.node);
+        let mut frames = frames.drain(..);
         self.with_hands(|hands| {
-            for frame in frames.drain(..) {
-                match frame {
-                    Frame::Call(call) => self.answer(from, call),
-                    Frame::Answer(call) => {
-                        self.note_clock(from, &call);
-                        self.node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
-                    }
-                    Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) => {}
-                    frame if is_known => {
-                        if let Some(space) = node.space() {
-                            carry(hands, &space.copies, from, frame);
+            loop {
+                let batch: ArrayVec<Frame, BATCH_FRAMES> =
+                    frames.by_ref().take(BATCH_FRAMES).collect();
+                if batch.is_empty() {
+                    break;
+                }
+                if let Some(space) = node.space() {
+                    space.copies.prefetch(batch.iter().filter_map(Frame::partition));
+                }
+                for frame in batch {
+                    match frame {
+                        Frame::Call(call) => self.answer(from, call),
+                        Frame::Answer(call) => {
+                            self.note_clock(from, &call);
+                            self.node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
                         }
+                        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) => {}
+                        frame if is_known => {
+                            if let Some(space) = node.space() {
+                                carry(hands, &space.copies, from, frame);
+                            }
+                        }
+                        _ => {}
                     }
-                    _ => {}
                 }
             }
         });

@@ -88,9 +88,23 @@ impl Replies {
         }
     }
 
+    /// As [`Replies::say`], of an answer that lies at the end of `out`, from `start` on.
+    pub(crate) fn say_written(&mut self, start: usize, out: &mut Vec<u8>) {
+        if !self.slots.is_empty() && out.len() > start {
+            self.bytes += out.len() - start;
+            let text = Bytes::copy_from_slice(&out[start..]);
+            out.truncate(start);
+            self.push(Slot::Ready(text));
+        }
+    }
+
     /// The end of a retrieval.
-    pub(crate) fn end(&mut self, text: &'static str) {
-        self.push(Slot::End(text));
+    pub(crate) fn end(&mut self, text: &'static str, out: &mut Vec<u8>) {
+        if self.slots.is_empty() && self.failed.is_none() {
+            out.extend_from_slice(text.as_bytes());
+        } else {
+            self.push(Slot::End(text));
+        }
     }
 
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
@@ -177,9 +191,11 @@ mod tests {
     fn a_retrieval_that_lacks_a_key_ends_in_an_error() {
         let mut replies = Replies::default();
         let keys = [replies.wait(), replies.wait()];
-        replies.end("END ");
+        let mut out = Vec::new();
+        replies.end("END ", &mut out);
         let last = replies.wait();
-        replies.end("END ");
+        replies.end("END ", &mut out);
+        assert!(out.is_empty());
         replies.fail(keys[1], "ERROR ");
         replies.give(keys[0], Bytes::from_static(b"one "), true);
         replies.give(last, Bytes::new(), true);

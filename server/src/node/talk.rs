@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use arrayvec::ArrayVec;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
 use cluster::replica::Kind;
 use engine::Take;
-use protocol::{Admin, Command, Decoded, Form, Keys, Operation, ProtocolError, Request, decode};
+use protocol::{Admin, Command, Exptime, Form, Get, Operation, Request};
 
 use super::degraded::is_taking;
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
@@ -17,8 +18,8 @@ use super::front::{Lent, NOT_APPLIED, Use, node_now};
 use super::machine::{Sort, operation, partition_of};
 use crate::bound::{tell, written_policy};
 use crate::session::{
-    Answer, LookedUp, Pause, REPLY_BYTES_HIGH, Round, Session, TakeMany, counted_key, look_up,
-    pause_before,
+    Answer, BATCH_REQUESTS, LookedUp, REPLY_BYTES_HIGH, Retrieval, Round, Session, TakeMany,
+    counted_key, look_up,
 };
 
 /// What is told instead when the item was too large.
@@ -27,66 +28,7 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 /// Told before the node has a place in a cluster.
 pub(super) const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
 
-/// A request that waits for its turn.
-enum Taken {
-    /// It is under way, or answered.
-    Done,
-    /// Not before the answers that are owed are told.
-    NotYet,
-    Close,
-}
-
 impl Session {
-    /// As `run_batch`, on a node of a cluster: one request, on its way to its owner.
-    pub(crate) fn run_clustered(
-        &mut self,
-        round: &mut Round<'_>,
-        input: &[u8],
-        out: &mut Vec<u8>,
-    ) -> (usize, Option<Pause>) {
-        self.take_answers(round, out);
-        let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
-        if self.replies.is_full() || (is_full && !self.replies.is_empty()) {
-            return (0, Some(Pause::Peers));
-        }
-        match decode(input, self.scanned, round.service.shards().bounds()) {
-            Ok(Decoded::Request { request, consumed }) => {
-                if let Some(pause) = pause_before(round, out) {
-                    return (0, Some(pause));
-                }
-                let words = &input[..consumed.min(input.len())];
-                match self.take(round, &request, words, out) {
-                    Taken::Done => {
-                        round.requests -= 1;
-                        self.scanned = 0;
-                        (consumed, None)
-                    }
-                    Taken::NotYet => (0, Some(Pause::Peers)),
-                    Taken::Close => (consumed, Some(Pause::Close)),
-                }
-            }
-            Ok(Decoded::Incomplete { scanned, needed }) => {
-                self.scanned = scanned;
-                (0, Some(Pause::Input(needed)))
-            }
-            Err(refusal) => {
-                if let Some(pause) = pause_before(round, out) {
-                    return (0, Some(pause));
-                }
-                if !self.replies.is_empty() {
-                    return (0, Some(Pause::Peers));
-                }
-                if refusal.error == ProtocolError::Close {
-                    return (input.len(), Some(Pause::Close));
-                }
-                self.refuse(round, &refusal, out);
-                round.requests -= 1;
-                self.scanned = 0;
-                (refusal.consumed, None)
-            }
-        }
-    }
-
     /// Puts what has come for this client into its places, and tells what can be told.
     fn take_answers(&mut self, round: &mut Round<'_>, out: &mut Vec<u8>) {
         if let Some(front) = &mut round.front {
@@ -112,51 +54,45 @@ impl Session {
         submit(round, hash, Kind::Write, operation(Sort::Drop, key), place, Use::Instead(told));
     }
 
-    fn take(
+    /// As `answer`, on a node of a cluster: `words` is the request as the client wrote it.
+    pub(crate) fn take(
         &mut self,
         round: &mut Round<'_>,
         request: &Request<'_>,
         words: &[u8],
+        looked: &LookedUp<'_>,
         out: &mut Vec<u8>,
-    ) -> Taken {
+    ) -> Answer {
+        self.take_answers(round, out);
+        let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
+        if self.replies.is_full() || (is_full && !self.replies.is_empty()) {
+            return Answer::NotYet;
+        }
         if !self.authenticated {
-            return match self.authenticate(round, request, out) {
-                Answer::Close => Taken::Close,
-                _ => Taken::Done,
-            };
+            return self.authenticate(round, request, out);
         }
         let is_on_keys = !matches!(request, Request::Admin { .. });
         if is_on_keys && round.front.as_ref().is_none_or(|front| front.node().space().is_none()) {
             let told = if is_silent(request) { "" } else { STARTING };
             self.replies.say(told.as_bytes(), out);
-            return Taken::Done;
+            return Answer::Given;
         }
         match request {
             Request::Command { command, form } => {
-                self.take_command(round, command, form, words, out);
-                Taken::Done
+                self.take_command(round, command, form, words, looked, out);
+                Answer::Given
             }
             Request::Retrieve { keys, with_cas, touch } => {
-                let mut verb = String::from(match (touch.is_some(), with_cas) {
-                    (false, false) => "get ",
-                    (false, true) => "gets ",
-                    (true, false) => "gat ",
-                    (true, true) => "gats ",
-                });
-                if let Some(exptime) = touch {
-                    verb.push_str(&exptime.0.to_string());
-                    verb.push(' ');
-                }
-                let kind = if touch.is_some() { Kind::Write } else { Kind::Read };
-                self.take_keys(round, *keys, &verb, kind, out)
+                let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
+                self.take_keys(round, retrieval, out)
             }
             Request::TakeMany { cost, keys, peek, id, quiet } => {
                 let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
                 self.take_many_keys(round, many, *quiet, words, out);
-                Taken::Done
+                Answer::Given
             }
-            _ if !self.replies.is_empty() => Taken::NotYet,
-            Request::Admin { admin: Admin::Quit, .. } => Taken::Close,
+            _ if !self.replies.is_empty() => Answer::NotYet,
+            Request::Admin { admin: Admin::Quit, .. } => Answer::Close,
             Request::Admin { admin: Admin::FlushAll(delay), quiet }
                 if round.service.config().flush_all =>
             {
@@ -167,16 +103,13 @@ impl Session {
                 } else {
                     self.flush(round, *quiet, out);
                 }
-                Taken::Done
+                Answer::Given
             }
             Request::Admin { admin: Admin::Cluster(verb), .. } => {
                 self.command_cluster(round, *verb, out);
-                Taken::Done
+                Answer::Given
             }
-            Request::Admin { admin, quiet } => match round.admin(*admin, *quiet, out) {
-                Answer::Close => Taken::Close,
-                _ => Taken::Done,
-            },
+            Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
         }
     }
 
@@ -186,16 +119,13 @@ impl Session {
         command: &Command<'_>,
         form: &Form<'_>,
         words: &[u8],
+        looked: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) {
-        let mut counted = std::mem::take(&mut round.scratch.more_keys);
-        counted.resize_with(1, Vec::new);
-        let looked = look_up(round, command.key.as_bytes(), &mut counted[0]);
         match &looked.bound {
             Err(error) => self.say_error(&error.to_string(), form, out),
-            Ok(_) => self.submit_command(round, command, form, words, &looked, out),
+            Ok(_) => self.submit_command(round, command, form, words, looked, out),
         }
-        round.scratch.more_keys = counted;
     }
 
     /// As [`tell`], in its turn.
@@ -216,7 +146,7 @@ impl Session {
     ) {
         let own = command.key.as_bytes();
         let shards = round.service.shards();
-        let (_, hash) = counted_key(shards, own, Some(&command.operation), looked);
+        let (key, hash) = counted_key(shards, own, Some(&command.operation), looked);
         let quiet = form.is_quiet() && !matches!(form, Form::Meta { .. });
         if let Operation::TooLarge { drop } = command.operation {
             if !drop {
@@ -242,6 +172,12 @@ impl Session {
                 Err(NoWish::OneKey) => {}
                 Err(NoWish::Unsupported(why)) => return self.say_error(why, form, out),
             }
+        }
+        let kind = Kind::Write;
+        if self.at_once(round, kind, key, hash, out, |round, out| {
+            round.one_key(command, form, looked, out);
+        }) {
+            return;
         }
         let op = operation(Sort::Plain, words);
         if !is_taking(command, form, looked) {
@@ -325,43 +261,121 @@ impl Session {
     fn take_keys(
         &mut self,
         round: &mut Round<'_>,
-        keys: Keys<'_>,
-        verb: &str,
-        kind: Kind,
+        retrieval: Retrieval<'_>,
         out: &mut Vec<u8>,
-    ) -> Taken {
+    ) -> Answer {
+        let mut counted = std::mem::take(&mut round.scratch.more_keys);
+        counted.resize_with(BATCH_REQUESTS, Vec::new);
+        let answer = self.take_keys_with(round, &mut counted, retrieval, out);
+        round.scratch.more_keys = counted;
+        answer
+    }
+
+    /// As [`Session::take_keys`], with room for counted keys.
+    fn take_keys_with(
+        &mut self,
+        round: &mut Round<'_>,
+        counted: &mut [Vec<u8>],
+        retrieval: Retrieval<'_>,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let Retrieval { keys, with_cas, touch } = retrieval;
+        let get = Get { touch, ..Get::default() };
         let start = self.answered;
         let mut last = start;
-        let mut counted = std::mem::take(&mut round.scratch.more_keys);
-        counted.resize_with(1, Vec::new);
-        let mut words = Vec::new();
-        for (key, offset) in keys.skip(start).iter() {
-            self.take_answers(round, out);
-            let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
-            if self.replies.is_full() || is_full || out.len() >= REPLY_BYTES_HIGH {
-                // The same line again, from here on, when some answers are told.
-                self.answered = last;
-                round.scratch.more_keys = counted;
-                return Taken::NotYet;
+        let mut keys = keys.skip(start).iter();
+        loop {
+            let group: ArrayVec<(Command<'_>, usize), BATCH_REQUESTS> = keys
+                .by_ref()
+                .take(BATCH_REQUESTS)
+                .map(|(key, offset)| (Command { key, operation: Operation::Get(get) }, offset))
+                .collect();
+            let looked: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = group
+                .iter()
+                .zip(counted.iter_mut())
+                .map(|((command, _), counted)| look_up(round, command.key.as_bytes(), counted))
+                .collect();
+            if group.len() > 1 {
+                round.prefetch(looked.iter().map(|key| key.hash));
             }
-            last = start + offset;
-            let looked = look_up(round, key.as_bytes(), &mut counted[0]);
-            // A key that no limit can count under has no usage.
-            if looked.bound.is_err() {
-                continue;
+            for ((command, offset), looked) in group.iter().zip(&looked) {
+                self.take_answers(round, out);
+                let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
+                let waits = !self.replies.is_empty();
+                if self.replies.is_full() || is_full && waits || out.len() >= REPLY_BYTES_HIGH {
+                    // The same line again, from here on, when some answers are told.
+                    self.answered = last;
+                    return if waits { Answer::NotYet } else { Answer::Partly };
+                }
+                last = start + offset;
+                self.take_key(round, command, looked, (with_cas, touch), out);
             }
-            let hash = looked.hash;
-            words.clear();
-            words.extend_from_slice(verb.as_bytes());
-            words.extend_from_slice(key.as_bytes());
-            words.extend_from_slice(b"\r\n");
-            let place = self.replies.wait();
-            submit(round, hash, kind, operation(Sort::Plain, &words), place, Use::Part);
+            if group.len() < BATCH_REQUESTS {
+                break;
+            }
         }
-        round.scratch.more_keys = counted;
         self.answered = 0;
-        self.replies.end("END\r\n");
-        Taken::Done
+        self.replies.end("END\r\n", out);
+        Answer::Given
+    }
+
+    /// One key of a retrieval.
+    fn take_key(
+        &mut self,
+        round: &mut Round<'_>,
+        command: &Command<'_>,
+        looked: &LookedUp<'_>,
+        (with_cas, touch): (bool, Option<Exptime>),
+        out: &mut Vec<u8>,
+    ) {
+        // A key that no limit can count under has no usage.
+        if looked.bound.is_err() {
+            return;
+        }
+        let own = command.key.as_bytes();
+        let (counted, hash) = counted_key(round.service.shards(), own, None, looked);
+        let kind = if touch.is_some() { Kind::Write } else { Kind::Read };
+        if self.at_once(round, kind, counted, hash, out, |round, out| {
+            round.retrieve_one(command, looked, with_cas, out);
+        }) {
+            return;
+        }
+        let mut op = BytesMut::with_capacity(own.len() + 32);
+        op.put_u8(Sort::Plain as u8);
+        op.put_slice(match (touch.is_some(), with_cas) {
+            (false, false) => b"get ",
+            (false, true) => b"gets ",
+            (true, false) => b"gat ",
+            (true, true) => b"gats ",
+        });
+        if let Some(exptime) = touch {
+            op.put_slice(format!("{} ", exptime.0).as_bytes());
+        }
+        op.put_slice(own);
+        op.put_slice(b"\r\n");
+        let place = self.replies.wait();
+        submit(round, hash, kind, op.freeze(), place, Use::Part);
+    }
+
+    /// Does what can be answered at once: `work` writes the answer.
+    fn at_once(
+        &mut self,
+        round: &mut Round<'_>,
+        kind: Kind,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+        work: impl FnOnce(&mut Round<'_>, &mut Vec<u8>),
+    ) -> bool {
+        let Some(front) = round.front.take() else { return false };
+        let start = out.len();
+        let is_done =
+            front.at_once(&mut lent(round), kind, key, hash, |round| work(round, &mut *out));
+        round.front = Some(front);
+        if is_done {
+            self.replies.say_written(start, out);
+        }
+        is_done
     }
 
     /// `flush_all`: every partition by an operation of its own.

@@ -176,6 +176,7 @@ fn print(figures: &Figures) {
     let lines = [
         (figures.calls, "operations"),
         (figures.done, "answered"),
+        (figures.at_once, "answered at once"),
         (figures.not_applied, "certainly not applied"),
         (figures.unknown, "of unknown outcome"),
         (figures.unknown_applied, "of them applied"),

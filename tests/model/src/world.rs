@@ -11,7 +11,7 @@ use std::rc::Rc;
 use cluster::replica::{
     AckMode, Action, Ending, Kind, Message, Nak, Outcome, Part, Position, Send,
 };
-use cluster::{CopyId, Incarnation, NodeId, Partition};
+use cluster::{CopyId, Incarnation, NodeId, Partition, Term};
 
 use self::faults::Trouble;
 use self::node::Node;
@@ -55,6 +55,8 @@ pub struct Figures {
     pub calls: u64,
     /// Those that were answered as done.
     pub done: u64,
+    /// Those that were answered at once, where they were asked.
+    pub at_once: u64,
     /// Those that certainly were not.
     pub not_applied: u64,
     /// Those of which a client does not know.
@@ -107,6 +109,7 @@ impl Figures {
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.done += other.done;
+        self.at_once += other.at_once;
         self.not_applied += other.not_applied;
         self.unknown += other.unknown;
         self.unknown_applied += other.unknown_applied;
@@ -386,9 +389,21 @@ impl World {
         });
         let node = self.nodes.get_mut(&at).expect("it is up");
         let now = node.now(self.now_ns);
+        let op = deed.encode();
+        // Else it goes the way of others', although it need not.
+        if self.rng.chance(1, 2)
+            && let Some((result, actions)) = node.at_once(self.now_ns, partition, kind, ack, &op)
+        {
+            self.report.figures.at_once += 1;
+            let term = node.replicas[partition.index()].term();
+            self.note_answer(at, partition, term);
+            self.end(at, vec![(number as u64, Ending::Done(result))]);
+            self.carry_out(at, partition, actions);
+            self.watch(at, partition);
+            return;
+        }
         let mut sends = Vec::new();
         let deadline_ns = now.mono_ns + DEADLINE_NS;
-        let op = deed.encode();
         let taken = node.session.submit(
             now,
             partition,
@@ -449,6 +464,16 @@ impl World {
         }
     }
 
+    /// A copy answers: it must not have been given up.
+    fn note_answer(&mut self, at: NodeId, partition: Partition, term: Term) {
+        if let Some((End::Reset, end_ns)) = self.control.ends.get(&(partition, term.0)).copied() {
+            let (now_ns, term) = (self.now_ns, term.0);
+            self.violation(format!(
+                "{at} answers for {partition} in term {term} at {now_ns}, given up at {end_ns}"
+            ));
+        }
+    }
+
     /// Carries out what a copy wants.
     fn carry_out(&mut self, at: NodeId, partition: Partition, actions: Vec<Action>) {
         for action in actions {
@@ -458,13 +483,8 @@ impl World {
                     self.post(at, to.node, partition, parcel);
                 }
                 Action::Reply { to, reply } => {
-                    let end = self.control.ends.get(&(partition, reply.term.0)).copied();
-                    if let (Outcome::Done(_), Some((End::Reset, end_ns))) = (&reply.outcome, end) {
-                        let now_ns = self.now_ns;
-                        self.violation(format!(
-                            "{at} answers for {partition} in term {} at {now_ns}, given up at {end_ns}",
-                            reply.term.0
-                        ));
+                    if let Outcome::Done(_) = &reply.outcome {
+                        self.note_answer(at, partition, reply.term);
                     }
                     self.post(
                         at,

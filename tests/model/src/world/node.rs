@@ -6,7 +6,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use cluster::map::Entry;
 use cluster::replica::{
-    Action, Machine as _, Now, Op, Options, Replica, Send, Session, SessionId, SessionOptions, Turn,
+    AckMode, Action, Effect, Kind, Machine as _, Now, Op, Options, Replica, Send, Session,
+    SessionId, SessionOptions, Turn,
 };
 use cluster::{Incarnation, NodeId, Partition, Term};
 
@@ -128,6 +129,31 @@ impl Node {
             }
             _ => None,
         }
+    }
+
+    /// Does an operation of its own if that can be answered at once: its result.
+    pub(super) fn at_once(
+        &mut self,
+        true_ns: u64,
+        partition: Partition,
+        kind: Kind,
+        ack: AckMode,
+        op: &[u8],
+    ) -> Option<(Bytes, Vec<Action>)> {
+        if self.session.is_waiting(partition) {
+            return None;
+        }
+        let mut result = None;
+        let actions = self.turn(true_ns, partition, |replica, turn| {
+            replica.at_once(turn, kind, ack, |payload, at, is_copied| {
+                let mut effect = Effect::default();
+                payload.apply(at, op, &mut effect);
+                let (write, bytes) = effect.take();
+                result = Some(bytes);
+                write.filter(|_| is_copied)
+            });
+        });
+        Some((result?, actions))
     }
 
     pub(super) fn tick(&mut self, true_ns: u64, partition: Partition) -> Vec<Action> {
