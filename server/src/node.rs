@@ -2,7 +2,8 @@
 //!
 //! Here: what all threads of a node share, and the small answers they need of it. In `copies` the
 //! partitions it holds, in `machine` what their keys and operations are, in `front` a worker's way
-//! from its clients to whoever owns a key, in `family` and `step` keys that are charged together, in
+//! from its clients to whoever owns a key, in `gather` requests that go there as one, in `delivery` what
+//! clients are told, in `family` and `step` keys that are charged together, in
 //! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
 //! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
 //! `limits` which limits hold, in `report` what operators hear and say, in `life` its tasks from start to
@@ -16,8 +17,10 @@
 
 pub(crate) mod copies;
 mod degraded;
+pub(crate) mod delivery;
 mod family;
 pub(crate) mod front;
+mod gather;
 pub(crate) mod life;
 mod limits;
 pub(crate) mod machine;

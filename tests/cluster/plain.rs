@@ -108,6 +108,99 @@ fn one_key_is_counted_once_by_all() {
     });
     answers.sort_unstable();
     assert!(answers.into_iter().eq(1..=6000), "every answer once");
+    // Requests of a batch went to the owner as few operations, and to its copy as few records.
+    let operations: u64 = (0..3)
+        .flat_map(|node| ["ops_direct", "ops_forwarded"].map(|name| (node, name)))
+        .map(|(node, name)| {
+            cluster.figure(node, name).expect("a figure").parse::<u64>().expect("a number")
+        })
+        .sum();
+    assert!(operations < 6000 / 10, "{operations} operations");
+}
+
+#[test]
+fn requests_that_go_as_one_are_answered_one_by_one() {
+    let cluster = Cluster::start(3, &[]);
+    for node in 0..3 {
+        let (a, b, words) = (format!("a{node}"), format!("b{node}"), format!("w{node}"));
+        let set = format!("set {a} 0 0 1\r\n5\r\nset {b} 0 0 1\r\n0\r\nset {words} 0 0 1\r\nx\r\n");
+        let asked = format!(
+            "{set}incr {a} 1\r\nincr {a} 10\r\nget {a}\r\nincr {b} 7\r\nincr {a} 1 noreply\r\ndecr {a} 2\r\n\
+             incr none{node} 1\r\nincr none{node} 1\r\nincr {words} 1\r\nincr {words} 2\r\ndecr {b} 9\r\nincr {b} 1\r\n\
+             incr {a} 18446744073709551615\r\nincr {a} 1\r\ndelete {a}\r\nincr {a} 1\r\nincr {a} 1\r\n\
+             take t{node} 3 fixed:5/h\r\ntake t{node} 2 fixed:5/h\r\ntake t{node} 1 fixed:5/h\r\n\
+             take t{node} 0 fixed:5/h\r\nmn\r\n"
+        );
+        let mut line = cluster.line(node);
+        line.send(&asked).expect("it takes them");
+        let word = |answer: String| match answer.split_once(' ') {
+            // The times of a verdict are of no matter here.
+            Some((verdict @ ("ALLOW" | "DENY"), rest)) => {
+                let left = rest.split(' ').nth(1).unwrap_or_default();
+                format!("{verdict} {left}")
+            }
+            _ => answer,
+        };
+        const NO_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+        let value = format!("VALUE {a} 0 2");
+        let expected = [
+            "STORED",
+            "STORED",
+            "STORED",
+            "6",
+            "16",
+            &value,
+            "16",
+            "END",
+            "7",
+            "15",
+            "NOT_FOUND",
+            "NOT_FOUND",
+            NO_NUMBER,
+            NO_NUMBER,
+            "0",
+            "1",
+            "14",
+            "15",
+            "DELETED",
+            "NOT_FOUND",
+            "NOT_FOUND",
+            "ALLOW 2",
+            "ALLOW 0",
+            "DENY 0",
+            "ALLOW 0",
+            "MN",
+        ];
+        for expected in expected {
+            assert_eq!(word(line.hear().expect("it answers").expect("it is there")), expected);
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_many_ask_at_once_admits_no_more() {
+    let cluster = Cluster::start(3, &[]);
+    let allowed: usize = thread::scope(|scope| {
+        let clients: Vec<_> = (0..6)
+            .map(|number| {
+                let mut line = cluster.line(number % 3);
+                scope.spawn(move || {
+                    let mut allowed = 0;
+                    for _ in 0..10 {
+                        line.send(&"take hot 1 fixed:1000/h\r\n".repeat(50))
+                            .expect("it takes them");
+                        for _ in 0..50 {
+                            let told = line.hear().expect("it answers").expect("it is there");
+                            allowed += usize::from(told.starts_with("ALLOW "));
+                        }
+                    }
+                    allowed
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("it asks")).sum()
+    });
+    assert_eq!(allowed, 1000, "of 3000");
 }
 
 #[test]

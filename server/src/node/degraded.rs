@@ -24,7 +24,8 @@ use protocol::{
 };
 
 use super::Node;
-use super::front::{Delivery, Front, Lent, Use, Waiter};
+use super::delivery::{Delivery, Use, Waiter};
+use super::front::{Front, Lent};
 use super::machine::{Sort, operation, partition_of};
 use super::step::{Asked, Step, StepRule};
 use crate::bound::written_policy;

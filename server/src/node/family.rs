@@ -15,7 +15,8 @@ use protocol::{
     Command, Decoded, Form, Native, Operation, Outcome, PolicyWord, Request, SetMode, decode,
 };
 
-use super::front::{Client, Delivery, Lent};
+use super::delivery::{Client, Delivery};
+use super::front::Lent;
 use super::machine::{Sort, operation};
 use super::step::{Asked, Step, StepRule, Told};
 use crate::bound::milliseconds;

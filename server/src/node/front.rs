@@ -17,7 +17,9 @@ use slab::Slab;
 
 use super::copies::{Hands, Work, is_on};
 use super::degraded::Debts;
+use super::delivery::{Client, Delivery, Use, Waiter, text_of};
 use super::family::{Ended, Family};
+use super::gather::{Gathers, take_part};
 use super::machine::{items_now, partition_of};
 use super::replies::Replies;
 use super::{Inbound, Node};
@@ -34,99 +36,6 @@ const DEADLINE_NS: u64 = 1_000_000_000;
 const AWAY_NS: u64 = 500_000_000;
 /// Most operations of a worker that are not answered.
 const WAITING_MAX: usize = 65_536;
-
-pub(super) const NOT_APPLIED: &str = "SERVER_ERROR not applied: owner unavailable\r\n";
-const MOVING: &str = "SERVER_ERROR not applied: moving\r\n";
-const BUSY: &str = "SERVER_ERROR not applied: busy\r\n";
-const UNKNOWN: &str = "SERVER_ERROR outcome unknown\r\n";
-
-/// Which connection of the worker's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Client {
-    /// Its place.
-    pub(crate) number: usize,
-    /// Never used twice, as places are.
-    pub(crate) id: u64,
-}
-
-/// What an answer is to its client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// The whole answer. Of a quiet request: nothing is said if it fails.
-    Whole { quiet: bool },
-    /// One of the keys of a retrieval.
-    Part,
-    /// One of several operations behind one answer.
-    Counted,
-    /// Whatever it is, the client is told this; nothing, even of a failure, where this is empty.
-    Instead(&'static str),
-    /// The whole answer to a request of a limit's client, which has another answer if this one fails;
-    /// with what the client wrote.
-    Limited { quiet: bool, words: Bytes },
-    /// What this node owes for a key.
-    Debt(usize),
-    /// The part of one key in a request on several.
-    Step { family: usize, row: usize },
-    /// Nobody waits for it.
-    Nothing,
-}
-
-pub(super) struct Waiter {
-    pub(super) client: Client,
-    pub(super) place: u64,
-    used: Use,
-    partition: Partition,
-}
-
-/// An answer on its way to a client.
-pub(crate) struct Delivery {
-    pub(crate) client: Client,
-    place: u64,
-    used: Use,
-    ending: Ending,
-}
-
-impl Delivery {
-    /// An answer that is there.
-    pub(super) fn said(client: Client, place: u64, text: Bytes) -> Self {
-        Self { client, place, used: Use::Whole { quiet: false }, ending: Ending::Done(text) }
-    }
-
-    /// Puts the answer into its place.
-    pub(crate) fn give(self, replies: &mut Replies) {
-        let text = text_of(self.ending);
-        match (self.used, text) {
-            (Use::Whole { .. } | Use::Limited { .. } | Use::Counted, Ok(text)) => {
-                replies.give(self.place, text, false);
-            }
-            (Use::Part, Ok(text)) => replies.give(self.place, text, true),
-            (Use::Instead(told), Ok(_)) => {
-                replies.give(self.place, Bytes::from_static(told.as_bytes()), false);
-            }
-            (Use::Whole { quiet: true } | Use::Instead(""), Err(_)) => {
-                replies.give(self.place, Bytes::new(), false);
-            }
-            (Use::Whole { .. } | Use::Instead(_), Err(why)) => {
-                replies.give(self.place, Bytes::from_static(why.as_bytes()), false);
-            }
-            (Use::Part | Use::Counted, Err(why)) => replies.fail(self.place, why),
-            // Whoever fails here was answered by the front.
-            (Use::Limited { .. }, Err(_)) | (Use::Step { .. } | Use::Debt(_) | Use::Nothing, _) => {
-            }
-        }
-    }
-}
-
-/// What is told of an operation that has ended.
-fn text_of(ending: Ending) -> Result<Bytes, &'static str> {
-    match ending {
-        Ending::Done(text) => Ok(text),
-        Ending::NotApplied(Refusal::Moving) => Err(MOVING),
-        Ending::NotApplied(Refusal::Busy) => Err(BUSY),
-        Ending::NotApplied(_) => Err(NOT_APPLIED),
-        Ending::Unknown => Err(UNKNOWN),
-    }
-}
 
 /// What a session was told of a partition.
 #[derive(Debug, Clone, Copy, Default)]
@@ -148,6 +57,7 @@ pub(crate) struct Front {
     /// Operations done here at once since the last round.
     at_once: u64,
     waiters: Slab<Waiter>,
+    gathers: Gathers,
     sends: VecDeque<Send>,
     /// What the session said in one call; empty between calls.
     said: Vec<Send>,
@@ -207,6 +117,7 @@ impl Front {
             told: Vec::new(),
             at_once: 0,
             waiters: Slab::new(),
+            gathers: Gathers::default(),
             sends: VecDeque::new(),
             said: Vec::new(),
             endings: Vec::new(),
@@ -271,8 +182,54 @@ impl Front {
         place: u64,
         used: Use,
     ) {
+        self.let_go(lent, partition);
         let waiter = Waiter { client: self.client, place, used, partition };
         let token = self.waiters.insert(waiter) as u64;
+        self.submit_for(lent, for_ns, partition, kind, op, token);
+    }
+
+    /// As [`Front::submit`], of a request that may share an operation with others on the key of this
+    /// hash: it leaves at the end of the round at the latest.
+    pub(super) fn gather(
+        &mut self,
+        lent: &mut Lent<'_>,
+        hash: u64,
+        words: &[u8],
+        place: u64,
+        used: Use,
+    ) {
+        let partition =
+            self.node.space().map(|space| partition_of(space, hash)).unwrap_or_default();
+        if self.gathers.is_full(partition, hash, words) {
+            self.let_go(lent, partition);
+        }
+        let waiter = Waiter { client: self.client, place, used, partition };
+        let token = self.waiters.insert(waiter) as u64;
+        self.gathers.add(partition, hash, token, words);
+    }
+
+    /// What was gathered for a partition leaves before anything else does.
+    fn let_go(&mut self, lent: &mut Lent<'_>, partition: Partition) {
+        let Some(gather) = self.gathers.take(partition) else { return };
+        let token = if let [token] = *gather.tokens {
+            token
+        } else {
+            let used = Use::Together(gather.tokens.as_slice().into());
+            let waiter = Waiter { client: Client::default(), place: 0, used, partition };
+            self.waiters.insert(waiter) as u64
+        };
+        self.submit_for(lent, DEADLINE_NS, partition, Kind::Write, gather.operation(), token);
+    }
+
+    fn submit_for(
+        &mut self,
+        lent: &mut Lent<'_>,
+        for_ns: u64,
+        partition: Partition,
+        kind: Kind,
+        op: Bytes,
+        token: u64,
+    ) {
         self.learn(lent.now, partition);
         let deadline_ns = lent.now.mono_ns + for_ns;
         let ack = self.node.options.ack;
@@ -305,7 +262,7 @@ impl Front {
         let Some(space) = self.node.space() else { return false };
         let partition = partition_of(space, hash);
         // What this worker asked before comes first.
-        if self.session.is_waiting(partition) {
+        if self.session.is_waiting(partition) || self.gathers.contains(partition) {
             return false;
         }
         let mut hands = Hands {
@@ -523,6 +480,11 @@ impl Front {
         let mut endings = std::mem::take(&mut self.endings);
         for (token, ending) in endings.drain(..) {
             let Some(waiter) = self.waiters.try_remove(token as usize) else { continue };
+            if let Use::Together(tokens) = waiter.used {
+                self.note_reach(lent.now, waiter.partition, &ending);
+                self.part(&tokens, ending);
+                continue;
+            }
             match &ending {
                 Ending::Done(_) => {}
                 Ending::NotApplied(_) => {
@@ -561,8 +523,23 @@ impl Front {
         }
     }
 
+    /// Tells each of several requests how it ended.
+    fn part(&mut self, tokens: &[u64], ending: Ending) {
+        let Ending::Done(mut rest) = ending else {
+            self.endings.extend(tokens.iter().map(|token| (*token, ending.clone())));
+            return;
+        };
+        for token in tokens {
+            let ending = take_part(&mut rest).map_or(Ending::Unknown, Ending::Done);
+            self.endings.push((*token, ending));
+        }
+    }
+
     /// The end of a round: what is for other nodes leaves, in one burst each.
     pub(crate) fn send_bursts(&mut self, lent: &mut Lent<'_>) {
+        for partition in self.gathers.partitions() {
+            self.let_go(lent, partition);
+        }
         let node = Arc::clone(&self.node);
         let mut bursts = std::mem::take(&mut self.bursts);
         for (to, frames) in &mut bursts {

@@ -16,6 +16,7 @@ use engine::{HashRange, Nanos, Now};
 use protocol::{Command, Decoded, Get, Key, Operation, Request, decode};
 
 use super::Space;
+use super::gather::put_part;
 use super::step::{Step, Told};
 use super::talk::is_silent;
 use crate::counters::Counters;
@@ -31,6 +32,8 @@ const ORIGIN_NS: u64 = 1_735_689_600_000_000_000;
 
 /// The unique numbers of a term begin with it: the record's number has the lower bits.
 const LSN_BITS: u32 = 40;
+/// Above these bits a unique number counts the requests of one operation, backwards to 0.
+const UNIQUE_BITS: u32 = 56;
 
 /// What the byte before the client's words says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub(crate) enum Sort {
     Step = 2,
     /// A value for this key was too large: the old one goes, for nobody must go on reading it.
     Drop = 3,
+    /// Several requests on one key, as clients asked, one after the other: their number, then the words.
+    Several = 4,
 }
 
 impl Sort {
@@ -52,6 +57,7 @@ impl Sort {
             1 => Self::Flush,
             2 => Self::Step,
             3 => Self::Drop,
+            4 => Self::Several,
             _ => return None,
         })
     }
@@ -122,6 +128,8 @@ impl Keys<'_> {
                 Some(step) => self.step(at, &step, &mut output, effect),
                 None => line(&mut output, NO_OPERATION),
             }
+        } else if sort == Sort::Several {
+            self.several(at, words, &mut counted, &mut output, effect);
         } else if sort == Sort::Drop {
             self.drop_value(at, words, effect);
         } else {
@@ -214,6 +222,52 @@ impl Keys<'_> {
             return Told::NoLimit.encode(output);
         }
         self.noting(at, step.key, hash, effect, |round| round.step(step, hash).encode(output));
+    }
+
+    /// Requests on one key, each with an answer of its own.
+    fn several(
+        &mut self,
+        at: At,
+        words: &[u8],
+        counted: &mut Vec<u8>,
+        output: &mut Vec<u8>,
+        effect: &mut Effect,
+    ) {
+        let Some((number, words)) = words.split_first() else { return };
+        let (service, in_force) = (self.service, self.in_force);
+        let (shards, bounds) = (service.shards(), service.shards().bounds());
+        let Ok(Decoded::Request { request: Request::Command { command, .. }, .. }) =
+            decode(words, 0, bounds)
+        else {
+            return;
+        };
+        let own = command.key.as_bytes();
+        let looked = look_up_in(shards, in_force, own, counted);
+        let (key, hash) = counted_key(shards, own, Some(&command.operation), &looked);
+        let is_here = self.range().contains(hash);
+        let (mut rest, mut counted, mut answer) = (words, Vec::new(), Vec::new());
+        self.noting(at, key, hash, effect, |round| {
+            for left in (0..u64::from(*number)).rev() {
+                answer.clear();
+                let Ok(Decoded::Request { request, consumed }) = decode(rest, 0, bounds) else {
+                    return;
+                };
+                if let Request::Command { command, form } = &request {
+                    let looked = look_up_in(shards, in_force, command.key.as_bytes(), &mut counted);
+                    let own = command.key.as_bytes();
+                    let same = counted_key(shards, own, Some(&command.operation), &looked);
+                    if is_here && same == (key, hash) {
+                        // A hold that a plain `incr` makes has a name, though nobody is told it.
+                        shards.begin_at(hash, unique(at) | left << UNIQUE_BITS);
+                        round.one_key(command, form, &looked, &mut answer);
+                    } else if !is_silent(&request) {
+                        line(&mut answer, LIMITS_CHANGE);
+                    }
+                }
+                put_part(&answer, output);
+                rest = rest.get(consumed..).unwrap_or_default();
+            }
+        });
     }
 
     fn drop_value(&mut self, at: At, key: &[u8], effect: &mut Effect) {

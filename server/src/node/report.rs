@@ -16,7 +16,7 @@ use cluster::map::Command;
 use control::Control;
 use protocol::ClusterVerb;
 
-use super::front::Use;
+use super::delivery::Use;
 use super::talk::STARTING;
 use super::{Inbound, Node, limits};
 use crate::cluster_stats::{

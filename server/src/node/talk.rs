@@ -13,8 +13,10 @@ use engine::Take;
 use protocol::{Admin, Command, Exptime, Form, Get, Operation, Request};
 
 use super::degraded::is_taking;
+use super::delivery::{NOT_APPLIED, Use};
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
-use super::front::{Lent, NOT_APPLIED, Use, node_now};
+use super::front::{Lent, node_now};
+use super::gather::may_gather;
 use super::machine::{Sort, operation, partition_of};
 use crate::bound::{tell, written_policy};
 use crate::session::{
@@ -179,10 +181,14 @@ impl Session {
         }) {
             return;
         }
-        let op = operation(Sort::Plain, words);
+        let may_gather = may_gather(command, form, looked);
         if !is_taking(command, form, looked) {
-            let place = self.replies.wait();
-            return submit(round, hash, Kind::Write, op, place, Use::Whole { quiet });
+            let (place, used) = (self.replies.wait(), Use::Whole { quiet });
+            return if may_gather {
+                gather(round, hash, words, place, used);
+            } else {
+                submit(round, hash, kind, operation(Sort::Plain, words), place, used);
+            };
         }
         let Some(front) = round.front.take() else { return };
         let is_away = front
@@ -200,8 +206,13 @@ impl Session {
         }
         round.front = Some(front);
         let place = self.replies.wait();
+        let op = operation(Sort::Plain, words);
         let used = Use::Limited { quiet, words: op.slice(1..) };
-        submit(round, hash, Kind::Write, op, place, used);
+        if may_gather {
+            gather(round, hash, words, place, used);
+        } else {
+            submit(round, hash, kind, op, place, used);
+        }
     }
 
     /// `takem`: each key and its parents, by their owners.
@@ -407,6 +418,13 @@ fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, u
         .and_then(|front| Some(partition_of(front.node().space()?, hash)))
         .unwrap_or_default();
     submit_to(round, partition, kind, op, place, used);
+}
+
+/// As [`submit`], of what may go with others.
+fn gather(round: &mut Round<'_>, hash: u64, words: &[u8], place: u64, used: Use) {
+    let Some(front) = round.front.take() else { return };
+    front.gather(&mut lent(round), hash, words, place, used);
+    round.front = Some(front);
 }
 
 fn submit_to(

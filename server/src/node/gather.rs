@@ -1,0 +1,159 @@
+//! Requests on one key that reach its owner as one operation.
+//!
+//! Here: what one worker's clients ask of a key in one round, gathered until the round ends or
+//! something else is asked of the partition. Not here: how the owner does them, one after the other
+//! and each with an answer of its own (`machine`), so that nothing but the cost is shared.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use cluster::id::Partition;
+use hashbrown::HashMap;
+use protocol::{Algorithm, CasAsk, Command, Form, Native, Operation, PolicyWord};
+
+use super::machine::Sort;
+use crate::session::LookedUp;
+
+/// Most requests in one operation; their number is a byte, and six bits of a cas unique.
+const REQUESTS_MAX: usize = 64;
+/// Most bytes of them.
+const BYTES_MAX: usize = 16 << 10;
+/// What stands before the requests of an operation: its sort and how many there are.
+const HEAD_BYTES: usize = 2;
+
+/// Requests on one key.
+pub(super) struct Gather {
+    hash: u64,
+    /// Who waits for which, in their order.
+    pub(super) tokens: Vec<u64>,
+    words: BytesMut,
+}
+
+/// What is gathered, by partition: of one key each, so that requests stay in their order.
+#[derive(Default)]
+pub(super) struct Gathers(HashMap<Partition, Gather>);
+
+impl Gathers {
+    /// Whether something is gathered for a partition.
+    pub(super) fn contains(&self, partition: Partition) -> bool {
+        !self.0.is_empty() && self.0.contains_key(&partition)
+    }
+
+    /// Whether a request on a key of this hash has to wait until what is there has left.
+    pub(super) fn is_full(&self, partition: Partition, hash: u64, words: &[u8]) -> bool {
+        self.0.get(&partition).is_some_and(|gather| {
+            gather.hash != hash
+                || gather.tokens.len() >= REQUESTS_MAX
+                || gather.words.len() + words.len() > BYTES_MAX
+        })
+    }
+
+    /// Adds a request; see [`Gathers::is_full`].
+    pub(super) fn add(&mut self, partition: Partition, hash: u64, token: u64, words: &[u8]) {
+        let gather = self.0.entry(partition).or_insert_with(|| {
+            let mut head = BytesMut::with_capacity(HEAD_BYTES + words.len());
+            head.put_bytes(0, HEAD_BYTES);
+            Gather { hash, tokens: Vec::new(), words: head }
+        });
+        gather.tokens.push(token);
+        gather.words.put_slice(words);
+    }
+
+    /// What is to leave for a partition.
+    pub(super) fn take(&mut self, partition: Partition) -> Option<Gather> {
+        if self.0.is_empty() { None } else { self.0.remove(&partition) }
+    }
+
+    /// The partitions that something is gathered for.
+    pub(super) fn partitions(&self) -> Vec<Partition> {
+        self.0.keys().copied().collect()
+    }
+}
+
+impl Gather {
+    /// The operation that does them all.
+    pub(super) fn operation(mut self) -> Bytes {
+        if self.tokens.len() == 1 {
+            self.words[1] = Sort::Plain as u8;
+            return self.words.freeze().slice(1..);
+        }
+        self.words[0] = Sort::Several as u8;
+        self.words[1] = self.tokens.len() as u8;
+        self.words.freeze()
+    }
+}
+
+/// Whether a request may share an operation with others: all that they make gets one cas unique,
+/// so it tells none, and it names no hold.
+pub(super) fn may_gather(command: &Command<'_>, form: &Form<'_>, looked: &LookedUp<'_>) -> bool {
+    let Ok(bound) = &looked.bound else { return false };
+    let holds = bound
+        .as_ref()
+        .is_some_and(|found| matches!(found.policy().algorithm, Algorithm::Concurrency { .. }));
+    match &command.operation {
+        Operation::Arithmetic(_) => matches!(form, Form::Text { .. }) && !holds,
+        Operation::Native(Native::Take(take)) => {
+            let names_none = take.hold.is_none() && take.id.is_none() && take.cas == CasAsk::None;
+            names_none
+                && match take.policy {
+                    PolicyWord::Bound => !holds,
+                    PolicyWord::Written(token) => !token.starts_with(b"concurrency"),
+                    PolicyWord::Named(_) => false,
+                }
+        }
+        _ => false,
+    }
+}
+
+/// Appends the answer to one request of several.
+pub(super) fn put_part(answer: &[u8], out: &mut Vec<u8>) {
+    out.put_u32(answer.len() as u32);
+    out.put_slice(answer);
+}
+
+/// The answer to the next request of several; none if `rest` is not one of ours.
+pub(super) fn take_part(rest: &mut Bytes) -> Option<Bytes> {
+    let (length, _) = rest.split_first_chunk()?;
+    let length = u32::from_be_bytes(*length) as usize;
+    let mut part = rest.split_off(size_of::<u32>());
+    if length > part.len() {
+        return None;
+    }
+    *rest = part.split_off(length);
+    Some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_back_one_by_one() {
+        let mut out = Vec::new();
+        for answer in [&b"1\r\n"[..], b"", b"NOT_FOUND\r\n"] {
+            put_part(answer, &mut out);
+        }
+        let mut rest = Bytes::from(out);
+        assert_eq!(take_part(&mut rest), Some(Bytes::from_static(b"1\r\n")));
+        assert_eq!(take_part(&mut rest), Some(Bytes::new()));
+        assert_eq!(take_part(&mut rest), Some(Bytes::from_static(b"NOT_FOUND\r\n")));
+        assert_eq!(take_part(&mut rest), None);
+        let mut cut = Bytes::from_static(b"\0\0\0\x05abc");
+        assert_eq!(take_part(&mut cut), None);
+    }
+
+    #[test]
+    fn one_request_is_an_operation_as_any() {
+        let partition = Partition(7);
+        let mut gathers = Gathers::default();
+        gathers.add(partition, 1, 10, b"incr a 1\r\n");
+        assert!(gathers.contains(partition) && !gathers.contains(Partition(8)));
+        let alone = gathers.take(partition).expect("it was added");
+        assert_eq!(alone.operation(), &b"\0incr a 1\r\n"[..]);
+        gathers.add(partition, 1, 11, b"incr a 1\r\n");
+        gathers.add(partition, 1, 12, b"incr a 2\r\n");
+        assert!(gathers.is_full(partition, 2, b"") && !gathers.is_full(partition, 1, b""));
+        let both = gathers.take(partition).expect("they were added");
+        assert_eq!(both.tokens, [11, 12]);
+        assert_eq!(both.operation(), &b"\x04\x02incr a 1\r\nincr a 2\r\n"[..]);
+        assert!(gathers.partitions().is_empty());
+    }
+}
