@@ -65,8 +65,6 @@ pub struct Traffic {
     pub debt_pending: u64,
     /// Operations that wait for a partition to move, now.
     pub held: u64,
-    /// Clients' operations answered after no hop, one, or more.
-    pub hops: [u64; 3],
 }
 
 /// A node as an operator sees it.

@@ -78,7 +78,7 @@ impl Shards {
         let most = (options.memory_bytes / SHARD_BYTES_MIN).max(2).next_power_of_two() / 2;
         let count = wanted.clamp(SHARDS_MIN, SHARDS_MAX).min(most).max(2);
         let hasher = match options.placer {
-            Some(placer) => KeyHasher::placed(options.seeds, placer),
+            Some(placer) => KeyHasher::placed(options.seeds, placer, count.trailing_zeros()),
             None => KeyHasher::new(options.seeds),
         };
         let budget = Arc::new(Budget::new(options.memory_bytes));

@@ -141,7 +141,7 @@ fn requests_that_go_as_one_are_answered_one_by_one() {
             }
             _ => answer,
         };
-        const NO_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+        let no_number = "CLIENT_ERROR cannot increment or decrement non-numeric value";
         let value = format!("VALUE {a} 0 2");
         let expected = [
             "STORED",
@@ -156,8 +156,8 @@ fn requests_that_go_as_one_are_answered_one_by_one() {
             "15",
             "NOT_FOUND",
             "NOT_FOUND",
-            NO_NUMBER,
-            NO_NUMBER,
+            no_number,
+            no_number,
             "0",
             "1",
             "14",

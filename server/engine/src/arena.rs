@@ -273,22 +273,10 @@ impl Arena {
         }
         None
     }
-
-    /// The last slot below `end` that holds an item.
-    pub(crate) fn below(&self, end: Slot) -> Option<Slot> {
-        let end = end.in_first();
-        (0..=end.class().min(LARGE)).rev().find_map(|class| {
-            let len = self.classes.get(class).map_or(self.large.len(), |array| array.len);
-            let past = if class == end.class() { len.min(end.position()) } else { len };
-            Some(Slot::new(class, past.checked_sub(1)?))
-        })
-    }
 }
 
 /// The first slot there can be.
 pub(crate) const FIRST: Slot = Slot(0);
-/// Beyond all slots there can be.
-pub(crate) const LAST: Slot = Slot(u32::MAX);
 
 impl Slot {
     /// The next place of the same class.
@@ -329,20 +317,6 @@ mod tests {
         }
         assert_eq!(arena.allocated_bytes(), 0);
         assert_eq!(arena.at_or_after(FIRST), None);
-    }
-
-    #[test]
-    fn downwards_every_slot_is_met_once() {
-        let mut arena = Arena::new();
-        for bytes in [47, 47, 200, 47, 5000, 6000, 200, 8] {
-            arena.allocate(bytes);
-        }
-        let down: Vec<Slot> =
-            std::iter::successors(arena.below(LAST), |slot| arena.below(*slot)).collect();
-        let up =
-            std::iter::successors(arena.at_or_after(FIRST), |slot| arena.at_or_after(slot.next()));
-        assert!(up.eq(down.iter().rev().copied()));
-        assert_eq!(down.len(), arena.len());
     }
 
     #[test]

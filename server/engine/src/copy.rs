@@ -19,7 +19,6 @@ mod tests;
 use protocol::{KEY_BYTES_MAX, Value};
 
 use crate::apply::Engine;
-use crate::arena::{LAST, Slot};
 use crate::item::{Content, Figures, Item, Layout, Mark};
 use crate::lease::Leases;
 use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, RULE_NUMBER_BYTES, rule_number_of};
@@ -56,23 +55,23 @@ pub enum PutError {
 
 /// How far reading or removing a partition has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cursor(Slot);
+pub struct Cursor(u64);
 
 impl Cursor {
     /// It as a number, for whoever goes on later.
     #[must_use]
-    pub fn number(self) -> u32 {
-        self.0.raw()
+    pub fn number(self) -> u64 {
+        self.0
     }
 
     /// What [`Cursor::number`] told. With any other number some items are passed over.
     #[must_use]
-    pub fn of_number(number: u32) -> Self {
-        Self(Slot::from_raw(number))
+    pub fn of_number(number: u64) -> Self {
+        Self(number)
     }
 
-    fn end(after: Option<Self>) -> Slot {
-        after.map_or(LAST, |cursor| cursor.0)
+    fn from(after: Option<Self>) -> u64 {
+        after.map_or(0, |cursor| cursor.0)
     }
 }
 
@@ -195,22 +194,22 @@ impl Engine {
         self.unique = Some(unique.max(1));
     }
 
-    /// Shows keys and copies of live items of `range` to `out`: looks at up to `items_max` items of
-    /// any range, and stops when `bytes_max` bytes are passed. The answer is where to go on, `None` at
+    /// Shows keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of the
+    /// table, and stops when `bytes_max` bytes are passed. The answer is where to go on, `None` at
     /// the end.
     ///
-    /// An item that stays as it is from the first call to the last is shown, maybe twice; one that
-    /// comes, goes or is changed meanwhile may be.
+    /// An item that is there from the first call to the last is shown; one that comes or goes meanwhile
+    /// may be.
     pub fn export(
         &self,
         now: Now,
         range: HashRange,
         after: Option<Cursor>,
-        (items_max, bytes_max): (usize, usize),
+        (lines_max, bytes_max): (usize, usize),
         mut out: impl FnMut(&[u8], &[u8]),
     ) -> Option<Cursor> {
         let (mut sent, mut copy) = (0, Vec::new());
-        let end = self.store.read_down(range, Cursor::end(after), items_max, |item| {
+        let next = self.store.read_range(range, Cursor::from(after), lines_max, |item| {
             copy.clear();
             if !item.deadline().is_past(now) && self.encode(item, &mut copy).is_some() {
                 out(item.key(), &copy);
@@ -218,18 +217,18 @@ impl Engine {
             }
             sent < bytes_max
         });
-        end.map(Cursor)
+        next.map(Cursor)
     }
 
-    /// Removes the items of `range` among up to `items_max` of any range; the answer as of
+    /// Removes the items of `range` in up to `lines_max` lines of the table; the answer as of
     /// [`Engine::export`].
     pub fn remove_range(
         &mut self,
         range: HashRange,
         after: Option<Cursor>,
-        items_max: usize,
+        lines_max: usize,
     ) -> Option<Cursor> {
-        self.store.remove_down(range, Cursor::end(after), items_max).map(Cursor)
+        self.store.remove_range(range, Cursor::from(after), lines_max).map(Cursor)
     }
 }
 

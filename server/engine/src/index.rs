@@ -135,6 +135,22 @@ impl Index {
         if wide < self.lines.len { wide } else { wide & ((1 << self.level) - 1) }
     }
 
+    /// Appends the slots of the line that hashes of this spread (their bits reversed) fall into. The
+    /// answer is the last spread of the line.
+    pub(crate) fn line_at(&self, spread: u64, slots: &mut Vec<u32>) -> u64 {
+        let number = self.line_of(spread.reverse_bits());
+        let half = 1 << self.level;
+        let is_split = number >= half || number + half < self.lines.len;
+        let mut line = self.lines.get(number);
+        loop {
+            slots.extend_from_slice(&line.slots[..line.used()]);
+            match line.next {
+                NONE => return spread | u64::MAX >> (self.level + u32::from(is_split)),
+                next => line = self.overflow.get(next as usize - 1),
+            }
+        }
+    }
+
     fn at(&self, place: Place) -> &Line {
         match place {
             Place::Main(number) => self.lines.get(number),
@@ -361,6 +377,33 @@ mod tests {
             for slot in 0..3000 {
                 prop_assert_eq!(found(&index, slot), twin.contains(&slot));
             }
+        }
+    }
+
+    #[test]
+    fn by_spread_every_entry_is_met_once() {
+        let hasher = crate::KeyHasher::new([1, 2, 3, 4]);
+        let hash = |slot: u32| hasher.hash(&slot.to_le_bytes());
+        let mut index = Index::new();
+        for count in 0..2000 {
+            if count % 37 == 0 {
+                let (mut met, mut at) = (Vec::new(), 0);
+                loop {
+                    let before = met.len();
+                    let last = index.line_at(at, &mut met);
+                    let span = at..=last;
+                    assert!(
+                        met[before..].iter().all(|slot| span.contains(&hash(*slot).reverse_bits()))
+                    );
+                    match last.checked_add(1) {
+                        Some(next) => at = next,
+                        None => break,
+                    }
+                }
+                met.sort_unstable();
+                assert!(met.into_iter().eq(0..count));
+            }
+            index.insert(hash(count), count, hash);
         }
     }
 

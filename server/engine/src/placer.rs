@@ -1,7 +1,16 @@
 //! The hash of a key: which shard and which line it falls into, and in a cluster, which partition.
 //!
-//! Here: the seeded hash, and the partition's number in front of it. Not here: how a key gets its
-//! partition (`cluster`).
+//! Here: the seeded hash, and the partition's number in it. Not here: how a key gets its partition
+//! (`cluster`).
+//!
+//! ```text
+//! hash of a placed key, high bits first:   partition | of the key | the partition's last bits, reversed
+//!                                          `-- shard               `------- line --------------------'
+//! ```
+//!
+//! So a partition lies in one shard, or in whole ones, and there in lines of its own: hashes in the
+//! order of their bits *reversed* (their spread) run through the lines one after the other, and a
+//! partition is a span of them, however many lines there are.
 
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -47,7 +56,14 @@ impl Debug for Placer {
 #[derive(Debug, Clone)]
 pub struct KeyHasher {
     state: ahash::RandomState,
-    placer: Option<Arc<Placer>>,
+    placed: Option<Placed>,
+}
+
+#[derive(Debug, Clone)]
+struct Placed {
+    placer: Arc<Placer>,
+    /// So many bits of a hash choose the shard.
+    shard_bits: u32,
 }
 
 impl KeyHasher {
@@ -55,23 +71,41 @@ impl KeyHasher {
     #[must_use]
     pub fn new(seeds: [u64; 4]) -> Self {
         let [a, b, c, d] = seeds;
-        Self { state: ahash::RandomState::with_seeds(a, b, c, d), placer: None }
+        Self { state: ahash::RandomState::with_seeds(a, b, c, d), placed: None }
     }
 
-    /// A hasher that puts the number of a key's partition in front, as soon as `placer` is set.
+    /// A hasher that puts the number of a key's partition in front, as soon as `placer` is set; the
+    /// first `shard_bits` of a hash choose the shard.
     #[must_use]
-    pub fn placed(seeds: [u64; 4], placer: Arc<Placer>) -> Self {
-        Self { placer: Some(placer), ..Self::new(seeds) }
+    pub fn placed(seeds: [u64; 4], placer: Arc<Placer>, shard_bits: u32) -> Self {
+        Self { placed: Some(Placed { placer, shard_bits }), ..Self::new(seeds) }
     }
 
     /// The hash of a key: the low bits choose a line, the high ones may choose a shard.
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> u64 {
-        match &self.placer {
+        match &self.placed {
             None => hash_of(&self.state, key),
-            Some(placer) => placed(placer, key, &self.state),
+            Some(placed) => placed.hash(key, &self.state),
         }
     }
+
+    /// The first and the last spread that a hash of `range` in a shard may have.
+    pub(crate) fn spreads(&self, range: HashRange) -> (u64, u64) {
+        let bits = self.placed.as_ref().and_then(|placed| placed.line_bits(range.bits));
+        match bits {
+            Some(bits @ 1..) => {
+                let first = range.prefix << (u64::BITS - bits);
+                (first, first | u64::MAX >> bits)
+            }
+            _ => (0, u64::MAX),
+        }
+    }
+}
+
+/// A hash with its bits reversed: in this order hashes run through the lines of an index.
+pub(crate) fn spread_of(hash: u64) -> u64 {
+    hash.reverse_bits()
 }
 
 fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
@@ -80,10 +114,25 @@ fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn placed(placer: &Placer, key: &[u8], own: &ahash::RandomState) -> u64 {
-    match placer.0.get() {
-        Some((bits, state, place)) => place(key) << (64 - bits) | hash_of(state, key) >> bits,
-        None => hash_of(own, key),
+impl Placed {
+    fn hash(&self, key: &[u8], own: &ahash::RandomState) -> u64 {
+        let Some((bits, state, place)) = self.placer.0.get() else { return hash_of(own, key) };
+        let partition = place(key);
+        let front = partition << (u64::BITS - bits);
+        let rest = hash_of(state, key) >> bits;
+        match bits.saturating_sub(self.shard_bits) {
+            0 => front | rest,
+            low => {
+                let last = (partition << (u64::BITS - low)).reverse_bits();
+                front | rest >> low << low | last
+            }
+        }
+    }
+
+    /// How many bits of a partition's number choose the line, if partitions have `bits`.
+    fn line_bits(&self, bits: u32) -> Option<u32> {
+        let (placed_bits, ..) = self.placer.0.get()?;
+        (*placed_bits == bits).then(|| bits.saturating_sub(self.shard_bits))
     }
 }
 
@@ -114,7 +163,7 @@ mod tests {
     fn a_partition_is_in_front_once_it_is_known() {
         let placer = Arc::new(Placer::default());
         let plain = KeyHasher::new(SEEDS);
-        let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer));
+        let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer), 14);
         assert_eq!(hasher.hash(b"key"), plain.hash(b"key"));
         assert!(!placer.set(0, SEEDS, |_| 0) && !placer.set(17, SEEDS, |_| 0));
         assert!(placer.set(14, SEEDS, |key| key.len() as u64));
@@ -124,5 +173,23 @@ mod tests {
         assert!(!HashRange { prefix: 4, bits: 14 }.contains(hasher.hash(b"key")));
         assert!(HashRange { prefix: 0, bits: 0 }.contains(hasher.hash(b"key")));
         assert_eq!(format!("{placer:?}"), "Placer(Some(14))");
+    }
+
+    #[test]
+    fn the_hashes_of_a_partition_are_a_span_of_spreads() {
+        for (bits, shard_bits) in [(14, 6), (8, 6), (6, 6), (4, 6), (16, 0)] {
+            let placer = Arc::new(Placer::default());
+            let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer), shard_bits);
+            assert!(placer.set(bits, SEEDS, move |key| key.len() as u64 % (1 << bits)));
+            for length in 0..40 {
+                let key = vec![b'k'; length];
+                let hash = hasher.hash(&key);
+                let range = HashRange { prefix: length as u64 % (1 << bits), bits };
+                let (first, last) = hasher.spreads(range);
+                assert!(range.contains(hash));
+                assert!((first..=last).contains(&spread_of(hash)));
+                assert_eq!(last - first, u64::MAX >> bits.saturating_sub(shard_bits));
+            }
+        }
     }
 }

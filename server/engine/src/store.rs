@@ -7,11 +7,11 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::arena::{Arena, FIRST, LAST, Slot};
+use crate::arena::{Arena, FIRST, Slot};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark};
 use crate::limited::rule_number_of;
-use crate::placer::{HashRange, KeyHasher};
+use crate::placer::{HashRange, KeyHasher, spread_of};
 use crate::prefetch::prefetch;
 use crate::time::Now;
 
@@ -372,8 +372,7 @@ impl Store {
         if old.is_some()
             && let Some(old) = self.find(hash, key)
         {
-            // Whoever reads slot by slot (`read_down`) may have passed its new place, and relies on its
-            // being told of the change.
+            // What was written may have the figures that were there before.
             self.unseen = self.unseen.wrapping_add(1);
             self.count_out(old);
             self.item_bytes -= self.item(old).bytes();
@@ -529,54 +528,74 @@ impl Store {
         self.account();
     }
 
-    /// Shows up to `count` items of a range to `visit`, from the last slot below `end` downwards, until
-    /// it answers false; the end for the next call, `None` when all were seen.
+    /// Shows items of a range to `visit`, from the spread `from` on, until it answers false or so many
+    /// lines of the index are read; where to go on, `None` at the end.
     ///
-    /// An item that goes is replaced by the last of its class: downwards. So one that stays as it is
-    /// from the first call to the last is shown, whatever else comes and goes; maybe twice.
-    pub(crate) fn read_down<'s>(
+    /// The order is that of spreads, which belong to keys, so whatever comes, goes and moves meanwhile
+    /// no item that stays is passed over.
+    pub(crate) fn read_range<'s>(
         &'s self,
         range: HashRange,
-        end: Slot,
-        count: usize,
+        from: u64,
+        lines: usize,
         mut visit: impl FnMut(Item<'s>) -> bool,
-    ) -> Option<Slot> {
-        let mut end = end;
-        for _ in 0..count {
-            end = self.below(end)?;
-            let item = self.item(end);
-            if range.contains(self.hasher.hash(item.key())) && !visit(item) {
+    ) -> Option<u64> {
+        let (first, last) = self.hasher.spreads(range);
+        let (mut from, mut found) = (from.max(first), Vec::new());
+        for _ in 0..lines {
+            let end = self.line_at(range, from, &mut found);
+            found.sort_unstable_by_key(|(spread, ..)| *spread);
+            let mut enough = None;
+            for (spread, _, slot) in found.drain(..) {
+                // Two keys of one spread are shown together.
+                if enough.is_some_and(|shown| spread > shown) {
+                    return Some(spread);
+                }
+                if !visit(self.item(slot)) {
+                    enough = Some(spread);
+                }
+            }
+            from = end.checked_add(1).filter(|next| *next <= last)?;
+            if enough.is_some() {
                 break;
             }
         }
-        Some(end)
+        Some(from)
     }
 
-    /// Removes what there is of a range among up to `count` items, as [`Store::read_down`] goes.
-    pub(crate) fn remove_down(
+    /// Removes what there is of a range in so many lines, as [`Store::read_range`] goes.
+    pub(crate) fn remove_range(
         &mut self,
         range: HashRange,
-        end: Slot,
-        count: usize,
-    ) -> Option<Slot> {
-        let mut end = end;
-        for _ in 0..count {
-            end = self.below(end)?;
-            let hash = self.hasher.hash(self.item(end).key());
-            if range.contains(hash) {
-                self.remove(hash, end);
+        from: u64,
+        lines: usize,
+    ) -> Option<u64> {
+        let (first, last) = self.hasher.spreads(range);
+        let (mut from, mut found) = (from.max(first), Vec::new());
+        for _ in 0..lines {
+            let end = self.line_at(range, from, &mut found);
+            // The last of its class takes the place of one that goes: so last first.
+            found.sort_unstable_by_key(|(_, _, slot)| std::cmp::Reverse(slot.raw()));
+            for (_, hash, slot) in found.drain(..) {
+                self.remove(hash, slot);
             }
+            from = end.checked_add(1).filter(|next| *next <= last)?;
         }
-        Some(end)
+        Some(from)
     }
 
-    /// The last item below a place: first the states, then the plain ones.
-    fn below(&self, end: Slot) -> Option<Slot> {
-        if end.is_second() {
-            let state = self.states.below(end).map(Slot::in_second);
-            return state.or_else(|| self.plain.below(LAST));
-        }
-        self.plain.below(end)
+    /// Adds the items of a range in the line of a spread, from there on: spread, hash and slot. The
+    /// answer is the last spread of the line.
+    fn line_at(&self, range: HashRange, from: u64, found: &mut Vec<(u64, u64, Slot)>) -> u64 {
+        let mut slots = Vec::new();
+        let end = self.index.line_at(from, &mut slots);
+        found.extend(slots.into_iter().filter_map(|slot| {
+            let slot = Slot::from_raw(slot);
+            let hash = self.hasher.hash(self.item(slot).key());
+            let spread = spread_of(hash);
+            (range.contains(hash) && spread >= from).then_some((spread, hash, slot))
+        }));
+        end
     }
 
     /// All items, in no order.

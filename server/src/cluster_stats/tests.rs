@@ -100,7 +100,7 @@ fn with_view<T>(ask: impl FnOnce(&ClusterView<'_>) -> T) -> T {
     let status = status(&map);
     let up = PeerLink { is_up: true, clock_offset_ms: Some(-3) };
     let links = [(NodeId(2), up), (NodeId(3), PeerLink::default())].into();
-    let traffic = Traffic { ops_direct: 5, held: 1, hops: [5, 2, 1], ..Traffic::default() };
+    let traffic = Traffic { ops_direct: 5, held: 1, ..Traffic::default() };
     ask(&ClusterView::of(&status, &map, &links, traffic))
 }
 

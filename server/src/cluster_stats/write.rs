@@ -170,9 +170,6 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
         ("degraded_admitted", traffic.degraded_admitted),
         ("debt_pending", traffic.debt_pending),
         ("held", traffic.held),
-        ("hops_0", traffic.hops[0]),
-        ("hops_1", traffic.hops[1]),
-        ("hops_more", traffic.hops[2]),
     ] {
         lines.stat(name, value);
     }

@@ -52,7 +52,6 @@ impl Node {
             degraded_admitted: figures.degraded.load(Ordering::Relaxed),
             debt_pending: figures.debt.load(Ordering::Relaxed),
             held: copies.map_or(0, |copies| copies.held().held as u64),
-            hops: [direct, forwarded, 0],
         }
     }
 

@@ -8,11 +8,11 @@ use parking_lot::MutexGuard;
 
 use super::Shards;
 
-/// Items looked at under one lock when a partition is read out or removed: each is hashed, a millisecond
-/// in all at worst.
-const SLICE_ITEMS: usize = 1024;
-/// Items looked at in one call, where any was found.
-const EXPORT_ITEMS_MAX: usize = 64 << 10;
+/// Lines of a table read under one lock when a partition is read out or removed: the keys in them are
+/// hashed, eight or so each, a millisecond in all at worst.
+const SLICE_LINES: usize = 128;
+/// Lines read in one call, where any item was found.
+const EXPORT_LINES_MAX: usize = 8 << 10;
 
 impl Shards {
     /// Keeps the other partitions of a shard from operations on it until it is dropped: between
@@ -62,9 +62,8 @@ impl Shards {
     /// least if there is any. The answer is where to go on, `None` at the end: the next call is told as
     /// `after`, and any that was not given here begins anew.
     ///
-    /// An item that stays as it is from the first call to the last is shown, maybe twice; one that
-    /// comes, goes or is changed (its mark is another) meanwhile may be. `out` is called while a shard is
-    /// locked.
+    /// An item that is there from the first call to the last is shown; one that comes or goes meanwhile
+    /// may be. `out` is called while a shard is locked.
     pub fn export(
         &self,
         now: Now,
@@ -81,7 +80,7 @@ impl Shards {
         let (mut sent, mut looked) = (0, 0);
         loop {
             let (shard, cursor) = at;
-            let bounds = (SLICE_ITEMS, bytes_max.saturating_sub(sent).max(1));
+            let bounds = (SLICE_LINES, bytes_max.saturating_sub(sent).max(1));
             let next = self.shards[shard].lock().export(now, range, cursor, bounds, |key, copy| {
                 sent += key.len() + copy.len();
                 out(key, copy);
@@ -91,8 +90,8 @@ impl Shards {
                 None if shard < last => (shard + 1, None),
                 None => return None,
             };
-            looked += SLICE_ITEMS;
-            if sent >= bytes_max.max(1) || sent > 0 && looked >= EXPORT_ITEMS_MAX {
+            looked += SLICE_LINES;
+            if sent >= bytes_max.max(1) || sent > 0 && looked >= EXPORT_LINES_MAX {
                 return Some(encode_cursor(at.0, at.1));
             }
         }
@@ -104,7 +103,7 @@ impl Shards {
         for shard in &self.shards[first..=last] {
             let mut after = None;
             loop {
-                after = shard.lock().remove_range(range, after, SLICE_ITEMS);
+                after = shard.lock().remove_range(range, after, SLICE_LINES);
                 if after.is_none() {
                     break;
                 }
@@ -124,14 +123,14 @@ impl Shards {
 
 fn encode_cursor(shard: usize, cursor: Option<Cursor>) -> Vec<u8> {
     let mut bytes = (shard as u32).to_le_bytes().to_vec();
-    let place = cursor.map_or(u32::MAX, Cursor::number);
+    let place = cursor.map_or(0, Cursor::number);
     bytes.extend_from_slice(&place.to_le_bytes());
     bytes
 }
 
 fn decode_cursor(bytes: &[u8]) -> Option<(usize, Cursor)> {
     let (shard, place) = bytes.split_first_chunk()?;
-    let place = Cursor::of_number(u32::from_le_bytes(place.try_into().ok()?));
+    let place = Cursor::of_number(u64::from_le_bytes(place.try_into().ok()?));
     Some((u32::from_le_bytes(*shard) as usize, place))
 }
 

@@ -361,11 +361,12 @@ proptest! {
 
     #[test]
     fn reading_out_misses_nothing_that_stays(
+        shard_bits in 0_u32..5,
         steps in prop::collection::vec((0_usize..300, 0_usize..6, 1_usize..40), 1..200),
     ) {
         let placer = Arc::new(Placer::default());
         placer.set(3, [1, 2, 3, 4], |key| u64::from(key[0] % 8));
-        let hasher = KeyHasher::placed([1, 2, 3, 4], placer);
+        let hasher = KeyHasher::placed([1, 2, 3, 4], placer, shard_bits);
         let mut engine =
             Engine::new(hasher.clone(), Arc::new(Budget::new(64 << 20)), Options::default());
         let now = Now::at_ms(1000);

@@ -17,6 +17,9 @@ const DAYS_PER_ERA: i128 = 146_097;
 const DAYS_TO_EPOCH: i128 = 719_468;
 const EPOCH_YEAR: i128 = 1970;
 
+/// The last bits of a hash say where a node keeps the key (`placer`), and all nodes are to agree.
+const LAYOUT_BITS: u32 = 16;
+
 /// The end of the window around `unix_ms`, in milliseconds since 1970, rounded up: the first
 /// reading of the clock that is not inside. `None` where it depends on a hash that is not given.
 pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option<u64> {
@@ -25,7 +28,7 @@ pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option
     };
     let phase = match phase {
         Phase::Nanos(nanos) => i128::from(nanos),
-        Phase::Auto => i128::from(hash?) % shortest(unit),
+        Phase::Auto => i128::from(hash? >> LAYOUT_BITS << LAYOUT_BITS) % shortest(unit),
     };
     let shift = i128::from(offset) * NANOS_PER_SECOND - phase;
     let local = i128::from(unix_ms) * NANOS_PER_MS + shift;
