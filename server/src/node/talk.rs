@@ -27,6 +27,9 @@ use crate::session::{
 /// What is told instead when the item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
+/// `flush_all` is tried for so long: all items of the cluster go, and on each of their copies.
+const FLUSH_NS: u64 = 60_000_000_000;
+
 /// Told before the node has a place in a cluster.
 pub(super) const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
 
@@ -405,19 +408,18 @@ impl Session {
         for number in 0..partitions {
             let op = operation(Sort::Flush, b"");
             let partition = Partition(number as u16);
-            submit_to(round, partition, Kind::Write, op, place, Use::Counted);
+            submit_flush(round, partition, op, place);
         }
     }
 }
 
 /// Sends an operation on the key of this hash.
 fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, used: Use) {
-    let partition = round
-        .front
-        .as_ref()
-        .and_then(|front| Some(partition_of(front.node().space()?, hash)))
-        .unwrap_or_default();
-    submit_to(round, partition, kind, op, place, used);
+    let Some(front) = round.front.take() else { return };
+    let space = front.node().space();
+    let partition = space.map(|space| partition_of(space, hash)).unwrap_or_default();
+    front.submit(&mut lent(round), partition, kind, op, place, used);
+    round.front = Some(front);
 }
 
 /// As [`submit`], of what may go with others.
@@ -427,16 +429,11 @@ fn gather(round: &mut Round<'_>, hash: u64, words: &[u8], place: u64, used: Use)
     round.front = Some(front);
 }
 
-fn submit_to(
-    round: &mut Round<'_>,
-    partition: Partition,
-    kind: Kind,
-    op: Bytes,
-    place: u64,
-    used: Use,
-) {
+/// As [`submit`], of a part of `flush_all`.
+fn submit_flush(round: &mut Round<'_>, partition: Partition, op: Bytes, place: u64) {
     let Some(front) = round.front.take() else { return };
-    front.submit(&mut lent(round), partition, kind, op, place, used);
+    let (kind, used) = (Kind::Write, Use::Counted);
+    front.submit_until(&mut lent(round), FLUSH_NS, partition, kind, op, place, used);
     round.front = Some(front);
 }
 
