@@ -537,7 +537,7 @@ impl Front {
 
     /// The end of a round: what is for other nodes leaves, in one burst each.
     pub(crate) fn send_bursts(&mut self, lent: &mut Lent<'_>) {
-        for partition in self.gathers.partitions() {
+        while let Some(partition) = self.gathers.next() {
             self.let_go(lent, partition);
         }
         let node = Arc::clone(&self.node);

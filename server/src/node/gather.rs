@@ -29,17 +29,21 @@ pub(super) struct Gather {
 
 /// What is gathered, by partition: of one key each, so that requests stay in their order.
 #[derive(Default)]
-pub(super) struct Gathers(HashMap<Partition, Gather>);
+pub(super) struct Gathers {
+    all: HashMap<Partition, Gather>,
+    /// In the order in which they came; some have left.
+    order: Vec<Partition>,
+}
 
 impl Gathers {
     /// Whether something is gathered for a partition.
     pub(super) fn contains(&self, partition: Partition) -> bool {
-        !self.0.is_empty() && self.0.contains_key(&partition)
+        !self.all.is_empty() && self.all.contains_key(&partition)
     }
 
     /// Whether a request on a key of this hash has to wait until what is there has left.
     pub(super) fn is_full(&self, partition: Partition, hash: u64, words: &[u8]) -> bool {
-        self.0.get(&partition).is_some_and(|gather| {
+        self.all.get(&partition).is_some_and(|gather| {
             gather.hash != hash
                 || gather.tokens.len() >= REQUESTS_MAX
                 || gather.words.len() + words.len() > BYTES_MAX
@@ -48,7 +52,8 @@ impl Gathers {
 
     /// Adds a request; see [`Gathers::is_full`].
     pub(super) fn add(&mut self, partition: Partition, hash: u64, token: u64, words: &[u8]) {
-        let gather = self.0.entry(partition).or_insert_with(|| {
+        let gather = self.all.entry(partition).or_insert_with(|| {
+            self.order.push(partition);
             let mut head = BytesMut::with_capacity(HEAD_BYTES + words.len());
             head.put_bytes(0, HEAD_BYTES);
             Gather { hash, tokens: Vec::new(), words: head }
@@ -59,12 +64,12 @@ impl Gathers {
 
     /// What is to leave for a partition.
     pub(super) fn take(&mut self, partition: Partition) -> Option<Gather> {
-        if self.0.is_empty() { None } else { self.0.remove(&partition) }
+        if self.all.is_empty() { None } else { self.all.remove(&partition) }
     }
 
-    /// The partitions that something is gathered for.
-    pub(super) fn partitions(&self) -> Vec<Partition> {
-        self.0.keys().copied().collect()
+    /// The partition that something was gathered for last; it is forgotten with that.
+    pub(super) fn next(&mut self) -> Option<Partition> {
+        self.order.pop()
     }
 }
 
@@ -154,6 +159,7 @@ mod tests {
         let both = gathers.take(partition).expect("they were added");
         assert_eq!(both.tokens, [11, 12]);
         assert_eq!(both.operation(), &b"\x04\x02incr a 1\r\nincr a 2\r\n"[..]);
-        assert!(gathers.partitions().is_empty());
+        assert_eq!(gathers.next(), Some(partition));
+        assert!(!gathers.contains(partition));
     }
 }
