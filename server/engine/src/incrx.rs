@@ -54,12 +54,11 @@ impl Engine {
         };
         let figures = Figures { cas: self.next_cas(None), deadline, ..figures };
         let text;
-        let value = match u64::try_from(new) {
-            Ok(number) => Value::Number(number),
-            Err(_) => {
-                text = new.to_string();
-                Value::Bytes(text.as_bytes())
-            }
+        let value = if let Ok(number) = u64::try_from(new) {
+            Value::Number(number)
+        } else {
+            text = new.to_string();
+            Value::Bytes(text.as_bytes())
         };
         let content = Content::Value(value);
         if self.store.write(now, hash, key, at.slot, figures, content).is_err() {
