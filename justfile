@@ -41,6 +41,11 @@ nodes SECONDS="600":
     NODES_SECONDS={{SECONDS}} cargo test -p tests cluster::five -- --nocapture --test-threads 1
     cargo test -p tests cluster::cut -- --nocapture --test-threads 1
 
+# Instructions of each command under callgrind, beside those written down; `--write` writes them down
+instructions *FLAGS:
+    cargo build --release -p benches --bin instructions
+    target/release/instructions {{FLAGS}}
+
 # Micro-benchmarks, where keys go, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches

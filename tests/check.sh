@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything a change must pass: formatting, lints, all tests, and a short run of the load generator.
+# Everything a change must pass: formatting, lints, all tests, a short run of the load generator, the
+# accuracy study and the instruction counts.
 # Installs what the tests need (tests/setup.sh); minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,3 +14,5 @@ cargo build --release --locked -p tollgate -p benches
 target/release/load --quick
 # The figures and pictures of docs/accuracy are those of this engine.
 target/release/accuracy --check
+# No command takes over 5 % more instructions than benches/instructions.toml says.
+target/release/instructions

@@ -1,8 +1,8 @@
 //! The load generator, which drives several memcached-text servers in one run and compares them; and the
 //! accuracy study, which has nothing to do with speed.
 //!
-//! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs; criterion benches
-//! of single packages stand beside this folder, not in it. Of the load generator, read in this order:
+//! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs, and `bin/instructions`,
+//! which shares only [`table`]; criterion benches of single packages stand beside this folder, not in it. Of the load generator, read in this order:
 //!
 //! - what is asked and what must come back: [`keys`], [`op`], [`take`], [`reply`], [`ledger`], [`exchange`]
 //! - which key is next: [`rng`], [`zipf`], [`spread`]

@@ -347,6 +347,14 @@ impl<'a> Keys<'a> {
         Words(self.0).next()
     }
 
+    /// The key, where it is the only one.
+    #[must_use]
+    pub fn only(self) -> Option<Key<'a>> {
+        let mut words = Words(self.0);
+        let key = Key::plain(words.next()?);
+        if words.next().is_none() { key } else { None }
+    }
+
     /// Each key, with the offset just after it.
     pub fn iter(self) -> impl Iterator<Item = (Key<'a>, usize)> {
         let whole = self.0;

@@ -322,7 +322,7 @@ impl Session {
             }
             Request::Retrieve { keys, with_cas, touch } => {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
-                self.retrieve(round, retrieval, out)
+                self.retrieve(round, retrieval, key, out)
             }
             Request::TakeMany { cost, keys, peek, id, quiet } => {
                 let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
@@ -369,13 +369,21 @@ impl Session {
         Answer::Given
     }
 
-    /// Each key that is there, then `END`. A long answer is given in parts.
+    /// Each key that is there, then `END`. A long answer is given in parts. The `first` key is looked
+    /// up already.
     fn retrieve(
         &mut self,
         round: &mut Round<'_>,
         retrieval: Retrieval<'_>,
+        first: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
+        if let Some(key) = retrieval.keys.only() {
+            let operation = Operation::Get(Get { touch: retrieval.touch, ..Get::default() });
+            round.retrieve_one(&Command { key, operation }, first, retrieval.with_cas, out);
+            out.extend_from_slice(b"END\r\n");
+            return Answer::Given;
+        }
         let mut counted = std::mem::take(&mut round.scratch.more_keys);
         counted.resize_with(BATCH_REQUESTS, Vec::new);
         let answer = self.retrieve_with(round, &mut counted, retrieval, out);
@@ -395,23 +403,19 @@ impl Session {
         let start = self.answered;
         let mut keys = keys.skip(start).iter();
         loop {
-            let group: ArrayVec<(Command<'_>, usize), BATCH_REQUESTS> = keys
-                .by_ref()
-                .take(BATCH_REQUESTS)
-                .map(|(key, offset)| {
-                    (Command { key, operation: Operation::Get(operation) }, offset)
-                })
-                .collect();
+            let group: ArrayVec<(Key<'_>, usize), BATCH_REQUESTS> =
+                keys.by_ref().take(BATCH_REQUESTS).collect();
             let looked: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = group
                 .iter()
                 .zip(counted.iter_mut())
-                .map(|((command, _), counted)| look_up(round, command.key.as_bytes(), counted))
+                .map(|((key, _), counted)| look_up(round, key.as_bytes(), counted))
                 .collect();
             if group.len() > 1 {
                 round.prefetch(looked.iter().map(|key| key.hash));
             }
-            for ((command, offset), looked) in group.iter().zip(&looked) {
-                round.retrieve_one(command, looked, with_cas, out);
+            for ((key, offset), looked) in group.iter().zip(&looked) {
+                let command = Command { key: key.clone(), operation: Operation::Get(operation) };
+                round.retrieve_one(&command, looked, with_cas, out);
                 if out.len() >= REPLY_BYTES_HIGH {
                     self.answered = start + offset;
                     return Answer::Partly;

@@ -8,6 +8,7 @@
 //! store with the others and nothing else. Not here: accepting (`listener`), one client
 //! (`connection`).
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 
 use arrayvec::ArrayVec;
-use crossbeam::queue::SegQueue;
+use parking_lot::Mutex;
 use protocol::likely_key;
 use slab::Slab;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -114,7 +115,7 @@ fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
         arrivals: receiver,
         connections: Slab::new(),
         count: Arc::clone(&connections),
-        ready: Arc::new(SegQueue::new()),
+        ready: Arc::default(),
         input: vec![0; INPUT_BYTES].into_boxed_slice(),
         output: Vec::with_capacity(2 * REPLY_BYTES_HIGH),
         limits_generation: service.limits().generation(),
@@ -126,12 +127,16 @@ fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
     (WorkerHandle { arrivals, connections, thread: None }, worker)
 }
 
+/// Numbers of connections to be looked at, in the order they became ready. Its memory is used again: a queue
+/// of linked blocks would allocate one in so many requests.
+type Ready = Mutex<VecDeque<usize>>;
+
 /// Notes that a connection is ready, and wakes the worker.
 struct ConnectionWaker {
     number: usize,
     /// It is in the queue already.
     queued: AtomicBool,
-    ready: Arc<SegQueue<usize>>,
+    ready: Arc<Ready>,
     worker: Waker,
 }
 
@@ -142,7 +147,7 @@ impl Wake for ConnectionWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.push(self.number);
+            self.ready.lock().push_back(self.number);
             self.worker.wake_by_ref();
         }
     }
@@ -167,8 +172,7 @@ struct Worker {
     arrivals: UnboundedReceiver<Arrival>,
     connections: Slab<Place>,
     count: Arc<AtomicUsize>,
-    /// Numbers of connections to be looked at, in the order they became ready.
-    ready: Arc<SegQueue<usize>>,
+    ready: Arc<Ready>,
     input: Box<[u8]>,
     output: Vec<u8>,
     /// Which `in_force` is.
@@ -213,7 +217,7 @@ impl Worker {
         if self.front.is_some() {
             self.send_bursts();
         }
-        if !self.ready.is_empty() {
+        if !self.ready.lock().is_empty() {
             // The rest in the next round, once the runtime has looked for news.
             context.waker().wake_by_ref();
         }
@@ -312,7 +316,7 @@ impl Worker {
         let service = Arc::clone(&self.service);
         let counters = service.counters(self.number);
         while !work.is_full() && self.input.len() - used >= READ_BYTES_MIN {
-            let Some(number) = self.ready.pop() else { break };
+            let Some(number) = self.ready.lock().pop_front() else { break };
             // Numbers are used again: a word for one that is gone may find its successor, which
             // is then looked at once too often.
             let Some(place) = self.connections.get_mut(number) else { continue };

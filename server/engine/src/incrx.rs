@@ -53,10 +53,12 @@ impl Engine {
             (TtlMode::Set | TtlMode::Keep, false) => figures.deadline,
         };
         let figures = Figures { cas: self.next_cas(None), deadline, ..figures };
-        let text = new.to_string();
-        let value = match u64::try_from(new) {
-            Ok(number) => Value::Number(number),
-            Err(_) => Value::Bytes(text.as_bytes()),
+        let text;
+        let value = if let Ok(number) = u64::try_from(new) {
+            Value::Number(number)
+        } else {
+            text = new.to_string();
+            Value::Bytes(text.as_bytes())
         };
         let content = Content::Value(value);
         if self.store.write(now, hash, key, at.slot, figures, content).is_err() {

@@ -1,0 +1,201 @@
+//! No request on a key that is there allocates.
+//!
+//! Here: the process's allocator counts, around a session without a socket and around a live server. One
+//! test, because all threads of the process are counted. Not here: what requests answer.
+
+use std::alloc::System;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+
+use engine::Now;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tollgate::Server;
+use tollgate::config::{Config, ListenAddr};
+use tollgate::limits::Limits;
+use tollgate::scratch::Scratch;
+use tollgate::service::Service;
+use tollgate::session::{Pause, Round, Session};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const KEYS: usize = 1600;
+/// Requests in one read.
+const PIPELINE: usize = 16;
+/// How often each key is asked for; one more time before that.
+const TURNS: usize = 7;
+const REQUESTS: usize = TURNS * KEYS;
+/// More than the answers to one read take.
+const ANSWER_BYTES: usize = 64 << 10;
+
+const NUMBER: &str = "set {} 0 0 2\r\n10\r\n";
+const VALUE: &str = "set {} 0 0 32\r\n01234567890123456789012345678901\r\n";
+const BUCKET: &str = "take {} 1 bucket:1000/60s,capacity=2000\r\n";
+const WINDOW: &str = "take {} 1 sliding:1000/60s\r\n";
+
+/// Two limits, one with a parent.
+const LIMITS: &str = "\
+    [[limit]]\nname = 'user'\nmatch = 'user:{id}'\npolicy = 'sliding:1000/60s'\n\
+    [[limit]]\nname = 'tenant'\nmatch = 'tenant:{x}'\npolicy = 'bucket:1M/d'\n\
+    [[limit]]\nname = 'member'\nmatch = 'member:{id}'\npolicy = 'bucket:1000/60s'\n\
+    parents = ['tenant:1']\n";
+
+/// What is sent before for each key, and the request.
+const PLAIN: [(&str, &str); 23] = [
+    (NUMBER, "incr {} 1\r\n"),
+    (NUMBER, "decr {} 1\r\n"),
+    (NUMBER, "get {}\r\n"),
+    (VALUE, "gets {}\r\n"),
+    (VALUE, VALUE),
+    (NUMBER, "touch {} 60\r\n"),
+    (NUMBER, "gat 60 {}\r\n"),
+    ("", "get {}\r\n"),
+    ("", "incr {} 1\r\n"),
+    (NUMBER, "mg {} t v\r\n"),
+    (VALUE, "ms {} 32 T60\r\n01234567890123456789012345678901\r\n"),
+    (NUMBER, "ma {} N60 v\r\n"),
+    ("", "ma {} v Pbucket:1000/60s\r\n"),
+    ("", BUCKET),
+    ("", "take {} 2001 bucket:1000/60s,capacity=2000\r\n"),
+    (BUCKET, "refund {} 0\r\n"),
+    ("", WINDOW),
+    ("", "take {} 1 sliding:1000/60s,slices=6\r\n"),
+    ("", "take {} 1 log:1/60s\r\n"),
+    ("", "take {} 1 gcra:1000/60s\r\n"),
+    ("", "take {} 1 fixed:1000/60s\r\n"),
+    ("", "incrx {} 1 60\r\n"),
+    ("", "slide {} 1 60s\r\n"),
+];
+
+/// The same for keys of these limits.
+const BOUND: [(&str, &str, &str); 6] = [
+    ("user", "", "incr {} 1\r\n"),
+    ("user", "incr {} 1\r\n", "get {}\r\n"),
+    ("user", "", "take {} 1 -\r\n"),
+    ("user", "", "ma {} v\r\n"),
+    ("member", "", "incr {} 1\r\n"),
+    ("other", NUMBER, "incr {} 1\r\n"),
+];
+
+/// What allocates, and how often at most for one request.
+const ALLOCATING: [(&str, usize); 3] = [
+    // Holders are a list, read out to be changed; its order in time is another.
+    ("take {} 1 concurrency:20\r\n", 3),
+    // What is below zero is kept as text.
+    ("incrx {} -1 60 signed\r\n", 1),
+    // Why a line is refused is put into words.
+    ("incr {} x\r\n", 1),
+];
+
+#[test]
+fn nothing_is_allocated_for_a_request() {
+    let mut wrong = Vec::new();
+    let mut check = |what: &str, count: usize, most: usize| {
+        if count > most {
+            wrong.push(format!("{what:?}: {count} allocations, at most {most}"));
+        }
+    };
+    for (before, request) in PLAIN {
+        check(request, in_a_session("", "user", before, request, 1), 0);
+    }
+    check("get of 100", in_a_session("", "user", NUMBER, "get {}\r\n", 100), 0);
+    for (prefix, before, request) in BOUND {
+        let what = format!("{prefix} {request}");
+        check(&what, in_a_session(LIMITS, prefix, before, request, 1), 0);
+    }
+    for (request, most) in ALLOCATING {
+        check(request, in_a_session("", "user", "", request, 1), most * REQUESTS);
+    }
+    for (what, count) in at_a_live_server() {
+        check(what, count, 0);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Bytes of what a client sends at once, for all keys: a request for each group of `keys`.
+fn wires(prefix: &str, request: &str, keys: usize) -> Vec<Vec<u8>> {
+    let names: Vec<String> = (0..KEYS).map(|number| format!("{prefix}:{number:015}")).collect();
+    let requests: Vec<String> =
+        names.chunks(keys).map(|group| request.replace("{}", &group.join(" "))).collect();
+    requests.chunks(PIPELINE).map(|group| group.concat().into_bytes()).collect()
+}
+
+/// Calls of the allocator while `work` runs: the lesser count of two runs, because the threads of the test
+/// harness allocate when they please.
+fn allocations(mut work: impl FnMut()) -> usize {
+    let mut count = || {
+        let region = Region::new(ALLOCATOR);
+        work();
+        let change = region.change();
+        change.allocations + change.reallocations
+    };
+    count().min(count())
+}
+
+/// Allocations of a session that is asked `request` again and again.
+fn in_a_session(limits: &str, prefix: &str, before: &str, request: &str, keys: usize) -> usize {
+    let config = Config { threads: 1, ..Config::default() };
+    let limits = Limits::parse("limits", limits.as_bytes()).expect("good limits");
+    let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
+    let (mut session, mut scratch) = (Session::default(), Scratch::default());
+    let in_force = service.limits().load();
+    let mut out = Vec::with_capacity(ANSWER_BYTES);
+    let mut now_ms = 1000;
+    let mut send = |wires: &[Vec<u8>]| {
+        for wire in wires {
+            now_ms += 1;
+            let now = Now::at_ms(now_ms);
+            let mut round = Round::new(&service, service.counters(0), now, &in_force, &mut scratch);
+            out.clear();
+            let end = session.run(&mut round, wire, &mut out);
+            assert_eq!(end, (wire.len(), Pause::Input(1)), "{request}");
+            assert!(!out.starts_with(b"ERROR"), "{request}");
+        }
+    };
+    send(&wires(prefix, before, 1));
+    let wires = wires(prefix, request, keys);
+    send(&wires);
+    allocations(|| (0..TURNS).for_each(|_| send(&wires)))
+}
+
+/// Allocations of a server that answers one request after the other, and many at once.
+fn at_a_live_server() -> Vec<(&'static str, usize)> {
+    let listen = vec![ListenAddr { host: "127.0.0.1".to_owned(), port: 0, label: None }];
+    let config = Config { threads: 1, listen, ..Config::default() };
+    let server = Server::bind(config, |_| ()).expect("a port of the system's choice");
+    let (address, service) = (server.addresses()[0], server.service());
+    let running = thread::spawn(move || server.run());
+    let counts = live(address);
+    service.stop();
+    running.join().expect("it has not panicked").expect("it has ended well");
+    counts
+}
+
+fn live(address: SocketAddr) -> Vec<(&'static str, usize)> {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("a TCP stream");
+    let mut answer = vec![0; ANSWER_BYTES];
+    let mut ask = |request: &[u8], end: &[u8]| {
+        stream.write_all(request).expect("it reads");
+        let mut filled = 0;
+        while !answer[..filled].ends_with(end) {
+            let read = stream.read(&mut answer[filled..]).expect("it answers");
+            assert!(read > 0, "it has hung up");
+            filled += read;
+        }
+    };
+    ask(b"set k 0 0 2\r\n10\r\n", b"STORED\r\n");
+    let takes = ["take t 1 bucket:1M/d\r\n".repeat(PIPELINE), "mn\r\n".to_owned()].concat();
+    [("live, get", "get k\r\n", "END\r\n"), ("live, take", &takes, "MN\r\n")]
+        .map(|(what, request, end)| {
+            let mut ask_often = || {
+                for _ in 0..1000 {
+                    ask(request.as_bytes(), end.as_bytes());
+                }
+            };
+            ask_often();
+            (what, allocations(ask_often))
+        })
+        .into()
+}
