@@ -132,7 +132,9 @@ impl Report {
         text
     }
 
-    fn row(&self, kind: &str, shape: &str) -> Option<&Row> {
+    /// The cell of this kind and shape.
+    #[must_use]
+    pub fn row(&self, kind: &str, shape: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.kind == kind && row.shape == shape)
     }
 
