@@ -55,7 +55,7 @@ pub struct Axis {
     /// Places with a number, about.
     pub numbers: usize,
     /// The number at a place.
-    pub text: fn(&f64) -> String,
+    pub text: fn(f64) -> String,
 }
 
 /// A whole picture.
@@ -104,8 +104,8 @@ impl Chart {
                     .axis_desc_style((FONT, 13))
                     .x_labels(self.x.numbers)
                     .y_labels(self.y.numbers)
-                    .x_label_formatter(&self.x.text)
-                    .y_label_formatter(&self.y.text)
+                    .x_label_formatter(&|at| (self.x.text)(*at))
+                    .y_label_formatter(&|at| (self.y.text)(*at))
                     .bold_line_style(BLACK.mix(0.12))
                     .light_line_style(WHITE)
                     .draw()?;
@@ -169,7 +169,8 @@ mod tests {
             dot: 2,
             points: vec![(0.0, 0.0), (1.0, 9.0)],
         };
-        let axis = |label, end| Axis { label, range: 0.0..end, numbers: 5, text: f64::to_string };
+        let axis =
+            |label, end| Axis { label, range: 0.0..end, numbers: 5, text: |at| at.to_string() };
         let panel = Panel { title: "a panel".to_owned(), lines: vec![line], legend: None };
         let chart = Chart {
             title: "a chart",

@@ -9,10 +9,10 @@
 //! - which key is next: [`rng`], [`zipf`], [`spread`]
 //! - how it is driven: [`connection`], [`worker`], [`cell`]
 //! - against what: [`server`], [`limits_file`], [`cpu`], [`machine`]
-//! - the kinds of run: [`compare`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
-//! - what is printed: [`progress`], [`table`], [`report`]
+//! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
+//! - what is printed and drawn: [`progress`], [`table`], [`report`], [`chart`]
 //!
-//! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`] and [`progress`].
+//! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`], [`chart`] and [`progress`].
 
 #![allow(
     clippy::cast_precision_loss,
@@ -37,6 +37,7 @@ pub mod machine;
 pub mod memory;
 pub mod op;
 pub mod options;
+pub mod peers;
 pub mod progress;
 pub mod redis;
 pub mod reply;

@@ -121,7 +121,9 @@ impl Report {
         text
     }
 
-    fn head(&self) -> String {
+    /// Machine, command and servers, as a list.
+    #[must_use]
+    pub fn head(&self) -> String {
         let Machine { cpu, cores, kernel, congestion_control, command } = &self.machine;
         let mut text = format!(
             "- machine: {cpu}, {cores} cores, {kernel}, TCP {congestion_control}\n- command: `{command}`\n"
@@ -136,6 +138,34 @@ impl Report {
     #[must_use]
     pub fn row(&self, kind: &str, shape: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.kind == kind && row.shape == shape)
+    }
+
+    /// The names of the servers, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().map(|(name, ..)| name.as_str())
+    }
+
+    /// What a server made of a cell; `None` if it was not asked.
+    #[must_use]
+    pub fn rounds(&self, kind: &str, shape: &str, server: &str) -> Option<&[Measurement]> {
+        let place = self.names().position(|name| name == server)?;
+        let rounds = self.row(kind, shape)?.rounds.get(place)?;
+        (!rounds.is_empty()).then_some(rounds)
+    }
+
+    /// The pipelines of the closed loop that so many connections were measured with.
+    #[must_use]
+    pub fn pipelines(&self, connections: u32) -> Vec<u32> {
+        let mut pipelines: Vec<u32> = Vec::new();
+        for row in &self.rows {
+            let pipeline = row.shape.strip_prefix(&format!("{connections}×"));
+            if let Some(pipeline) = pipeline.and_then(|pipeline| pipeline.parse().ok())
+                && !pipelines.contains(&pipeline)
+            {
+                pipelines.push(pipeline);
+            }
+        }
+        pipelines
     }
 
     /// A row for each kind and server, a column for each shape.
@@ -191,7 +221,9 @@ impl Report {
         format!("**CPU ns/op** · thousand ops/s · p99 µs\n\n{table}")
     }
 
-    fn details(&self) -> String {
+    /// Every figure of every cell, as a table.
+    #[must_use]
+    pub fn details(&self) -> String {
         let reference = self.servers.get(self.reference).map_or("", |(name, ..)| name);
         let head = [
             "op".to_owned(),

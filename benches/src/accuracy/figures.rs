@@ -122,11 +122,11 @@ fn line(name: &str, color: RGBColor, points: Vec<(f64, f64)>) -> Line {
 }
 
 fn minutes(end: f64) -> Axis {
-    Axis { label: "minutes", range: 0.0..end, numbers: 7, text: f64::to_string }
+    Axis { label: "minutes", range: 0.0..end, numbers: 7, text: |at| at.to_string() }
 }
 
 fn calls(end: f64) -> Axis {
-    Axis { label: "calls", range: 0.0..end, numbers: 6, text: f64::to_string }
+    Axis { label: "calls", range: 0.0..end, numbers: 6, text: |at| at.to_string() }
 }
 
 /// The instant at which two windows are furthest from the truth.

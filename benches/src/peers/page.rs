@@ -1,0 +1,166 @@
+//! The page of a run: targets, tables, what others do better, all figures.
+//!
+//! Here: sentences and columns. Not here: the ratios (`targets`), the pictures (`plots`).
+
+use std::fmt::Write;
+
+use super::targets::{CONNECTIONS, Figure, Ratio, TARGETS, Target, ratio};
+use super::{LIMITS, OURS, PLAIN, plots};
+use crate::cell::Measurement;
+use crate::report::Report;
+use crate::table::{Table, cell, median, micros, percent, times, whole};
+
+const LATENCIES: [&str; 3] = ["p50", "p99", "p99.9"];
+
+const HEAD: &str = "\
+# Beside its peers
+
+`just bench-peers` installs the servers, runs them side by side, checks every reply and writes this page and its
+pictures. How it measures and how to read it: [benches/README.md](../../benches/README.md). Ratios are taken within a
+round, then their median; nanoseconds move with the machine.
+
+";
+
+const CELLS: &str = "
+`incr`, `get`, `set` of 32 bytes and `get100` (100 counters at once, `MGET` at Redis) are of uniform keys, `incr-hot` of one
+key. `take-bucket` is a token bucket, `take-window` a count over two windows: `take <key> 1 <policy>` here, a Lua script
+each at Redis (`benches/src/redis/`), `CL.THROTTLE` at redis-cell and `THROTTLE` at throttlecrab, which have GCRA and no
+windows; a window's target is beside their GCRA. All limits allow all calls and count them.
+redis-cell is the release that crates.io has, older than its repository's. throttlecrab writes reply by reply and leaves
+Nagle's algorithm on, so a client that pipelines waits 40 ms for a batch; its CPU is not idle time's fault.
+";
+
+/// The page.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let mut text = HEAD.to_owned();
+    text.push_str(&report.head());
+    for note in &report.notes {
+        let _ = writeln!(text, "- {note}");
+    }
+    let _ = writeln!(text, "- {} replies were wrong", report.wrong);
+    let _ = write!(text, "\n## Targets\n\n{}", targets(report));
+    let _ = write!(text, "\n## CPU of an operation\n{CELLS}");
+    let _ = write!(text, "\n{}\n{}", cpu(report, &PLAIN), cpu(report, &LIMITS));
+    let _ = write!(text, "\n![CPU of an operation by pipeline]({})\n", plots::CPU);
+    let _ = write!(text, "\n## Latency in the open loop\n\n{}", latency(report));
+    let _ = write!(text, "\n![Latency by load]({})\n", plots::LATENCY);
+    let _ = write!(text, "\n## Where others are better\n\n{}", losses(report));
+    let _ = write!(text, "\n## All figures\n\n{}", report.details());
+    text
+}
+
+/// A ratio and half of how far its rounds lie apart.
+fn told(ratio: Option<Ratio>) -> String {
+    ratio.map_or_else(
+        || "–".to_owned(),
+        |ratio| format!("{} ± {}", times(ratio.median), percent(ratio.apart)),
+    )
+}
+
+fn targets(report: &Report) -> String {
+    let head = ["figure", "op", "conns×pipeline or load", "beside", "at most", "measured", ""];
+    let mut table = Table::new(head, 4);
+    for target in TARGETS {
+        let Target { figure, kind, peer, peer_kind, most } = target;
+        let ratio = target.ratio(report);
+        let verdict = match ratio {
+            None => "not measured",
+            Some(ratio) if ratio.median <= most => "met",
+            Some(_) => "**missed**",
+        };
+        table.row(vec![
+            if matches!(figure, Figure::Cpu(_)) { "CPU" } else { "p99" }.to_owned(),
+            kind.to_owned(),
+            figure.shape(),
+            if kind == peer_kind { peer.to_owned() } else { format!("{peer}'s {peer_kind}") },
+            times(most),
+            told(ratio),
+            verdict.to_owned(),
+        ]);
+    }
+    table.render()
+}
+
+/// The median of a figure over the rounds of a server; `None` if it has not the verb.
+fn of(report: &Report, kind: &str, shape: &str, server: &str, figure: Figure) -> Option<f64> {
+    median(report.rounds(kind, shape, server)?.iter().map(|rounds| figure.of(rounds)))
+}
+
+/// Nanoseconds of each server that has one of `kinds`, and what ours is to each of the others'.
+fn cpu(report: &Report, kinds: &[&str]) -> String {
+    let pipelines = report.pipelines(CONNECTIONS);
+    let shapes: Vec<_> = pipelines.iter().map(|&n| (Figure::Cpu(n).shape(), n)).collect();
+    let has_any = |server: &&str| {
+        let has =
+            |kind: &&str| shapes.iter().any(|(s, _)| report.rounds(kind, s, server).is_some());
+        kinds.iter().any(has)
+    };
+    let servers: Vec<&str> = report.names().filter(has_any).collect();
+    let peers: Vec<&str> = servers.iter().copied().filter(|server| *server != OURS).collect();
+    let columns = servers.iter().map(|server| format!("{server} ns"));
+    let ratios = peers.iter().map(|peer| format!("{OURS} to {peer}"));
+    let head = ["op".to_owned(), "pipeline".to_owned()].into_iter();
+    let mut table = Table::new(head.chain(columns).chain(ratios), 1);
+    for kind in kinds {
+        for (shape, pipeline) in &shapes {
+            let figure = Figure::Cpu(*pipeline);
+            let mut row = vec![(*kind).to_owned(), pipeline.to_string()];
+            row.extend(servers.iter().map(|s| cell(of(report, kind, shape, s, figure), whole)));
+            row.extend(peers.iter().map(|peer| {
+                told(ratio(report, shape, (kind, peer, kind), |rounds| figure.of(rounds)))
+            }));
+            table.row(row);
+        }
+    }
+    table.render()
+}
+
+fn latency(report: &Report) -> String {
+    let head = ["op", "load", "server", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "busy", "waited"];
+    let mut table = Table::new(head, 3);
+    let open = report.rows.iter().filter(|row| row.shape.contains('@'));
+    for row in open {
+        for (server, rounds) in report.names().zip(&row.rounds).filter(|(_, r)| !r.is_empty()) {
+            let of = |figure: &dyn Fn(&Measurement) -> f64| median(rounds.iter().map(figure));
+            let mut cells = vec![row.kind.to_owned(), row.shape.clone(), server.to_owned()];
+            cells.push(cell(of(&Measurement::ops_per_second), whole));
+            cells.extend((0..3).map(|n| cell(of(&|m| m.latency_ns[n] as f64), micros)));
+            cells.push(cell(of(&Measurement::busy), percent));
+            cells.push(cell(of(&Measurement::waited), percent));
+            table.row(cells);
+        }
+    }
+    format!(
+        "Requests fall due by a Poisson clock, answered or not, and latency counts from when one was due. *Own* is of \
+         what this server came to in the closed loop at pipeline 1, *the slowest* of what the slowest did: the same \
+         load for all.\n\n{}",
+        table.render()
+    )
+}
+
+/// Every figure in which a peer needed less than ours in the median of the rounds.
+fn losses(report: &Report) -> String {
+    let mut lines = String::new();
+    let peers = || report.names().filter(|name| *name != OURS);
+    for row in &report.rows {
+        for peer in peers() {
+            let sides = (row.kind, peer, row.kind);
+            let mut lost = |what: &str, figure: &dyn Fn(&Measurement) -> f64| {
+                let ratio = ratio(report, &row.shape, sides, figure);
+                if let Some(ratio) = ratio.filter(|ratio| ratio.median > 1.0) {
+                    let (kind, shape, told) = (row.kind, &row.shape, told(Some(ratio)));
+                    let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {told} {peer}'s");
+                }
+            };
+            if row.shape.contains('@') {
+                for (n, name) in LATENCIES.into_iter().enumerate() {
+                    lost(name, &|measurement| measurement.latency_ns[n] as f64);
+                }
+            } else {
+                lost("CPU", &Measurement::server_ns_per_op);
+            }
+        }
+    }
+    if lines.is_empty() { "Nowhere in this run.\n".to_owned() } else { lines }
+}
