@@ -48,4 +48,9 @@ END
 fi
 
 cargo build --release --locked -p tollgate -p benches
-exec target/release/load --peers --pin "$@"
+# The figures of a quick run mean nothing.
+case " $* " in
+*" --quick "*) folder=target/peers ;;
+*) folder=docs/performance ;;
+esac
+exec target/release/load --peers "$folder" --pin "$@"

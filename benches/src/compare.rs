@@ -253,13 +253,15 @@ impl<'a> Schedule<'a> {
             }
             let verdict =
                 if tally.wrong == 0 { "each as it must be" } else { "NOT as they must be" };
-            self.report.notes.push(format!(
-                "{}: {} keys of each kind ({spaces:?}) read back at the end, {verdict}; {} units were \
-                 counted",
-                server.name,
-                thousands(u64::from(books.keys())),
-                thousands(books.total()),
-            ));
+            let (name, keys) = (&server.name, thousands(u64::from(books.keys())));
+            let counted = format!("{} units were counted", thousands(books.total()));
+            self.report.notes.push(if spaces.is_empty() {
+                format!("{name}: {counted}; it has no way to read them back")
+            } else {
+                format!(
+                    "{name}: {keys} keys of each kind ({spaces:?}) read back at the end, {verdict}; {counted}"
+                )
+            });
             self.report.add_wrong(&server.name, tally.wrong, tally.samples);
         }
         Ok(())

@@ -216,7 +216,7 @@ impl Options {
         self.servers = peers::servers().0;
         self.cells = peers::cells();
         self.connections = vec![CONNECTIONS];
-        self.rate = [0.5, 0.7, 0.9].map(Rate::Share).to_vec();
+        self.rate = peers::SHARES.map(Rate::Share).to_vec();
         if self.pipelines.is_empty() {
             self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
         }
@@ -332,6 +332,17 @@ mod tests {
         assert_eq!(options.rate, [Rate::PerSecond(50_000.0), Rate::Share(0.25)]);
         assert_eq!(options.pipelines, [1]);
         assert!(parse("--rate fast").is_err());
+    }
+
+    #[test]
+    fn beside_the_peers_all_is_given() {
+        let options = parse("--peers --pin").unwrap();
+        assert_eq!(options.peers.as_deref(), Some(std::path::Path::new("docs/performance")));
+        assert_eq!((options.connections.clone(), options.rate.len()), (vec![50], 3));
+        assert_eq!((options.pipelines.clone(), options.rounds()), (vec![1, 16, 64], 5));
+        assert_eq!(options.kinds().unwrap().len(), 7);
+        assert_eq!(parse("--peers here --quick").unwrap().keys(), 20_000);
+        assert!(parse("--peers --cells incr").is_err());
     }
 
     #[test]

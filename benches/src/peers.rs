@@ -50,6 +50,10 @@ pub const LIMITS: [&str; 2] = ["take-bucket", "take-window"];
 /// In the open loop, and whose closed loop its load is a share of.
 pub const OPEN: [(&str, RateOf); 3] =
     [("incr", RateOf::Slowest), ("incr", RateOf::Own), ("take-bucket", RateOf::Own)];
+/// What the open loop's load is of the closed loop's throughput.
+pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
+/// The percentiles that a measurement has.
+const LATENCIES: [&str; 3] = ["p50", "p99", "p99.9"];
 /// The pipeline of the closed loop that says what a server can do in the open one.
 const OPEN_PIPELINE: u32 = 1;
 

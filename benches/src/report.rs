@@ -29,7 +29,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Wrong replies of the whole run.
     pub wrong: u64,
-    servers: Vec<(String, String, String)>,
+    /// Name, version and command of each.
+    pub(crate) servers: Vec<(String, String, String)>,
     samples: Vec<String>,
 }
 
@@ -210,6 +211,9 @@ impl Report {
     /// The form of the design's tables.
     fn summary(&self) -> String {
         let table = self.by_shape(|row, n| {
+            if row.rounds[n].is_empty() {
+                return "–".to_owned();
+            }
             let of = |f: fn(&Measurement) -> f64| median(row.rounds[n].iter().map(f));
             format!(
                 "**{}** · {}k · {}",
@@ -244,7 +248,8 @@ impl Report {
         ];
         let mut table = Table::new(head, 3);
         for row in &self.rows {
-            for (n, (server, ..)) in self.servers.iter().enumerate() {
+            let asked = |&(n, _): &(usize, &_)| !row.rounds[n].is_empty();
+            for (n, (server, ..)) in self.servers.iter().enumerate().filter(asked) {
                 let mut cells = vec![row.kind.to_owned(), row.shape.clone(), server.clone()];
                 cells.extend(numbers(&row.rounds[n], &row.rounds[self.reference]));
                 table.row(cells);

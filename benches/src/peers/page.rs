@@ -5,12 +5,10 @@
 use std::fmt::Write;
 
 use super::targets::{CONNECTIONS, Figure, Ratio, TARGETS, Target, ratio};
-use super::{LIMITS, OURS, PLAIN, plots};
+use super::{LATENCIES, LIMITS, OURS, PLAIN, plots};
 use crate::cell::Measurement;
 use crate::report::Report;
 use crate::table::{Table, cell, median, micros, percent, times, whole};
-
-const LATENCIES: [&str; 3] = ["p50", "p99", "p99.9"];
 
 const HEAD: &str = "\
 # Beside its peers
@@ -26,8 +24,8 @@ const CELLS: &str = "
 key. `take-bucket` is a token bucket, `take-window` a count over two windows: `take <key> 1 <policy>` here, a Lua script
 each at Redis (`benches/src/redis/`), `CL.THROTTLE` at redis-cell and `THROTTLE` at throttlecrab, which have GCRA and no
 windows; a window's target is beside their GCRA. All limits allow all calls and count them.
-redis-cell is the release that crates.io has, older than its repository's. throttlecrab writes reply by reply and leaves
-Nagle's algorithm on, so a client that pipelines waits 40 ms for a batch; its CPU is not idle time's fault.
+redis-cell is the newest release that crates.io has. throttlecrab writes reply by reply and leaves Nagle's algorithm on, so
+that a client which pipelines waits 40 ms for a batch: time, not CPU.
 ";
 
 /// The page.
@@ -38,7 +36,10 @@ pub fn render(report: &Report) -> String {
     for note in &report.notes {
         let _ = writeln!(text, "- {note}");
     }
-    let _ = writeln!(text, "- {} replies were wrong", report.wrong);
+    let _ = match report.wrong {
+        0 => writeln!(text, "- no reply was wrong"),
+        wrong => writeln!(text, "- **{wrong} replies were wrong**"),
+    };
     let _ = write!(text, "\n## Targets\n\n{}", targets(report));
     let _ = write!(text, "\n## CPU of an operation\n{CELLS}");
     let _ = write!(text, "\n{}\n{}", cpu(report, &PLAIN), cpu(report, &LIMITS));
@@ -132,8 +133,8 @@ fn latency(report: &Report) -> String {
         }
     }
     format!(
-        "Requests fall due by a Poisson clock, answered or not, and latency counts from when one was due. *Own* is of \
-         what this server came to in the closed loop at pipeline 1, *the slowest* of what the slowest did: the same \
+        "Requests fall due by a Poisson clock, answered or not, and latency counts from when one was due. *Own* is of\n\
+         what this server came to in the closed loop at pipeline 1, *the slowest* of what the slowest did: the same\n\
          load for all.\n\n{}",
         table.render()
     )
@@ -163,4 +164,90 @@ fn losses(report: &Report) -> String {
         }
     }
     if lines.is_empty() { "Nowhere in this run.\n".to_owned() } else { lines }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::render;
+    use crate::cell::Measurement;
+    use crate::cpu::CpuUse;
+    use crate::machine::Machine;
+    use crate::peers::plots;
+    use crate::report::{Report, Row};
+
+    fn measurement(ns_per_op: u64) -> Measurement {
+        Measurement {
+            replies: 1_000,
+            elapsed: Duration::from_secs(1),
+            latency_ns: [1_000, 10 * ns_per_op, 100_000],
+            server: CpuUse { ran_ns: 1_000 * ns_per_op, waited_ns: 0 },
+            ..Measurement::default()
+        }
+    }
+
+    /// Three servers: memcached without limits, redis-cell without anything else, and ours.
+    fn report() -> Report {
+        let machine = Machine {
+            cpu: "cpu".to_owned(),
+            cores: 2,
+            kernel: "Linux 1".to_owned(),
+            congestion_control: "cubic".to_owned(),
+            command: "load".to_owned(),
+        };
+        let mut report = Report::new(machine, 0);
+        for name in ["memcached", "redis-cell", "tollgate"] {
+            report.servers.push((name.to_owned(), "1.2".to_owned(), name.to_owned()));
+        }
+        let mut row = |kind, shape: &str, rounds: [&[u64]; 3]| {
+            let of = |costs: &[u64]| costs.iter().map(|&cost| measurement(cost)).collect();
+            report.rows.push(Row { kind, shape: shape.to_owned(), rounds: rounds.map(of).into() });
+        };
+        row("incr", "50×1", [&[5_000, 10_000], &[], &[3_000, 6_000]]);
+        row("incr", "50×16", [&[1_000], &[], &[400]]);
+        row("set", "50×1", [&[1_000], &[], &[1_100]]);
+        row("take-bucket", "50×16", [&[], &[4_000], &[400]]);
+        row("take-window", "50×16", [&[], &[], &[800]]);
+        row("incr", "50 @ 70 % of own", [&[1_000], &[], &[900]]);
+        report
+    }
+
+    #[test]
+    fn targets_are_met_missed_or_not_measured() {
+        let page = render(&report());
+        let verdict = |words: [&str; 3]| {
+            let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+            let line = page.lines().find(has_all).unwrap_or_default();
+            line.split('|').rev().nth(1).unwrap_or_default().trim().to_owned()
+        };
+        assert_eq!(verdict(["| CPU ", "| incr ", "| 50×1 "]), "met", "{page}");
+        assert_eq!(verdict(["| CPU ", "| incr ", "| 50×16 "]), "**missed**");
+        assert_eq!(verdict(["| CPU ", "| incr ", "| 50×64 "]), "not measured");
+        assert_eq!(verdict(["| take-bucket ", "| 50×16 ", "| redis-cell "]), "met");
+        assert_eq!(verdict(["| take-bucket ", "| 50×16 ", "| redis "]), "not measured");
+        assert_eq!(
+            verdict(["| take-window ", "| 50×16 ", "redis-cell's take-bucket"]),
+            "**missed**"
+        );
+        assert_eq!(verdict(["| p99 ", "| incr ", "of own"]), "met");
+        assert!(page.contains("0.60× ± 0 %"), "{page}");
+    }
+
+    #[test]
+    fn what_others_do_better_is_named() {
+        let page = render(&report());
+        let (_, losses) = page.split_once("## Where others are better").expect("a section");
+        assert!(losses.contains("- `set` 50×1, CPU: 1.10× ± 0 % memcached's"), "{losses}");
+        assert_eq!(losses.lines().filter(|line| line.starts_with("- ")).count(), 1, "{losses}");
+    }
+
+    #[test]
+    fn pictures_need_no_peer() {
+        let mut report = report();
+        let drawn = plots::all(&report).expect("there is room");
+        assert!(drawn.iter().all(|(_, svg)| svg.contains("tollgate")));
+        report.rows.clear();
+        assert!(plots::all(&report).is_ok());
+    }
 }

@@ -1,13 +1,13 @@
 //! The two pictures: CPU of an operation by pipeline, and latency by load.
 //!
-//! Here: which lines. Not here: how a line is drawn (`chart`). Nanoseconds and microseconds lie apart by
-//! factors, so they are drawn as the logarithms that they are called by on the axis.
+//! Here: which lines. Not here: how a line is drawn (`chart`). Times lie apart by factors, so a point's place
+//! is the decimal logarithm of its nanoseconds, and that of a pipeline its binary one.
 
 use plotters::chart::SeriesLabelPosition;
 use plotters::style::RGBColor;
 
 use super::targets::{CONNECTIONS, Figure};
-use super::{LIMITS, OPEN, PLAIN};
+use super::{LATENCIES, LIMITS, OPEN, PLAIN, SHARES};
 use crate::cell::Measurement;
 use crate::chart::{Axis, Chart, ChartError, Line, Panel};
 use crate::compare::shape_of_share;
@@ -22,14 +22,11 @@ pub const LATENCY: &str = "peers-latency.svg";
 /// Of the servers, in their order; the sixth would be the first's again.
 const COLORS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
-    RGBColor(200, 30, 30),
+    RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
 ];
-/// Shares of the load that are drawn.
-const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
-const LATENCIES: [&str; 3] = ["p50", "p99", "p99.9"];
 
 /// Both, by file.
 ///
@@ -53,15 +50,21 @@ fn cpu(report: &Report) -> Chart {
             };
             pipelines.iter().filter_map(point).collect()
         };
-        panel(report, (*kind).to_owned(), points)
+        panel(report, (*kind).to_owned(), SeriesLabelPosition::UpperRight, points)
     });
+    let panels: Vec<Panel> = panels.collect();
     Chart {
-        title: "Server CPU of an operation, ns (50 connections)",
-        x: Axis { label: "pipeline", range: 0.0..6.0, numbers: 4, text: |x| x.exp2().to_string() },
-        y: Axis { label: "ns", range: 2.0..6.0, numbers: 5, text: power_of_ten },
+        title: "Server CPU of an operation (50 connections)",
+        x: Axis {
+            label: "pipeline",
+            range: 0.0..6.0,
+            numbers: 4,
+            text: |at| at.exp2().to_string(),
+        },
+        y: times(&panels),
         columns: 2,
         size: (960, 1300),
-        panels: panels.collect(),
+        panels,
     }
 }
 
@@ -74,36 +77,58 @@ fn latency(report: &Report) -> Chart {
                     let rounds =
                         report.rounds(kind, &shape_of_share(CONNECTIONS, share, of), server)?;
                     let latency = |round: &Measurement| round.latency_ns[n] as f64;
-                    Some((share * 100.0, (median(rounds.iter().map(latency))? / 1e3).log10()))
+                    Some((share * 100.0, median(rounds.iter().map(latency))?.log10()))
                 };
                 SHARES.into_iter().filter_map(point).collect()
             };
             let shape = shape_of_share(CONNECTIONS, 0.0, of);
             let whose = shape.rsplit_once("of ").map_or("", |(_, whose)| whose);
-            panels.push(panel(report, format!("{kind}, {percentile}, % of {whose}"), points));
+            let title = format!("{kind}, {percentile}, % of {whose}");
+            panels.push(panel(report, title, SeriesLabelPosition::UpperLeft, points));
         }
     }
     Chart {
-        title: "Latency in the open loop, µs (50 connections)",
-        x: Axis { label: "load, %", range: 45.0..95.0, numbers: 5, text: |x| x.to_string() },
-        y: Axis { label: "µs", range: 1.0..5.0, numbers: 5, text: power_of_ten },
+        title: "Latency in the open loop (50 connections)",
+        x: Axis { label: "load, %", range: 45.0..95.0, numbers: 5, text: |at| at.to_string() },
+        y: times(&panels),
         columns: OPEN.len(),
         size: (1200, 1000),
         panels,
     }
 }
 
-fn power_of_ten(place: f64) -> String {
-    10f64.powf(place).round().to_string()
+/// The powers of ten around all points, and one above for the legend.
+fn times(panels: &[Panel]) -> Axis {
+    let points = panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points);
+    let places = || points.clone().map(|(_, place)| *place);
+    let low = places().fold(f64::INFINITY, f64::min).floor().clamp(0.0, 8.0);
+    let high = places().fold(low, f64::max).floor() + 2.0;
+    Axis { label: "", range: low..high, numbers: (high - low) as usize + 1, text: time }
+}
+
+/// What is at a place on the axis of times.
+fn time(place: f64) -> String {
+    let (unit, power) = match place {
+        ..3.0 => ("ns", place),
+        3.0..6.0 => ("µs", place - 3.0),
+        6.0..9.0 => ("ms", place - 6.0),
+        _ => ("s", place - 9.0),
+    };
+    format!("{:.0} {unit}", 10f64.powf(power))
 }
 
 /// A line for each server that has points, and a legend of them.
-fn panel(report: &Report, title: String, points: impl Fn(&str) -> Vec<(f64, f64)>) -> Panel {
+fn panel(
+    report: &Report,
+    title: String,
+    legend: SeriesLabelPosition,
+    points: impl Fn(&str) -> Vec<(f64, f64)>,
+) -> Panel {
     let line = |(server, color): (&str, &RGBColor)| {
         let points = points(server);
         let name = server.to_owned();
         (!points.is_empty()).then_some(Line { name, color: *color, width: 2, dot: 3, points })
     };
     let lines = report.names().zip(COLORS.iter().cycle()).filter_map(line).collect();
-    Panel { title, lines, legend: Some(SeriesLabelPosition::UpperRight) }
+    Panel { title, lines, legend: Some(legend) }
 }
