@@ -95,7 +95,8 @@ pub struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// Starts all servers and fills them with the keys that the kinds of cells need.
+    /// Starts all servers and fills them with the keys that the kinds of cells need. Beside the peers, one
+    /// that does not start is left out and named.
     ///
     /// # Errors
     ///
@@ -109,7 +110,13 @@ impl<'a> Schedule<'a> {
         let kinds = options.kinds()?;
         let mut entrants = Vec::new();
         for recipe in &options.servers {
-            let server = Server::start(recipe, 1024, cores)?;
+            let server = match Server::start(recipe, 1024, cores) {
+                Err(error) if options.peers.is_some() => {
+                    report.notes.push(format!("absent, for it did not start: {error}"));
+                    continue;
+                }
+                started => started?,
+            };
             progress.say(&format!("{} {}: {}", server.name, server.version, server.command));
             report.server(&server);
             let spaces = spaces_of(server.dialect, &kinds);

@@ -64,7 +64,7 @@ pub fn servers() -> (Vec<Recipe>, Vec<String>) {
     let (there, absent): (Vec<_>, Vec<_>) = recipes.partition(|recipe| recipe.missing().is_none());
     let sentence = |recipe: &Recipe| {
         let missing = recipe.missing().unwrap_or_default();
-        format!("{} is absent from this run: there is no `{missing}`", recipe.name)
+        format!("absent: {}, for there is no `{missing}`", recipe.name)
     };
     let sentences = absent.iter().map(sentence).collect();
     (there, sentences)
