@@ -221,7 +221,7 @@ impl Options {
             self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
         }
         self.seconds.get_or_insert(if self.quick { 0.1 } else { 0.5 });
-        self.rounds.get_or_insert(if self.quick { 1 } else { 5 });
+        self.rounds.get_or_insert(if self.quick { 1 } else { 7 });
         if self.quick {
             self.keys.get_or_insert(20_000);
         }
@@ -339,7 +339,7 @@ mod tests {
         let options = parse("--peers --pin").unwrap();
         assert_eq!(options.peers.as_deref(), Some(std::path::Path::new("docs/performance")));
         assert_eq!((options.connections.clone(), options.rate.len()), (vec![50], 3));
-        assert_eq!((options.pipelines.clone(), options.rounds()), (vec![1, 16, 64], 5));
+        assert_eq!((options.pipelines.clone(), options.rounds()), (vec![1, 16, 64], 7));
         assert_eq!(options.kinds().unwrap().len(), 7);
         assert_eq!(parse("--peers here --quick").unwrap().keys(), 20_000);
         assert!(parse("--peers --cells incr").is_err());

@@ -149,7 +149,8 @@ fn losses(report: &Report) -> String {
             let sides = (row.kind, peer, row.kind);
             let mut lost = |what: &str, figure: &dyn Fn(&Measurement) -> f64| {
                 let ratio = ratio(report, &row.shape, sides, figure);
-                if let Some(ratio) = ratio.filter(|ratio| ratio.median > 1.0) {
+                // What would be shown as 1.00 is no loss.
+                if let Some(ratio) = ratio.filter(|ratio| ratio.median >= 1.005) {
                     let (kind, shape, told) = (row.kind, &row.shape, told(Some(ratio)));
                     let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {told} {peer}'s");
                 }
