@@ -10,6 +10,9 @@ use crate::cell::Measurement;
 use crate::report::Report;
 use crate::table::{Table, cell, median, micros, percent, times, whole};
 
+/// More than a server should wait for its core, as a share of the time.
+const WAITED_MAX: f64 = 0.05;
+
 const HEAD: &str = "\
 # Beside its peers
 
@@ -24,8 +27,8 @@ const CELLS: &str = "
 key. `take-bucket` is a token bucket, `take-window` a count over two windows: `take <key> 1 <policy>` here, a Lua script
 each at Redis (`benches/src/redis/`), `CL.THROTTLE` at redis-cell and `THROTTLE` at throttlecrab, which have GCRA and no
 windows; a window's target is beside their GCRA. All limits allow all calls and count them.
-redis-cell is the newest release that crates.io has. throttlecrab writes reply by reply and leaves Nagle's algorithm on, so
-that a client which pipelines waits 40 ms for a batch: time, not CPU.
+redis-cell is a module of the same Redis, in the newest release that crates.io has. throttlecrab writes reply by reply and
+leaves Nagle's algorithm on, so that a client which pipelines waits 40 ms for a batch: time, not CPU.
 ";
 
 /// The page.
@@ -40,6 +43,15 @@ pub fn render(report: &Report) -> String {
         0 => writeln!(text, "- no reply was wrong"),
         wrong => writeln!(text, "- **{wrong} replies were wrong**"),
     };
+    let waited = report.rows.iter().flat_map(|row| row.rounds.iter().flatten());
+    let waited = median(waited.map(Measurement::waited)).unwrap_or(0.0);
+    if waited > WAITED_MAX {
+        let _ = writeln!(
+            text,
+            "- **other work had the servers' core for {} of the time (median): measure again on a quieter machine**",
+            percent(waited)
+        );
+    }
     let _ = write!(text, "\n## Targets\n\n{}", targets(report));
     let _ = write!(text, "\n## CPU of an operation\n{CELLS}");
     let _ = write!(text, "\n{}\n{}", cpu(report, &PLAIN), cpu(report, &LIMITS));
