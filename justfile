@@ -52,6 +52,10 @@ bench:
     cargo build --release -p tollgate -p benches
     target/release/load --pin --out target/bench.md
 
+# Beside memcached, Redis, redis-cell and throttlecrab, which it installs: writes docs/performance/peers.md
+bench-peers *FLAGS:
+    benches/peers.sh {{FLAGS}}
+
 # Clusters of one to three nodes: CPU of an operation, direct, copied and forwarded
 bench-cluster:
     cargo build --release -p tollgate -p benches

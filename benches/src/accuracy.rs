@@ -6,12 +6,11 @@
 //! - what is true: [`truth`]
 //! - what comes: [`traffic`], [`sources`], [`adversary`]
 //! - what is measured: [`enforced`], [`observed`], all of it in [`study`]
-//! - what is shown: [`page`], [`chart`], [`figures`]
+//! - what is shown: [`page`], [`figures`]
 //!
 //! `bin/accuracy.rs` is the program.
 
 pub mod adversary;
-pub mod chart;
 pub mod contender;
 pub mod enforced;
 pub mod figures;

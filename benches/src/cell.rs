@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cpu::{CpuReading, CpuUse, own_cpu_ns};
+use crate::dialect::Request;
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::keys::Space;
@@ -174,7 +175,8 @@ pub fn measure(
     })
 }
 
-/// Reads keys back, chosen as the cell chose them, and compares each with the books.
+/// Reads keys back, chosen as the cell chose them, and compares each with the books; none of a space that
+/// the server cannot read.
 fn sample(
     server: &Server,
     books: &mut Books,
@@ -183,6 +185,9 @@ fn sample(
     pace: &Pace,
 ) -> Result<Tally, LoadError> {
     let op = Op::Get { space, keys: READ_BACK_KEYS };
+    if !server.dialect.speaks(op) {
+        return Ok(Tally::default());
+    }
     let pace = Pace { seed: pace.seed.wrapping_add(1), ..*pace };
     let mut crew = Crew::open(server, books, op, spread, 1, &pace)?;
     let requests = SAMPLE_KEYS / u64::from(READ_BACK_KEYS);
@@ -212,7 +217,7 @@ pub fn for_all_keys(
         progress.part(&format!("{}: {what}", server.name), step * keys / STEPS, keys);
         let count = requests * (step + 1) / STEPS - requests * step / STEPS;
         if count > 0 {
-            let load = Load::Closed { pipeline: 32 };
+            let load = Load::Closed { pipeline: server.dialect.filling_pipeline() };
             tally.add(crew.run(load, Stop::Count(count), books)?.0);
         }
     }
@@ -271,7 +276,8 @@ impl Crew {
             let picker = Picker::new(spread, keys, n, threads);
             let rng = Rng::new(pace.seed.wrapping_add(u64::from(n) << 32));
             let (address, share) = (server.address, share as usize);
-            workers.push(Worker::open(address, share, op, picker, rng, pace.busy_poll)?);
+            let request = Request { op, dialect: server.dialect };
+            workers.push(Worker::open(address, share, request, picker, rng, pace.busy_poll)?);
         }
         Ok(Self { workers })
     }

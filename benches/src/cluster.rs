@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use cluster::placement::ketama::{Circle, hash, ring_name};
 
 use crate::cpu::{CpuReading, own_cpu_ns};
+use crate::dialect::{Dialect, Request};
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::keys::{Space, key};
@@ -223,13 +224,18 @@ pub fn run(options: &Options, progress: &Progress, report: &mut Report) -> Resul
 }
 
 fn fill(nodes: &Nodes, books: &mut Books) -> Result<(), LoadError> {
-    let fill = Op::Fill { space: Space::Counter, exptime: 0 };
+    let fill = asked(Op::Fill { space: Space::Counter, exptime: 0 });
     let keys = books.keys();
     let picker = Picker::Sequential { next: 0, start: 0, end: keys };
     let mut worker = Worker::open(nodes.addresses[0], 4, fill, picker, Rng::new(0), false)?;
     let (arrivals, stop) = (Arrivals::Closed { pipeline: 32 }, Stop::Count(keys.into()));
     worker.run(arrivals, stop, &mut books.ledgers[0])?;
     Ok(())
+}
+
+/// In the text that all nodes speak.
+fn asked(op: Op) -> Request {
+    Request { op, dialect: Dialect::Tollgate }
 }
 
 fn measure(
@@ -245,7 +251,7 @@ fn measure(
         let share = (connections as usize).div_ceil(count);
         let picker = Picker::Listed(nodes.keys(number, route, books.keys()));
         let rng = Rng::new(pace.seed.wrapping_add((number as u64) << 32));
-        workers.push(Worker::open(*address, share, INCR, picker, rng, pace.busy_poll)?);
+        workers.push(Worker::open(*address, share, asked(INCR), picker, rng, pace.busy_poll)?);
     }
     let mut run = |time: Duration| -> Result<(Tally, Duration), LoadError> {
         let results: Vec<_> = thread::scope(|scope| {

@@ -7,6 +7,7 @@
 
 use crate::cell::{Cell, Load, Measurement, for_all_keys, measure, read_all_back};
 use crate::cpu::Cores;
+use crate::dialect::Dialect;
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::keys::Space;
@@ -22,6 +23,7 @@ use crate::table::{median, micros, thousands, whole};
 struct Entrant {
     server: Server,
     books: Books,
+    spaces: Vec<Space>,
 }
 
 /// Makes the run and writes it into `report`, which holds what was finished even after an error.
@@ -36,45 +38,44 @@ pub fn run(
     report: &mut Report,
 ) -> Result<(), LoadError> {
     let kinds = options.kinds()?;
-    let spaces = spaces_of(&kinds);
-    let mut entrants = Vec::new();
-    for recipe in &options.servers {
-        let server = Server::start(recipe, 1024, cores)?;
-        progress.say(&format!("{} {}: {}", server.name, server.version, server.command));
-        report.server(&server);
-        let books = Books::new(options.keys(), options.threads as usize, &spaces);
-        entrants.push(Entrant { server, books });
-    }
-    for Entrant { server, books } in &mut entrants {
-        for &space in &spaces {
-            let what = format!("filling {space:?}");
-            let tally = for_all_keys(server, books, Op::filling(space), &what, progress)?;
-            report.add_wrong(&server.name, tally.wrong, tally.samples);
-        }
-    }
-    let mut schedule = Schedule { options, progress, entrants, report, done: 0 };
+    let mut schedule = Schedule::start(options, cores, progress, report)?;
+    let shapes = options.connections.len() * options.pipelines.len();
+    schedule.planned = schedule.turns(&kinds) * shapes * (1 + options.rate.len());
     if options.beside.is_some() {
         for &connections in &options.connections {
             for &pipeline in &options.pipelines {
                 schedule.side_by_side(&kinds, connections, pipeline)?;
             }
         }
-        return schedule.read_back(&spaces);
+        return schedule.read_back();
     }
     for &kind in &kinds {
         for &connections in &options.connections {
             for &pipeline in &options.pipelines {
-                schedule.closed_then_open(kind, connections, pipeline)?;
+                schedule.side_by_side(&[kind], connections, pipeline)?;
+                schedule.open(kind, connections, pipeline, options.rate_of)?;
             }
         }
     }
-    schedule.read_back(&spaces)
+    schedule.read_back()
 }
 
-/// The families of keys that cells of these kinds need, counters always.
-fn spaces_of(kinds: &[Kind]) -> Vec<Space> {
-    let mut spaces = vec![Space::Counter];
-    for space in kinds.iter().filter_map(|kind| kind.op.space()) {
+/// How a cell of the open loop is called whose load is a share of the throughput of a closed loop.
+#[must_use]
+pub fn shape_of_share(connections: u32, share: f64, of: RateOf) -> String {
+    let whose = match of {
+        RateOf::Slowest => "the slowest",
+        RateOf::Own => "own",
+    };
+    format!("{connections} @ {:.0} % of {whose}", share * 100.0)
+}
+
+/// The families of keys that cells of these kinds need, counters if it has them.
+fn spaces_of(dialect: Dialect, kinds: &[Kind]) -> Vec<Space> {
+    let counters = Op::Get { space: Space::Counter, keys: 1 };
+    let ops = std::iter::once(counters).chain(kinds.iter().map(|kind| kind.op));
+    let mut spaces = Vec::new();
+    for space in ops.filter(|op| dialect.speaks(*op)).filter_map(Op::space) {
         if !spaces.contains(&space) {
             spaces.push(space);
         }
@@ -82,59 +83,71 @@ fn spaces_of(kinds: &[Kind]) -> Vec<Space> {
     spaces
 }
 
-struct Schedule<'a> {
+/// The servers of a run and how far it is.
+pub struct Schedule<'a> {
     options: &'a Options,
     progress: &'a Progress,
     entrants: Vec<Entrant>,
     report: &'a mut Report,
-    done: u64,
+    done: usize,
+    /// Measurements that will be made, as far as progress shall tell.
+    pub planned: usize,
 }
 
-impl Schedule<'_> {
-    fn closed_then_open(
-        &mut self,
-        kind: Kind,
-        connections: u32,
-        pipeline: u32,
-    ) -> Result<(), LoadError> {
-        let closed = Cell { kind, connections, load: Load::Closed { pipeline } };
-        let row = self.rounds(&closed.to_string(), &[|_| closed])?.remove(0);
-        if self.options.rate.is_empty() {
-            self.report.rows.push(row);
-            return Ok(());
-        }
-        let own: Vec<f64> = row
-            .rounds
-            .iter()
-            .map(|rounds| median(rounds.iter().map(Measurement::ops_per_second)).unwrap_or(1.0))
-            .collect();
-        self.report.rows.push(row);
-        let slowest = own.iter().copied().fold(f64::INFINITY, f64::min);
-        for &rate in &self.options.rate {
-            let rate_of = |entrant: usize| match (rate, self.options.rate_of) {
-                (Rate::PerSecond(rate), _) => rate,
-                (Rate::Share(share), RateOf::Slowest) => share * slowest,
-                (Rate::Share(share), RateOf::Own) => share * own[entrant],
-            };
-            let cell =
-                |entrant| Cell { kind, connections, load: Load::Open { rate: rate_of(entrant) } };
-            let shape = match (rate, self.options.rate_of) {
-                (Rate::Share(share), RateOf::Own) => {
-                    format!("{connections} @ {:.0} % of own", share * 100.0)
+impl<'a> Schedule<'a> {
+    /// Starts all servers and fills them with the keys that the kinds of cells need. Beside the peers, one
+    /// that does not start is left out and named.
+    ///
+    /// # Errors
+    ///
+    /// A server that does not start, goes away or stalls.
+    pub fn start(
+        options: &'a Options,
+        cores: Option<&Cores>,
+        progress: &'a Progress,
+        report: &'a mut Report,
+    ) -> Result<Self, LoadError> {
+        let kinds = options.kinds()?;
+        let mut entrants = Vec::new();
+        for recipe in &options.servers {
+            let server = match Server::start(recipe, 1024, cores) {
+                Err(error) if options.peers.is_some() => {
+                    report.notes.push(format!("absent, for it did not start: {error}"));
+                    continue;
                 }
-                (Rate::Share(share), RateOf::Slowest) => {
-                    format!("{} = {:.0} %", cell(0), share * 100.0)
-                }
-                (Rate::PerSecond(_), _) => cell(0).to_string(),
+                started => started?,
             };
-            let rows = self.rounds(&shape, &[cell])?;
-            self.report.rows.extend(rows);
+            progress.say(&format!("{} {}: {}", server.name, server.version, server.command));
+            report.server(&server);
+            let spaces = spaces_of(server.dialect, &kinds);
+            let books = Books::new(options.keys(), options.threads as usize, &spaces);
+            entrants.push(Entrant { server, books, spaces });
         }
-        Ok(())
+        for Entrant { server, books, spaces } in &mut entrants {
+            for &space in &*spaces {
+                let what = format!("filling {space:?}");
+                let tally = for_all_keys(server, books, Op::filling(space), &what, progress)?;
+                report.add_wrong(&server.name, tally.wrong, tally.samples);
+            }
+        }
+        Ok(Self { options, progress, entrants, report, done: 0, planned: 0 })
+    }
+
+    /// How many measurements one shape of load is for these kinds.
+    #[must_use]
+    pub fn turns(&self, kinds: &[Kind]) -> usize {
+        let spoken = |entrant: &Entrant| {
+            kinds.iter().filter(|kind| entrant.server.dialect.speaks(kind.op)).count()
+        };
+        self.entrants.iter().map(spoken).sum::<usize>() * self.options.rounds() as usize
     }
 
     /// Measures all kinds in every round, so that they can be compared with each other too.
-    fn side_by_side(
+    ///
+    /// # Errors
+    ///
+    /// A server that goes away or stalls.
+    pub fn side_by_side(
         &mut self,
         kinds: &[Kind],
         connections: u32,
@@ -144,18 +157,49 @@ impl Schedule<'_> {
         let cells: Vec<_> =
             kinds.iter().map(|&kind| move |_| Cell { kind, connections, load }).collect();
         let shape = cells.first().map_or(String::new(), |cell| cell(0).to_string());
-        let rows = self.rounds(&shape, &cells)?;
-        self.report.rows.extend(rows);
+        self.rounds(&shape, &cells)
+    }
+
+    /// Measures a kind in the open loop at each rate; shares are of what the closed loop of that many
+    /// connections and that pipeline came to.
+    ///
+    /// # Errors
+    ///
+    /// A server that goes away or stalls.
+    pub fn open(
+        &mut self,
+        kind: Kind,
+        connections: u32,
+        pipeline: u32,
+        rate_of: RateOf,
+    ) -> Result<(), LoadError> {
+        let closed = Cell { kind, connections, load: Load::Closed { pipeline } }.to_string();
+        let throughput = |rounds: &Vec<Measurement>| {
+            median(rounds.iter().map(Measurement::ops_per_second)).unwrap_or(f64::INFINITY)
+        };
+        let rounds = self.report.row(kind.name, &closed).map_or(&[][..], |row| &row.rounds);
+        let own: Vec<f64> = rounds.iter().map(throughput).collect();
+        let slowest = own.iter().copied().fold(f64::INFINITY, f64::min);
+        for &rate in &self.options.rate {
+            let cell = |entrant: usize| {
+                let rate = match (rate, rate_of) {
+                    (Rate::PerSecond(rate), _) => rate,
+                    (Rate::Share(share), RateOf::Slowest) => share * slowest,
+                    (Rate::Share(share), RateOf::Own) => share * own[entrant],
+                };
+                Cell { kind, connections, load: Load::Open { rate } }
+            };
+            let shape = match rate {
+                Rate::Share(share) => shape_of_share(connections, share, rate_of),
+                Rate::PerSecond(_) => cell(0).to_string(),
+            };
+            self.rounds(&shape, &[cell])?;
+        }
         Ok(())
     }
 
-    /// Measures each of `cells` with each server in all rounds.
-    fn rounds(
-        &mut self,
-        shape: &str,
-        cells: &[impl Fn(usize) -> Cell],
-    ) -> Result<Vec<Row>, LoadError> {
-        let planned = self.planned();
+    /// Measures each of `cells` with each server that has its verb, in all rounds.
+    fn rounds(&mut self, shape: &str, cells: &[impl Fn(usize) -> Cell]) -> Result<(), LoadError> {
         let entrants = self.entrants.len();
         let row = |cell: &dyn Fn(usize) -> Cell| {
             let rounds = vec![Vec::new(); entrants];
@@ -168,17 +212,20 @@ impl Schedule<'_> {
                 let number = (round + turn / entrants) % cells.len();
                 let (cell, row) = (&cells[number], &mut rows[number]);
                 let n = (round + turn) % entrants;
-                let Entrant { server, books } = &mut self.entrants[n];
+                let Entrant { server, books, .. } = &mut self.entrants[n];
+                let cell = cell(n);
+                if !server.dialect.speaks(cell.kind.op) {
+                    continue;
+                }
                 self.done += 1;
                 let mut pace = self.options.pace();
                 // Every server gets the same keys in a round, every round others.
                 pace.seed = pace.seed.wrapping_add((round as u64) << 16);
-                let cell = cell(n);
                 let measured = measure(server, books, &cell, &pace)?;
                 self.progress.say(&format!(
                     "{}/{} {} {} round {} {}: {} ops/s, {} ns CPU, p99 {} µs{}",
                     self.done,
-                    planned,
+                    self.planned,
                     cell.kind.name,
                     row.shape,
                     round + 1,
@@ -192,35 +239,36 @@ impl Schedule<'_> {
                 row.rounds[n].push(measured);
             }
         }
-        Ok(rows)
+        self.report.rows.extend(rows);
+        Ok(())
     }
 
-    fn planned(&self) -> usize {
-        let options = self.options;
-        let shapes = options.connections.len() * options.pipelines.len();
-        let kinds = options.kinds().map_or(0, |kinds| kinds.len());
-        let turns = options.rounds() as usize * self.entrants.len();
-        kinds * shapes * (1 + options.rate.len()) * turns
-    }
-
-    /// Reads every key of every server back: the grand total.
-    fn read_back(&mut self, spaces: &[Space]) -> Result<(), LoadError> {
-        let told = |space: &&Space| space.is_counted() || **space == Space::Value;
-        let spaces: Vec<Space> = spaces.iter().filter(told).copied().collect();
-        for Entrant { server, books } in &mut self.entrants {
+    /// Reads every key of every server back that it can read: the grand total.
+    ///
+    /// # Errors
+    ///
+    /// A server that goes away or stalls.
+    pub fn read_back(&mut self) -> Result<(), LoadError> {
+        for Entrant { server, books, spaces } in &mut self.entrants {
+            spaces.retain(|&space| {
+                let told = space.is_counted() || space == Space::Value;
+                told && server.dialect.speaks(Op::Get { space, keys: 1 })
+            });
             let mut tally = Tally::default();
-            for &space in &spaces {
+            for &space in &*spaces {
                 tally.add(read_all_back(server, books, space, self.progress)?);
             }
             let verdict =
                 if tally.wrong == 0 { "each as it must be" } else { "NOT as they must be" };
-            self.report.notes.push(format!(
-                "{}: {} keys of each kind ({spaces:?}) read back at the end, {verdict}; {} units were \
-                 counted",
-                server.name,
-                thousands(u64::from(books.keys())),
-                thousands(books.total()),
-            ));
+            let (name, keys) = (&server.name, thousands(u64::from(books.keys())));
+            let counted = format!("{} units were counted", thousands(books.total()));
+            self.report.notes.push(if spaces.is_empty() {
+                format!("{name}: {counted}; it has no way to read them back")
+            } else {
+                format!(
+                    "{name}: {keys} keys of each kind ({spaces:?}) read back at the end, {verdict}; {counted}"
+                )
+            });
             self.report.add_wrong(&server.name, tally.wrong, tally.samples);
         }
         Ok(())

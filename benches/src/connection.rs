@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use mio::net::TcpStream;
 
+use crate::dialect::Request;
 use crate::error::LoadError;
 use crate::exchange::{Exchange, Tally};
 use crate::ledger::Ledger;
-use crate::op::Op;
 
 /// A connected socket and what is under way on it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Connection {
     /// # Errors
     ///
     /// Those of the socket.
-    pub fn open(address: SocketAddr, op: Op) -> io::Result<Self> {
+    pub fn open(address: SocketAddr, request: Request) -> io::Result<Self> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -39,7 +39,7 @@ impl Connection {
             out: Vec::new(),
             written: 0,
             cut: Vec::new(),
-            exchange: Exchange::new(op),
+            exchange: Exchange::new(request),
         })
     }
 

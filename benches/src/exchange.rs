@@ -1,15 +1,14 @@
 //! Requests under way on one connection, and the check of every reply that comes back.
 //!
 //! Here: who asked what and when, and the tally of right and wrong answers. Not here: the socket
-//! (`connection`), so that a test can feed bytes; what makes a reply right (`op`).
+//! (`connection`), so that a test can feed bytes; what makes a reply right (`dialect`).
 
 use std::collections::VecDeque;
 
 use hdrhistogram::Histogram;
 
+use crate::dialect::Request;
 use crate::ledger::Ledger;
-use crate::op::Op;
-use crate::reply::parse;
 
 /// Wrong replies that are kept to be shown; further ones are only counted.
 const SAMPLES_MAX: usize = 5;
@@ -61,7 +60,7 @@ impl Tally {
 /// The requests of one connection that wait for their replies, in the order sent.
 #[derive(Debug)]
 pub struct Exchange {
-    op: Op,
+    request: Request,
     /// When each was sent or due, in nanoseconds of the worker's clock.
     sent_at: VecDeque<u64>,
     /// The indices they name, those of the first request only as far as not yet answered.
@@ -73,9 +72,9 @@ pub struct Exchange {
 impl Exchange {
     /// A connection's exchange with nothing under way.
     #[must_use]
-    pub fn new(op: Op) -> Self {
-        let left = op.keys() as usize;
-        Self { op, sent_at: VecDeque::new(), named: VecDeque::new(), left }
+    pub fn new(request: Request) -> Self {
+        let left = request.op.keys() as usize;
+        Self { request, sent_at: VecDeque::new(), named: VecDeque::new(), left }
     }
 
     /// Requests not fully answered.
@@ -92,7 +91,7 @@ impl Exchange {
         ledger: &mut Ledger,
         pick: impl FnMut() -> u32,
     ) {
-        self.op.write(out, &mut self.named, ledger, pick);
+        self.request.write(out, &mut self.named, ledger, pick);
         self.sent_at.push_back(at);
     }
 
@@ -105,22 +104,26 @@ impl Exchange {
         tally: &mut Tally,
     ) -> usize {
         let mut at = 0;
-        while let Some((reply, used)) = parse(&bytes[at..]) {
+        loop {
+            // Empty when a reply comes that nobody asked for.
+            let named = self.named.range(..self.left.min(self.named.len())).copied();
+            let Some((verdict, used)) = self.request.judge(&bytes[at..], named, ledger) else {
+                return at;
+            };
             at += used;
             let Some(&sent_at) = self.sent_at.front() else {
                 tally.wrong(|| format!("nobody asked for {}", show(&bytes[at - used..at])));
                 continue;
             };
-            let verdict = self.op.judge(&reply, self.named.range(..self.left).copied(), ledger);
             if !verdict.right {
                 tally.wrong(|| {
                     let key = self.named.front().filter(|_| self.left > 0);
-                    format!("{:?} of {key:?}: {}", self.op, show(&bytes[at - used..at]))
+                    format!("{:?} of {key:?}: {}", self.request.op, show(&bytes[at - used..at]))
                 });
             }
             if verdict.is_last {
                 self.named.drain(..self.left);
-                self.left = self.op.keys() as usize;
+                self.left = self.request.op.keys() as usize;
                 self.sent_at.pop_front();
                 tally.replies += 1;
                 tally.latency.saturating_record(now.saturating_sub(sent_at));
@@ -129,7 +132,6 @@ impl Exchange {
                 self.left -= 1;
             }
         }
-        at
     }
 }
 
@@ -141,18 +143,23 @@ fn show(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Exchange, Tally};
+    use crate::dialect::{Dialect, Request};
     use crate::keys::{Space, key, value};
     use crate::ledger::Books;
     use crate::op::Op;
 
     const INCR: Op = Op::Incr { space: Space::Counter };
 
-    /// Sends requests for keys 0, 1, 2... and feeds `wire`, whole and cut at every byte.
     fn check(op: Op, requests: u32, wire: &[u8], replies: u64, wrong: u64) {
+        check_in(Dialect::Tollgate, op, requests, wire, replies, wrong);
+    }
+
+    /// Sends requests for keys 0, 1, 2... and feeds `wire`, whole and cut at every byte.
+    fn check_in(dialect: Dialect, op: Op, requests: u32, wire: &[u8], replies: u64, wrong: u64) {
         for cut in 0..=wire.len() {
-            let mut books = Books::new(100, 1, &[Space::Counter, Space::Bucket]);
+            let mut books = Books::new(100, 1, &[Space::Counter, Space::Bucket, Space::Window]);
             let ledger = &mut books.ledgers[0];
-            let mut exchange = Exchange::new(op);
+            let mut exchange = Exchange::new(Request { op, dialect });
             let (mut out, mut tally, mut next) = (Vec::new(), Tally::default(), 0..);
             for _ in 0..requests {
                 exchange.issue(1_000, &mut out, ledger, || next.next().unwrap_or(0));
@@ -235,15 +242,22 @@ mod tests {
         check(Op::Fill { space: Space::Counter, exptime: 9 }, 1, b"STORED\r\n", 1, 0);
     }
 
+    /// One request of key 4, or of as many as it names.
+    fn written(dialect: Dialect, op: Op) -> String {
+        let (mut out, mut books) =
+            (Vec::new(), Books::new(5, 1, &[Space::Counter, Space::Bucket, Space::Window]));
+        let request = Request { op, dialect };
+        Exchange::new(request).issue(0, &mut out, &mut books.ledgers[0], || 4);
+        String::from_utf8(out).unwrap_or_default()
+    }
+
+    fn name(space: Space) -> String {
+        String::from_utf8_lossy(&key(space, 4)).into_owned()
+    }
+
     #[test]
     fn requests_are_written_as_the_protocol_wants_them() {
-        let wire = |op: Op| {
-            let (mut out, mut books) =
-                (Vec::new(), Books::new(5, 1, &[Space::Counter, Space::Bucket]));
-            Exchange::new(op).issue(0, &mut out, &mut books.ledgers[0], || 4);
-            String::from_utf8(out).unwrap_or_default()
-        };
-        let name = |space| String::from_utf8_lossy(&key(space, 4)).into_owned();
+        let wire = |op| written(Dialect::Tollgate, op);
         let (counter, stored) = (name(Space::Counter), name(Space::Value));
         let bytes = String::from_utf8_lossy(&value(4, 0)).into_owned();
         assert_eq!(wire(INCR), format!("incr {counter} 1\r\n"));
@@ -253,5 +267,76 @@ mod tests {
         let fill = Op::Fill { space: Space::Counter, exptime: 3600 };
         assert_eq!(wire(fill), format!("set {counter} 0 3600 1\r\n0\r\n"));
         assert_eq!(wire(Op::Noop), "mn\r\n");
+    }
+
+    #[test]
+    fn redis_is_asked_in_its_own_words() {
+        let words = |dialect, op| {
+            let wire = written(dialect, op);
+            let words = wire.split("\r\n").filter(|word| !word.is_empty());
+            words.filter(|word| !word.starts_with(['*', '$'])).collect::<Vec<_>>().join(" ")
+        };
+        let (counter, bucket) = (name(Space::Counter), name(Space::Bucket));
+        let (incr, take) = (INCR, Op::Take { space: Space::Bucket });
+        assert_eq!(
+            written(Dialect::Redis, incr),
+            format!("*2\r\n$4\r\nINCR\r\n$20\r\n{counter}\r\n")
+        );
+        assert_eq!(words(Dialect::RedisCell, take), format!("CL.THROTTLE {bucket} 99999 1 3600"));
+        assert_eq!(words(Dialect::Throttlecrab, take), format!("THROTTLE {bucket} 100000 1 3600"));
+        let scripted = words(Dialect::Redis, take);
+        assert!(scripted.starts_with("EVALSHA "), "{scripted}");
+        assert!(scripted.ends_with(&format!(" 1 {bucket} 100000 3600000 1")), "{scripted}");
+        let get = Op::Get { space: Space::Counter, keys: 2 };
+        assert_eq!(words(Dialect::Redis, get), format!("MGET {counter} {counter}"));
+    }
+
+    #[test]
+    fn redis_answers_count_too() {
+        let get = |keys| Op::Get { space: Space::Counter, keys };
+        let check = |op, requests, wire: &str, replies, wrong| {
+            check_in(Dialect::Redis, op, requests, wire.as_bytes(), replies, wrong);
+        };
+        check(INCR, 2, ":1\r\n:1\r\n", 2, 0);
+        check(INCR, 2, ":2\r\n:0\r\n", 2, 2);
+        check(INCR, 2, "-ERR no\r\n:-1\r\n", 2, 2);
+        check(INCR, 1, ":1\r\n:1\r\n", 1, 1);
+        check(get(1), 1, "$1\r\n0\r\n", 1, 0);
+        check(get(1), 2, "$1\r\n1\r\n$-1\r\n", 2, 2);
+        check(get(3), 1, "*3\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n", 1, 0);
+        check(get(3), 1, "*3\r\n$1\r\n0\r\n$-1\r\n$1\r\n0\r\n", 1, 1);
+        check(get(3), 1, "*2\r\n$1\r\n0\r\n$1\r\n0\r\n", 1, 1);
+        check(Op::Set, 2, "+OK\r\n$-1\r\n", 2, 1);
+    }
+
+    #[test]
+    fn every_limiter_tells_how_many_passed() {
+        let check = |dialect, wire: &[&str], wrong| {
+            let take = Op::Take { space: Space::Bucket };
+            let replies: Vec<String> = wire
+                .iter()
+                .map(|numbers| {
+                    let words: Vec<&str> = numbers.split(' ').collect();
+                    format!("*{}\r\n:{}\r\n", words.len(), words.join("\r\n:"))
+                })
+                .collect();
+            let count = wire.len() as u32;
+            check_in(dialect, take, count, replies.concat().as_bytes(), count.into(), wrong);
+        };
+        let (redis, cell, crab) = (Dialect::Redis, Dialect::RedisCell, Dialect::Throttlecrab);
+        check(redis, &["1 99999", "1 99999"], 0);
+        check(redis, &["0 99999", "1 99998", "1 100000", "1", "1 99999 0"], 5);
+        check(cell, &["0 100000 99999 -1 3600"], 0);
+        check(
+            cell,
+            &["1 100000 99999 -1 3600", "0 99999 99998 -1 3600", "0 100000 99999 1 3600"],
+            3,
+        );
+        check(crab, &["1 100000 99999 3600 0"], 0);
+        check(
+            crab,
+            &["0 100000 99999 3600 0", "1 100000 99998 3600 0", "1 100000 99999 3600 1"],
+            3,
+        );
     }
 }

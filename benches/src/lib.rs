@@ -1,17 +1,18 @@
-//! The load generator, which drives several memcached-text servers in one run and compares them; and the
+//! The load generator, which drives several servers in one run and compares them; and the
 //! accuracy study, which has nothing to do with speed.
 //!
 //! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs, and `bin/instructions`,
 //! which shares only [`table`]; criterion benches of single packages stand beside this folder, not in it. Of the load generator, read in this order:
 //!
 //! - what is asked and what must come back: [`keys`], [`op`], [`take`], [`reply`], [`ledger`], [`exchange`]
+//! - the same in other protocols: [`dialect`], [`redis`], [`resp`]
 //! - which key is next: [`rng`], [`zipf`], [`spread`]
 //! - how it is driven: [`connection`], [`worker`], [`cell`]
 //! - against what: [`server`], [`limits_file`], [`cpu`], [`machine`]
-//! - the kinds of run: [`compare`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
-//! - what is printed: [`progress`], [`table`], [`report`]
+//! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
+//! - what is printed and drawn: [`progress`], [`table`], [`report`], [`chart`]
 //!
-//! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`] and [`progress`].
+//! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`], [`chart`] and [`progress`].
 
 #![allow(
     clippy::cast_precision_loss,
@@ -21,10 +22,12 @@
 
 pub mod accuracy;
 pub mod cell;
+pub mod chart;
 pub mod cluster;
 pub mod compare;
 pub mod connection;
 pub mod cpu;
+pub mod dialect;
 pub mod error;
 pub mod exchange;
 pub mod keys;
@@ -34,9 +37,12 @@ pub mod machine;
 pub mod memory;
 pub mod op;
 pub mod options;
+pub mod peers;
 pub mod progress;
+pub mod redis;
 pub mod reply;
 pub mod report;
+pub mod resp;
 pub mod rng;
 pub mod server;
 pub mod spread;

@@ -1,10 +1,8 @@
 //! The operations a cell can send: the request's bytes, and what makes its reply right.
 //!
-//! Here: one variant, one arm in `write` and one in `judge` for each verb, and the table of cells.
-//! A new verb touches this file only. Not here: pairing replies with requests (`exchange`), the
-//! policies of `take` and its answers' sense (`take`).
-
-use std::collections::VecDeque;
+//! Here: one variant, one arm in `write` and one in `judge` for each verb, in memcached's text, and the
+//! table of cells. A new verb touches this file only. Not here: pairing replies with requests (`exchange`),
+//! other protocols (`dialect`), the policies of `take` and its answers' sense (`take`).
 
 use crate::keys::{KEY_BYTES, Space, key, value};
 use crate::ledger::Ledger;
@@ -156,40 +154,42 @@ impl Op {
         }
     }
 
-    /// Appends one request to `out` and the indices it names to `named`.
+    /// Notes a request for the key at `index`, about to be sent; returns the version that `set` writes.
+    pub fn note(self, index: u32, ledger: &mut Ledger) -> u32 {
+        match self {
+            Self::Incr { space } | Self::Take { space } => ledger.incr_sent(space, index),
+            Self::Set => return ledger.set_sent(index),
+            _ => {}
+        }
+        0
+    }
+
+    /// Appends one request for the keys at `indices` to `out`; `set` writes `version`.
     pub fn write(
         self,
         out: &mut Vec<u8>,
-        named: &mut VecDeque<u32>,
-        ledger: &mut Ledger,
-        mut pick: impl FnMut() -> u32,
+        indices: impl Iterator<Item = u32> + Clone,
+        version: u32,
     ) {
-        let first = named.len();
-        named.extend((0..self.keys()).map(|_| pick()));
-        let index = named.get(first).copied().unwrap_or(0);
+        let index = indices.clone().next().unwrap_or(0);
         match self {
             Self::Incr { space } => {
-                ledger.incr_sent(space, index);
                 let mut line = *b"incr 0123456789abcdef0123 1\r\n";
                 line[5..5 + KEY_BYTES].copy_from_slice(&key(space, index));
                 out.extend_from_slice(&line);
             }
-            Self::Take { space } => {
-                ledger.incr_sent(space, index);
-                write_take(out, space, index);
-            }
+            Self::Take { space } => write_take(out, space, index),
             Self::Denied => write_take(out, Space::Empty, index),
             Self::Get { space, .. } => {
                 out.extend_from_slice(b"get");
-                for &index in named.range(first..) {
+                indices.for_each(|index| {
                     let mut word = *b" 0123456789abcdef0123";
                     word[1..].copy_from_slice(&key(space, index));
                     out.extend_from_slice(&word);
-                }
+                });
                 out.extend_from_slice(b"\r\n");
             }
             Self::Set => {
-                let version = ledger.set_sent(index);
                 write_set(out, Space::Value, index, b" 0 0 32\r\n", &value(index, version));
             }
             Self::Noop => out.extend_from_slice(b"mn\r\n"),
@@ -270,7 +270,8 @@ fn write_take(out: &mut Vec<u8>, space: Space, index: u32) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn data_is_right(space: Space, index: u32, data: &[u8], ledger: &Ledger) -> bool {
+/// Whether `data` is what a `get` of the key must bring.
+pub(crate) fn data_is_right(space: Space, index: u32, data: &[u8], ledger: &Ledger) -> bool {
     match space {
         Space::Value => value(index, ledger.version(index)).as_slice() == data,
         _ => itoa::Buffer::new().format(ledger.counter(space, index)).as_bytes() == data,

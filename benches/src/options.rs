@@ -12,6 +12,8 @@ use crate::cell::Pace;
 use crate::error::LoadError;
 use crate::limits_file::LIMITS_MAX;
 use crate::op::{DEFAULT_KINDS, KINDS, Kind};
+use crate::peers;
+use crate::peers::targets::CONNECTIONS;
 use crate::server::Recipe;
 
 /// memcached as distributions package it, on one thread.
@@ -27,13 +29,14 @@ fn with_limits(name: &str, count: u32) -> String {
     format!("{name}={command} --limits {{limits:{count}}}")
 }
 
-/// Drives memcached-text servers side by side in one run and compares them.
+/// Drives servers side by side in one run and compares them.
 ///
 /// Every reply is checked. Exit codes: 0 all replies right; 1 some wrong; 2 the run could not finish.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "load", version, max_term_width = 100)]
 pub struct Options {
-    /// A server as NAME=COMMAND, once for each; {port} in it is replaced by a free port, {memory} by
+    /// A server as NAME=COMMAND, once for each, or NAME=DIALECT:COMMAND, with the dialect memcached, redis,
+    /// redis-cell, throttlecrab or, if none is named, tollgate; {port} in it is replaced by a free port, {memory} by
     /// 1024 (4096 with --memory) and {limits:N} by the path of a generated limits file of N limits.
     /// Default: memcached and tollgate; tollgate alone for cells of verbs that memcached has not
     #[arg(long = "server", value_name = "NAME=COMMAND")]
@@ -98,6 +101,12 @@ pub struct Options {
     /// asked of a key's owner and of others, for each --connections and --pipelines
     #[arg(long, conflicts_with_all = ["servers", "memory", "pin", "rate", "cells", "limits_count"])]
     pub cluster: bool,
+    /// Instead of the default servers: memcached, redis, redis-cell, throttlecrab and tollgate, whichever are
+    /// there, in closed and open loop; writes a page with pictures into this folder
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "docs/performance",
+          conflicts_with_all = ["servers", "memory", "cluster", "rate", "cells", "limits_count",
+                                "beside", "connections"])]
+    pub peers: Option<PathBuf>,
     /// Also write the report to this file
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -151,6 +160,9 @@ impl Options {
             self.connections = vec![48];
             self.pipelines.extend(if self.pipelines.is_empty() { &[1, 16][..] } else { &[] });
         }
+        if self.peers.is_some() {
+            self.beside_peers();
+        }
         if self.connections.is_empty() {
             self.connections = if self.quick { vec![50] } else { vec![1, 50] };
         }
@@ -197,6 +209,22 @@ impl Options {
             return refuse("--connections and --pipelines go from 1 to 10000");
         }
         Ok(self)
+    }
+
+    /// Fills in what a run beside the peers is. Its quick form is for tests of the program.
+    fn beside_peers(&mut self) {
+        self.servers = peers::servers().0;
+        self.cells = peers::cells();
+        self.connections = vec![CONNECTIONS];
+        self.rate = peers::SHARES.map(Rate::Share).to_vec();
+        if self.pipelines.is_empty() {
+            self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
+        }
+        self.seconds.get_or_insert(if self.quick { 0.1 } else { 0.5 });
+        self.rounds.get_or_insert(if self.quick { 1 } else { 7 });
+        if self.quick {
+            self.keys.get_or_insert(20_000);
+        }
     }
 
     fn default_servers(&self, kinds: &[Kind]) -> Vec<Recipe> {
@@ -304,6 +332,17 @@ mod tests {
         assert_eq!(options.rate, [Rate::PerSecond(50_000.0), Rate::Share(0.25)]);
         assert_eq!(options.pipelines, [1]);
         assert!(parse("--rate fast").is_err());
+    }
+
+    #[test]
+    fn beside_the_peers_all_is_given() {
+        let options = parse("--peers --pin").unwrap();
+        assert_eq!(options.peers.as_deref(), Some(std::path::Path::new("docs/performance")));
+        assert_eq!((options.connections.clone(), options.rate.len()), (vec![50], 3));
+        assert_eq!((options.pipelines.clone(), options.rounds()), (vec![1, 16, 64], 7));
+        assert_eq!(options.kinds().unwrap().len(), 7);
+        assert_eq!(parse("--peers here --quick").unwrap().keys(), 20_000);
+        assert!(parse("--peers --cells incr").is_err());
     }
 
     #[test]

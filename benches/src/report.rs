@@ -29,7 +29,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Wrong replies of the whole run.
     pub wrong: u64,
-    servers: Vec<(String, String, String)>,
+    /// Name, version and command of each.
+    pub(crate) servers: Vec<(String, String, String)>,
     samples: Vec<String>,
 }
 
@@ -121,7 +122,9 @@ impl Report {
         text
     }
 
-    fn head(&self) -> String {
+    /// Machine, command and servers, as a list.
+    #[must_use]
+    pub fn head(&self) -> String {
         let Machine { cpu, cores, kernel, congestion_control, command } = &self.machine;
         let mut text = format!(
             "- machine: {cpu}, {cores} cores, {kernel}, TCP {congestion_control}\n- command: `{command}`\n"
@@ -132,8 +135,38 @@ impl Report {
         text
     }
 
-    fn row(&self, kind: &str, shape: &str) -> Option<&Row> {
+    /// The cell of this kind and shape.
+    #[must_use]
+    pub fn row(&self, kind: &str, shape: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.kind == kind && row.shape == shape)
+    }
+
+    /// The names of the servers, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().map(|(name, ..)| name.as_str())
+    }
+
+    /// What a server made of a cell; `None` if it was not asked.
+    #[must_use]
+    pub fn rounds(&self, kind: &str, shape: &str, server: &str) -> Option<&[Measurement]> {
+        let place = self.names().position(|name| name == server)?;
+        let rounds = self.row(kind, shape)?.rounds.get(place)?;
+        (!rounds.is_empty()).then_some(rounds)
+    }
+
+    /// The pipelines of the closed loop that so many connections were measured with.
+    #[must_use]
+    pub fn pipelines(&self, connections: u32) -> Vec<u32> {
+        let mut pipelines: Vec<u32> = Vec::new();
+        for row in &self.rows {
+            let pipeline = row.shape.strip_prefix(&format!("{connections}×"));
+            if let Some(pipeline) = pipeline.and_then(|pipeline| pipeline.parse().ok())
+                && !pipelines.contains(&pipeline)
+            {
+                pipelines.push(pipeline);
+            }
+        }
+        pipelines
     }
 
     /// A row for each kind and server, a column for each shape.
@@ -178,6 +211,9 @@ impl Report {
     /// The form of the design's tables.
     fn summary(&self) -> String {
         let table = self.by_shape(|row, n| {
+            if row.rounds[n].is_empty() {
+                return "–".to_owned();
+            }
             let of = |f: fn(&Measurement) -> f64| median(row.rounds[n].iter().map(f));
             format!(
                 "**{}** · {}k · {}",
@@ -189,7 +225,9 @@ impl Report {
         format!("**CPU ns/op** · thousand ops/s · p99 µs\n\n{table}")
     }
 
-    fn details(&self) -> String {
+    /// Every figure of every cell, as a table.
+    #[must_use]
+    pub fn details(&self) -> String {
         let reference = self.servers.get(self.reference).map_or("", |(name, ..)| name);
         let head = [
             "op".to_owned(),
@@ -210,7 +248,8 @@ impl Report {
         ];
         let mut table = Table::new(head, 3);
         for row in &self.rows {
-            for (n, (server, ..)) in self.servers.iter().enumerate() {
+            let asked = |&(n, _): &(usize, &_)| !row.rounds[n].is_empty();
+            for (n, (server, ..)) in self.servers.iter().enumerate().filter(asked) {
                 let mut cells = vec![row.kind.to_owned(), row.shape.clone(), server.clone()];
                 cells.extend(numbers(&row.rounds[n], &row.rounds[self.reference]));
                 table.row(cells);

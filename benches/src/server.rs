@@ -3,8 +3,9 @@
 //! Here: starting on a free port, waiting for an answer, ending by process id. Not here: its CPU
 //! time (`cpu`), requests to be measured (`worker`).
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -14,8 +15,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cpu::Cores;
+use crate::dialect::Dialect;
 use crate::error::LoadError;
 use crate::limits_file::{LIMITS_MAX, LimitsFile};
+use crate::redis::SCRIPTS;
+use crate::resp;
 
 /// How long a server may take to answer after its start, and to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,17 +27,27 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The front of what stands for the path of a limits file.
 const LIMITS: &str = "{limits:";
 
-/// How to start a server, as given with `--server NAME=COMMAND`.
+/// How to start a server, as given with `--server NAME=COMMAND` or `--server NAME=DIALECT:COMMAND`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
     /// What it is called in the tables.
     pub name: String,
+    /// What it understands.
+    pub dialect: Dialect,
     /// Words separated by blanks, without quoting. `{port}` stands for the port to listen on,
     /// `{memory}` for the megabytes it may use, `{limits:N}` for a limits file of `N` limits.
     pub command: String,
 }
 
 impl Recipe {
+    /// The first file that its command names by a path and that is not there.
+    #[must_use]
+    pub fn missing(&self) -> Option<&str> {
+        self.command
+            .split_whitespace()
+            .find(|word| word.contains('/') && !Path::new(word).is_file())
+    }
+
     /// How many limits its file shall have, and the placeholder of that file.
     fn limits(&self) -> Option<(u32, &str)> {
         let start = self.command.find(LIMITS)?;
@@ -49,13 +63,20 @@ impl FromStr for Recipe {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             Some((name, command)) if !name.is_empty() && command.contains("{port}") => {
-                let recipe = Self { name: name.to_owned(), command: command.to_owned() };
+                let (dialect, command) = Dialect::NAMED
+                    .into_iter()
+                    .find_map(|(word, dialect)| {
+                        let command = command.strip_prefix(word)?.strip_prefix(':')?;
+                        Some((dialect, command))
+                    })
+                    .unwrap_or((Dialect::default(), command));
+                let recipe = Self { name: name.to_owned(), dialect, command: command.to_owned() };
                 if recipe.command.contains(LIMITS) && recipe.limits().is_none() {
                     return Err(format!("expected {LIMITS}N}} with N from 1 to {LIMITS_MAX}"));
                 }
                 Ok(recipe)
             }
-            _ => Err("expected NAME=COMMAND with {port} in the command".to_owned()),
+            _ => Err("expected NAME=COMMAND or NAME=DIALECT:COMMAND with {port} in it".to_owned()),
         }
     }
 }
@@ -65,9 +86,11 @@ impl FromStr for Recipe {
 pub struct Server {
     /// What it is called in the tables.
     pub name: String,
+    /// What it understands.
+    pub dialect: Dialect,
     /// The command that was run.
     pub command: String,
-    /// What it answers to `version`.
+    /// What it answers to `version`, or its program to `--version`.
     pub version: String,
     /// Where it listens.
     pub address: SocketAddr,
@@ -77,7 +100,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server with `memory_mb` megabytes and waits until it answers `version`.
+    /// Starts the server with `memory_mb` megabytes and waits until it answers.
     ///
     /// # Errors
     ///
@@ -107,6 +130,7 @@ impl Server {
         };
         let mut server = Self {
             name: recipe.name.clone(),
+            dialect: recipe.dialect,
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             version: String::new(),
             child: spawned.map_err(|e| failed(format!("{command}: {e}")))?,
@@ -115,7 +139,7 @@ impl Server {
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match ask_version(server.address) {
+            match server.ask_version() {
                 Ok(version) => server.version = version,
                 Err(e) if Instant::now() > deadline => return Err(failed(format!("silent: {e}"))),
                 Err(_) => thread::sleep(Duration::from_millis(20)),
@@ -127,6 +151,37 @@ impl Server {
                 return Ok(server);
             }
         }
+    }
+
+    /// Its version, once it answers and holds the scripts that it will be asked to run.
+    fn ask_version(&self) -> io::Result<String> {
+        if !self.dialect.is_resp() {
+            return match ask(self.address, b"version\r\n")?.strip_prefix("VERSION ") {
+                Some(version) if !version.is_empty() => Ok(version.to_owned()),
+                _ => Err(io::Error::other("no answer to version")),
+            };
+        }
+        let mut ping = Vec::new();
+        resp::write(&mut ping, [b"PING"]);
+        if ask(self.address, &ping)? != "+PONG" {
+            return Err(io::Error::other("no answer to PING"));
+        }
+        let scripts = if self.dialect == Dialect::Redis { &SCRIPTS[..] } else { &[] };
+        for script in scripts {
+            let mut load = Vec::new();
+            resp::write(&mut load, [b"SCRIPT", b"LOAD", script.source.as_bytes()]);
+            // The digest comes as a string with its length, which is the first line.
+            let answer = ask_lines(self.address, &load, 2)?;
+            if answer.last().is_none_or(|digest| digest != script.digest) {
+                return Err(io::Error::other(format!("SCRIPT LOAD answered {answer:?}")));
+            }
+        }
+        let program = self.command.split_whitespace().next().unwrap_or_default();
+        let output = Command::new(program).arg("--version").output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let numbered = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
+        let mut words = text.split_whitespace().map(|word| word.trim_start_matches("v="));
+        Ok(words.find(numbered).unwrap_or("unknown").to_owned())
     }
 
     /// Its process id.
@@ -171,16 +226,18 @@ impl Drop for Server {
     }
 }
 
-fn ask_version(address: SocketAddr) -> io::Result<String> {
+/// The first line of the answer to `request`.
+fn ask(address: SocketAddr, request: &[u8]) -> io::Result<String> {
+    Ok(ask_lines(address, request, 1)?.remove(0))
+}
+
+/// The first lines of the answer to `request`.
+fn ask_lines(address: SocketAddr, request: &[u8], lines: usize) -> io::Result<Vec<String>> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.write_all(b"version\r\n")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    match line.trim_end().strip_prefix("VERSION ") {
-        Some(version) if !version.is_empty() => Ok(version.to_owned()),
-        _ => Err(io::Error::other(format!("version answered with {line:?}"))),
-    }
+    stream.write_all(request)?;
+    let mut answer = BufReader::new(stream).lines();
+    (0..lines).map(|_| answer.next().unwrap_or(Err(ErrorKind::UnexpectedEof.into()))).collect()
 }
 
 fn status_kib(status: &str, name: &str) -> Option<u64> {
@@ -191,6 +248,7 @@ fn status_kib(status: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::{Recipe, status_kib};
+    use crate::dialect::Dialect;
 
     #[test]
     fn a_recipe_needs_a_name_and_a_port() {
@@ -198,6 +256,10 @@ mod tests {
         assert_eq!((recipe.name.as_str(), recipe.command.as_str()), ("a", "prog -x=1 -p {port}"));
         let recipe: Recipe = "a=prog {port} -x {limits:12} -y".parse().unwrap();
         assert_eq!(recipe.limits(), Some((12, "{limits:12}")));
+        assert_eq!(recipe.dialect, Dialect::Tollgate);
+        let recipe: Recipe = "r=redis-cell:/no/prog --port {port}".parse().unwrap();
+        assert_eq!(recipe.dialect, Dialect::RedisCell);
+        assert_eq!(recipe.missing(), Some("/no/prog"));
         for poor in ["", "a", "=prog {port}", "a=prog -p 11211", "a={port} {limits:0}"] {
             assert!(poor.parse::<Recipe>().is_err(), "{poor}");
         }

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::Connection;
+use crate::dialect::Request;
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::ledger::Ledger;
-use crate::op::Op;
 use crate::rng::Rng;
 use crate::spread::Picker;
 
@@ -75,7 +75,7 @@ impl Worker {
     pub fn open(
         address: SocketAddr,
         connections: usize,
-        op: Op,
+        request: Request,
         picker: Picker,
         rng: Rng,
         busy_poll: bool,
@@ -83,7 +83,7 @@ impl Worker {
         let poll = Poll::new()?;
         let mut opened = Vec::with_capacity(connections);
         for n in 0..connections {
-            let mut connection = Connection::open(address, op)?;
+            let mut connection = Connection::open(address, request)?;
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(connection.stream(), Token(n), interest)?;
             opened.push(connection);

@@ -6,13 +6,13 @@
 use plotters::chart::SeriesLabelPosition;
 use plotters::style::RGBColor;
 
-use super::chart::{Chart, ChartError, Line, Panel};
 use super::contender::{LIMIT, WINDOW_MS, named};
 use super::enforced::Enforced;
 use super::study::{ATTACK_MS, worst_attack};
 use super::subject::{ONLY_KEY, Subject};
 use super::traffic::Traffic;
 use super::truth::Trailing;
+use crate::chart::{Axis, Chart, ChartError, Line, Panel};
 
 const GREY: RGBColor = RGBColor(175, 175, 175);
 const BLUE: RGBColor = RGBColor(0, 114, 178);
@@ -113,12 +113,20 @@ impl Stretch {
     /// The limit, as a line.
     fn limit(self) -> Line {
         let points = vec![(0.0, LIMIT as f64), (self.minutes(), LIMIT as f64)];
-        Line { name: "limit", color: RED, width: 1, points }
+        Line { width: 1, ..line("limit", RED, points) }
     }
 }
 
-fn line(name: &'static str, color: RGBColor, points: Vec<(f64, f64)>) -> Line {
-    Line { name, color, width: 2, points }
+fn line(name: &str, color: RGBColor, points: Vec<(f64, f64)>) -> Line {
+    Line { name: name.to_owned(), color, width: 2, dot: 0, points }
+}
+
+fn minutes(end: f64) -> Axis {
+    Axis { label: "minutes", range: 0.0..end, numbers: 7, text: |at| at.to_string() }
+}
+
+fn calls(end: f64) -> Axis {
+    Axis { label: "calls", range: 0.0..end, numbers: 6, text: |at| at.to_string() }
 }
 
 /// The instant at which two windows are furthest from the truth.
@@ -146,10 +154,8 @@ fn count(arrivals: &[u64]) -> Chart {
     let panel = Panel { title: String::new(), lines, legend: Some(SeriesLabelPosition::UpperLeft) };
     Chart {
         title: "Calls counted in the last 60 s (bursts, nothing refused)",
-        x_label: "minutes",
-        y_label: "calls",
-        x_end: stretch.minutes(),
-        y_end: (most / 50.0 + 1.0).ceil() * 50.0,
+        x: minutes(stretch.minutes()),
+        y: calls((most / 50.0 + 1.0).ceil() * 50.0),
         columns: 1,
         size: (960, 440),
         panels: vec![panel],
@@ -178,9 +184,7 @@ fn admitted(arrivals: &[u64]) -> Chart {
     });
     Chart {
         title: "Calls let through in the last 60 s (bursts, limit 100; grey: calls that came, cut at 240)",
-        x_end: stretch.minutes(),
-        y_end,
-        ..grid(panels)
+        ..grid(stretch, y_end, panels)
     }
 }
 
@@ -189,9 +193,7 @@ fn adversary() -> Chart {
     let panels = SHOWN.map(|name| panel(name, stretch, None, &worst_attack(named(name)).admitted));
     Chart {
         title: "Calls that a greedy adversary gets through in the last 60 s (limit 100)",
-        x_end: stretch.minutes(),
-        y_end: 2.4 * LIMIT as f64,
-        ..grid(panels)
+        ..grid(stretch, 2.4 * LIMIT as f64, panels)
     }
 }
 
@@ -200,18 +202,16 @@ fn panel(name: &str, stretch: Stretch, offered: Option<Vec<(f64, f64)>>, passed:
     let passed = stretch.truth(passed);
     let worst = passed.iter().map(|(_, calls)| *calls).fold(0.0, f64::max);
     let mut lines: Vec<Line> = offered.map(|points| line("", GREY, points)).into_iter().collect();
-    lines.push(Line { name: "", ..stretch.limit() });
+    lines.push(Line { name: String::new(), ..stretch.limit() });
     lines.push(line("", BLUE, passed));
     Panel { title: format!("{name}: up to {worst}"), lines, legend: None }
 }
 
-fn grid(panels: [Panel; 6]) -> Chart {
+fn grid(stretch: Stretch, y_end: f64, panels: [Panel; 6]) -> Chart {
     Chart {
         title: "",
-        x_label: "minutes",
-        y_label: "calls",
-        x_end: 0.0,
-        y_end: 0.0,
+        x: minutes(stretch.minutes()),
+        y: calls(y_end),
         columns: 2,
         size: (960, 780),
         panels: panels.into(),

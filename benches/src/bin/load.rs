@@ -10,7 +10,7 @@ use benches::machine::Machine;
 use benches::options::Options;
 use benches::progress::Progress;
 use benches::report::Report;
-use benches::{cluster, compare, memory};
+use benches::{cluster, compare, memory, peers};
 use clap::Parser;
 
 /// All replies came, and some were wrong.
@@ -44,6 +44,8 @@ fn run(options: Options) -> anyhow::Result<u64> {
         cluster::run(&options, &progress, &mut report)
     } else if options.memory {
         memory::run(&options, cores.as_ref(), &progress, &mut report)
+    } else if options.peers.is_some() {
+        peers::run(&options, cores.as_ref(), &progress, &mut report)
     } else {
         compare::run(&options, cores.as_ref(), &progress, &mut report)
     };
@@ -56,5 +58,8 @@ fn run(options: Options) -> anyhow::Result<u64> {
         std::fs::write(path, &text).with_context(|| path.display().to_string())?;
     }
     outcome?;
+    if let Some(folder) = &options.peers {
+        peers::write(folder, &report).with_context(|| folder.display().to_string())?;
+    }
     Ok(report.wrong)
 }

@@ -1,9 +1,11 @@
 //! Line charts as SVG: panels in a grid, each with its axes.
 //!
-//! Here: what every picture shares, its size, colours and letters. Not here: which lines there are
-//! (`figures`). The background is white, so that a picture can be read on a dark page too.
+//! Here: what every picture shares, its size and letters. Not here: which lines there are, and how what they
+//! show becomes a place on an axis (`accuracy::figures`, `peers::plots`). The background is white, so that a
+//! picture can be read on a dark page too.
 
 use std::io;
+use std::ops::Range;
 
 use plotters::backend::SVGBackend;
 use plotters::chart::{ChartBuilder, SeriesLabelPosition};
@@ -21,12 +23,14 @@ const FONT: &str = "sans-serif";
 #[derive(Debug, Clone)]
 pub struct Line {
     /// In the legend; empty for none.
-    pub name: &'static str,
+    pub name: String,
     /// Its colour.
     pub color: RGBColor,
     /// In pixels.
     pub width: u32,
-    /// Minutes and calls.
+    /// Radius of a dot on each point, in pixels; 0 for none.
+    pub dot: u32,
+    /// Along both axes.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -41,19 +45,28 @@ pub struct Panel {
     pub legend: Option<SeriesLabelPosition>,
 }
 
+/// One of the two axes, the same in all panels.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// Beside it.
+    pub label: &'static str,
+    /// What is shown.
+    pub range: Range<f64>,
+    /// Places with a number, about.
+    pub numbers: usize,
+    /// The number at a place.
+    pub text: fn(f64) -> String,
+}
+
 /// A whole picture.
 #[derive(Debug, Clone)]
 pub struct Chart {
     /// Above all panels.
     pub title: &'static str,
     /// Below each column.
-    pub x_label: &'static str,
+    pub x: Axis,
     /// Beside each row.
-    pub y_label: &'static str,
-    /// The last minute; the first is 0.
-    pub x_end: f64,
-    /// The most calls that can be shown.
-    pub y_end: f64,
+    pub y: Axis,
     /// Panels in a row.
     pub columns: usize,
     /// Width and height in pixels.
@@ -81,26 +94,28 @@ impl Chart {
                 if !panel.title.is_empty() {
                     builder.caption(&panel.title, (FONT, 15));
                 }
-                let mut chart = builder.build_cartesian_2d(0.0..self.x_end, 0.0..self.y_end)?;
+                let mut chart =
+                    builder.build_cartesian_2d(self.x.range.clone(), self.y.range.clone())?;
                 chart
                     .configure_mesh()
-                    .x_desc(self.x_label)
-                    .y_desc(self.y_label)
+                    .x_desc(self.x.label)
+                    .y_desc(self.y.label)
                     .label_style((FONT, 13))
                     .axis_desc_style((FONT, 13))
-                    .x_labels(7)
-                    .y_labels(6)
-                    .x_label_formatter(&|minutes| format!("{minutes}"))
-                    .y_label_formatter(&|calls| format!("{calls}"))
+                    .x_labels(self.x.numbers)
+                    .y_labels(self.y.numbers)
+                    .x_label_formatter(&|at| (self.x.text)(*at))
+                    .y_label_formatter(&|at| (self.y.text)(*at))
                     .bold_line_style(BLACK.mix(0.12))
                     .light_line_style(WHITE)
                     .draw()?;
                 for line in &panel.lines {
                     let style = ShapeStyle::from(&line.color).stroke_width(line.width);
                     let points = thinned(&line.points);
-                    let drawn = chart.draw_series(LineSeries::new(points, style))?;
+                    let drawn =
+                        chart.draw_series(LineSeries::new(points, style).point_size(line.dot))?;
                     if !line.name.is_empty() {
-                        drawn.label(line.name).legend(move |(x, y)| {
+                        drawn.label(&line.name).legend(move |(x, y)| {
                             PathElement::new(vec![(x, y), (x + 22, y)], style)
                         });
                     }
@@ -136,7 +151,7 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 mod tests {
     use plotters::style::BLACK;
 
-    use super::{Chart, Line, Panel, thinned};
+    use super::{Axis, Chart, Line, Panel, thinned};
 
     #[test]
     fn level_stretches_need_two_points() {
@@ -147,15 +162,20 @@ mod tests {
 
     #[test]
     fn a_chart_is_the_same_text_twice() {
-        let line =
-            Line { name: "a line", color: BLACK, width: 1, points: vec![(0.0, 0.0), (1.0, 9.0)] };
+        let line = Line {
+            name: "a line".to_owned(),
+            color: BLACK,
+            width: 1,
+            dot: 2,
+            points: vec![(0.0, 0.0), (1.0, 9.0)],
+        };
+        let axis =
+            |label, end| Axis { label, range: 0.0..end, numbers: 5, text: |at| at.to_string() };
         let panel = Panel { title: "a panel".to_owned(), lines: vec![line], legend: None };
         let chart = Chart {
             title: "a chart",
-            x_label: "minutes",
-            y_label: "calls",
-            x_end: 1.0,
-            y_end: 10.0,
+            x: axis("minutes", 1.0),
+            y: axis("calls", 10.0),
             columns: 2,
             size: (400, 300),
             panels: vec![panel.clone(), panel],

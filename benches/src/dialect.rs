@@ -1,0 +1,143 @@
+//! What a server understands: which operations, and the protocol they are written in.
+//!
+//! Here: one variant for each, and the way from an operation to its bytes and from bytes to a verdict. Not
+//! here: the memcached text (`op`), the RESP words (`redis`).
+
+use std::collections::VecDeque;
+
+use crate::keys::Space;
+use crate::ledger::Ledger;
+use crate::op::{Op, Verdict};
+use crate::{redis, reply, resp};
+
+/// A server's verbs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// memcached's text, and our own verbs.
+    #[default]
+    Tollgate,
+    /// memcached's text.
+    Memcached,
+    /// RESP, with limits as Lua scripts.
+    Redis,
+    /// RESP, with `CL.THROTTLE` of the module redis-cell.
+    RedisCell,
+    /// RESP, with `THROTTLE` and nothing else.
+    Throttlecrab,
+}
+
+impl Dialect {
+    /// All, as a server on the command line names its own.
+    pub const NAMED: [(&str, Self); 5] = [
+        ("tollgate", Self::Tollgate),
+        ("memcached", Self::Memcached),
+        ("redis", Self::Redis),
+        ("redis-cell", Self::RedisCell),
+        ("throttlecrab", Self::Throttlecrab),
+    ];
+
+    /// Whether it is written in RESP.
+    #[must_use]
+    pub const fn is_resp(self) -> bool {
+        matches!(self, Self::Redis | Self::RedisCell | Self::Throttlecrab)
+    }
+
+    /// Whether it has a verb for `op`.
+    #[must_use]
+    pub const fn speaks(self, op: Op) -> bool {
+        match self {
+            Self::Tollgate => true,
+            Self::Memcached => !op.is_ours(),
+            Self::Redis => match op {
+                Op::Take { space } => matches!(space, Space::Bucket | Space::Window),
+                // A limit's state cannot be read as the count of its calls.
+                Op::Get { space, .. } => matches!(space, Space::Counter | Space::Value),
+                _ => !op.is_ours(),
+            },
+            Self::RedisCell | Self::Throttlecrab => {
+                matches!(op, Op::Take { space: Space::Bucket })
+            }
+        }
+    }
+
+    /// In batches of how many requests its keys are made.
+    ///
+    /// throttlecrab writes each reply by itself and lets Nagle's algorithm hold all but the first back: a
+    /// batch of any size takes it 40 ms.
+    #[must_use]
+    pub const fn filling_pipeline(self) -> u32 {
+        if matches!(self, Self::Throttlecrab) { 1 } else { 32 }
+    }
+}
+
+/// An operation as a server of some dialect is asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked.
+    pub op: Op,
+    /// How it is said; it [`speaks`](Dialect::speaks) the operation.
+    pub dialect: Dialect,
+}
+
+impl Request {
+    /// Appends one request to `out` and the indices it names to `named`.
+    pub fn write(
+        self,
+        out: &mut Vec<u8>,
+        named: &mut VecDeque<u32>,
+        ledger: &mut Ledger,
+        mut pick: impl FnMut() -> u32,
+    ) {
+        let first = named.len();
+        named.extend((0..self.op.keys()).map(|_| pick()));
+        let version = named.get(first).map_or(0, |&index| self.op.note(index, ledger));
+        let indices = named.range(first..).copied();
+        if self.dialect.is_resp() {
+            redis::write_request(self, out, indices, version);
+        } else {
+            self.op.write(out, indices, version);
+        }
+    }
+
+    /// Judges the reply at the front of `bytes`; `None` while its end has not come. `named` are the indices
+    /// of the request that are not answered yet. Returns the length of the reply, too.
+    pub fn judge(
+        self,
+        bytes: &[u8],
+        named: impl ExactSizeIterator<Item = u32>,
+        ledger: &mut Ledger,
+    ) -> Option<(Verdict, usize)> {
+        if self.dialect.is_resp() {
+            let (reply, used) = resp::parse(bytes)?;
+            let right = redis::is_right(self, &reply, named, ledger);
+            Some((Verdict { right, is_last: true }, used))
+        } else {
+            let (reply, used) = reply::parse(bytes)?;
+            Some((self.op.judge(&reply, named, ledger), used))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dialect;
+    use crate::keys::Space;
+    use crate::op::{KINDS, Op};
+
+    #[test]
+    fn every_server_has_some_of_the_kinds() {
+        let kinds = |dialect: Dialect| {
+            let spoken = KINDS.iter().filter(move |kind| dialect.speaks(kind.op));
+            spoken.map(|kind| kind.name).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(Dialect::Tollgate).len(), KINDS.len());
+        assert!(kinds(Dialect::Memcached).iter().all(|name| !name.starts_with("take")));
+        for name in ["incr", "get", "set", "get100", "take-bucket", "take-window"] {
+            assert!(kinds(Dialect::Redis).contains(&name), "{name}");
+        }
+        for dialect in [Dialect::RedisCell, Dialect::Throttlecrab] {
+            assert_eq!(kinds(dialect), ["take-bucket", "take-hot"]);
+        }
+        assert!(!Dialect::Redis.speaks(Op::Get { space: Space::Bucket, keys: 1 }));
+    }
+}

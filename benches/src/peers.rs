@@ -1,0 +1,124 @@
+//! A run beside the field: memcached, Redis and the limiters, written as a page with pictures.
+//!
+//! Here: which servers, asked for what, in which order. Not here: how a server is asked (`dialect`), how a
+//! cell is measured (`compare`). In this folder:
+//!
+//! - what Tollgate shall reach: [`targets`]
+//! - what is written: [`page`], [`plots`]
+//!
+//! All kinds of cells take turns within a round, so that a verdict of one server can be set beside another
+//! verb of another. `benches/peers.sh` installs the servers.
+
+pub mod page;
+pub mod plots;
+pub mod targets;
+
+use std::path::Path;
+use std::{fs, io};
+
+use crate::compare::Schedule;
+use crate::cpu::Cores;
+use crate::error::LoadError;
+use crate::op::Kind;
+use crate::options::{Options, RateOf};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::server::Recipe;
+
+/// Ours, as the page calls it.
+pub const OURS: &str = "tollgate";
+/// The one that memcached's verbs are compared with.
+pub const MEMCACHED: &str = "memcached";
+
+/// Each on one thread where it has a choice, with as much memory, and with nothing to write to a disk.
+const SERVERS: [&str; 5] = [
+    "memcached=memcached:/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port} -U 0",
+    "redis=redis:/usr/bin/redis-server --port {port} --bind 127.0.0.1 --save --appendonly no \
+     --maxmemory {memory}mb --maxmemory-policy allkeys-lru",
+    "redis-cell=redis-cell:/usr/bin/redis-server --port {port} --bind 127.0.0.1 --save --appendonly no \
+     --maxmemory {memory}mb --maxmemory-policy allkeys-lru \
+     --loadmodule target/peers/redis-cell-0.2.2/libredis_cell.so",
+    "throttlecrab=throttlecrab:target/peers/bin/throttlecrab-server --redis --redis-host 127.0.0.1 \
+     --redis-port {port} --store-capacity 2000000 --log-level error",
+    "tollgate=target/release/tollgate -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port}",
+];
+
+/// Verbs that memcached and Redis have.
+pub const PLAIN: [&str; 5] = ["incr", "incr-hot", "get", "set", "get100"];
+/// Limits, of which the others have but the first or two.
+pub const LIMITS: [&str; 2] = ["take-bucket", "take-window"];
+/// In the open loop, and whose closed loop its load is a share of.
+pub const OPEN: [(&str, RateOf); 3] =
+    [("incr", RateOf::Slowest), ("incr", RateOf::Own), ("take-bucket", RateOf::Own)];
+/// What the open loop's load is of the closed loop's throughput.
+pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
+/// The percentiles that a measurement has.
+const LATENCIES: [&str; 3] = ["p50", "p99", "p99.9"];
+/// The pipeline of the closed loop that says what a server can do in the open one.
+const OPEN_PIPELINE: u32 = 1;
+
+/// The servers that are there, and sentences about those that are not.
+#[must_use]
+pub fn servers() -> (Vec<Recipe>, Vec<String>) {
+    let recipes = SERVERS.iter().filter_map(|recipe| recipe.parse::<Recipe>().ok());
+    let (there, absent): (Vec<_>, Vec<_>) = recipes.partition(|recipe| recipe.missing().is_none());
+    let sentence = |recipe: &Recipe| {
+        let missing = recipe.missing().unwrap_or_default();
+        format!("absent: {}, for there is no `{missing}`", recipe.name)
+    };
+    let sentences = absent.iter().map(sentence).collect();
+    (there, sentences)
+}
+
+/// The kinds of cells.
+#[must_use]
+pub fn cells() -> Vec<String> {
+    PLAIN.iter().chain(&LIMITS).map(ToString::to_string).collect()
+}
+
+/// Makes the run and writes it into `report`, which holds what was finished even after an error.
+///
+/// # Errors
+///
+/// A server that does not start, goes away or stalls.
+pub fn run(
+    options: &Options,
+    cores: Option<&Cores>,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<(), LoadError> {
+    report.notes.extend(servers().1);
+    let kinds = options.kinds()?;
+    let opened: Vec<(Kind, RateOf)> = OPEN
+        .iter()
+        .filter_map(|&(name, of)| {
+            kinds.iter().find(|kind| kind.name == name).map(|&kind| (kind, of))
+        })
+        .collect();
+    let mut schedule = Schedule::start(options, cores, progress, report)?;
+    let shapes = options.connections.len() * options.pipelines.len();
+    let open: usize = opened.iter().map(|(kind, _)| schedule.turns(&[*kind])).sum();
+    schedule.planned = schedule.turns(&kinds) * shapes + open * options.rate.len();
+    for &connections in &options.connections {
+        for &pipeline in &options.pipelines {
+            schedule.side_by_side(&kinds, connections, pipeline)?;
+        }
+        for &(kind, of) in &opened {
+            schedule.open(kind, connections, OPEN_PIPELINE, of)?;
+        }
+    }
+    schedule.read_back()
+}
+
+/// Writes the page and its pictures into `folder`.
+///
+/// # Errors
+///
+/// Those of the files.
+pub fn write(folder: &Path, report: &Report) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for (name, svg) in plots::all(report).map_err(io::Error::other)? {
+        fs::write(folder.join(name), svg)?;
+    }
+    fs::write(folder.join("peers.md"), page::render(report))
+}

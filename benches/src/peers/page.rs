@@ -1,0 +1,266 @@
+//! The page of a run: targets, tables, what others do better, all figures.
+//!
+//! Here: sentences and columns. Not here: the ratios (`targets`), the pictures (`plots`).
+
+use std::fmt::Write;
+
+use super::targets::{CONNECTIONS, Figure, Ratio, TARGETS, Target, ratio};
+use super::{LATENCIES, LIMITS, OURS, PLAIN, plots};
+use crate::cell::Measurement;
+use crate::report::Report;
+use crate::table::{Table, cell, median, micros, percent, times, whole};
+
+/// More than a server should wait for its core, as a share of the time.
+const WAITED_MAX: f64 = 0.05;
+
+const HEAD: &str = "\
+# Beside its peers
+
+`just bench-peers` installs the servers, runs them side by side, checks every reply and writes this page and its
+pictures. How it measures and how to read it: [benches/README.md](../../benches/README.md). Ratios are taken within a
+round, then their median; nanoseconds move with the machine.
+
+";
+
+const CELLS: &str = "
+`incr`, `get`, `set` of 32 bytes and `get100` (100 counters at once, `MGET` at Redis) are of uniform keys, `incr-hot` of one
+key. `take-bucket` is a token bucket, `take-window` a count over two windows: `take <key> 1 <policy>` here, a Lua script
+each at Redis (`benches/src/redis/`), `CL.THROTTLE` at redis-cell and `THROTTLE` at throttlecrab, which have GCRA and no
+windows; a window's target is beside their GCRA. All limits allow all calls and count them.
+redis-cell is a module of the same Redis, in the newest release that crates.io has. throttlecrab writes reply by reply and
+leaves Nagle's algorithm on, so that a client which pipelines waits 40 ms for a batch: time, not CPU.
+";
+
+/// The page.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let mut text = HEAD.to_owned();
+    text.push_str(&report.head());
+    for note in &report.notes {
+        let _ = writeln!(text, "- {note}");
+    }
+    let _ = match report.wrong {
+        0 => writeln!(text, "- no reply was wrong"),
+        wrong => writeln!(text, "- **{wrong} replies were wrong**"),
+    };
+    let waited = report.rows.iter().flat_map(|row| row.rounds.iter().flatten());
+    let waited = median(waited.map(Measurement::waited)).unwrap_or(0.0);
+    if waited > WAITED_MAX {
+        let _ = writeln!(
+            text,
+            "- **other work had the servers' core for {} of the time (median): measure again on a quieter machine**",
+            percent(waited)
+        );
+    }
+    let _ = write!(text, "\n## Targets\n\n{}", targets(report));
+    let _ = write!(text, "\n## CPU of an operation\n{CELLS}");
+    let _ = write!(text, "\n{}\n{}", cpu(report, &PLAIN), cpu(report, &LIMITS));
+    let _ = write!(text, "\n![CPU of an operation by pipeline]({})\n", plots::CPU);
+    let _ = write!(text, "\n## Latency in the open loop\n\n{}", latency(report));
+    let _ = write!(text, "\n![Latency by load]({})\n", plots::LATENCY);
+    let _ = write!(text, "\n## Where others are better\n\n{}", losses(report));
+    let _ = write!(text, "\n## All figures\n\n{}", report.details());
+    text
+}
+
+/// A ratio and half of how far its rounds lie apart.
+fn told(ratio: Option<Ratio>) -> String {
+    ratio.map_or_else(
+        || "–".to_owned(),
+        |ratio| format!("{} ± {}", times(ratio.median), percent(ratio.apart)),
+    )
+}
+
+fn targets(report: &Report) -> String {
+    let head = ["figure", "op", "conns×pipeline or load", "beside", "at most", "measured", ""];
+    let mut table = Table::new(head, 4);
+    for target in TARGETS {
+        let Target { figure, kind, peer, peer_kind, most } = target;
+        let ratio = target.ratio(report);
+        let verdict = match ratio {
+            None => "not measured",
+            Some(ratio) if ratio.median <= most => "met",
+            Some(_) => "**missed**",
+        };
+        table.row(vec![
+            if matches!(figure, Figure::Cpu(_)) { "CPU" } else { "p99" }.to_owned(),
+            kind.to_owned(),
+            figure.shape(),
+            if kind == peer_kind { peer.to_owned() } else { format!("{peer}'s {peer_kind}") },
+            times(most),
+            told(ratio),
+            verdict.to_owned(),
+        ]);
+    }
+    table.render()
+}
+
+/// The median of a figure over the rounds of a server; `None` if it has not the verb.
+fn of(report: &Report, kind: &str, shape: &str, server: &str, figure: Figure) -> Option<f64> {
+    median(report.rounds(kind, shape, server)?.iter().map(|rounds| figure.of(rounds)))
+}
+
+/// Nanoseconds of each server that has one of `kinds`, and what ours is to each of the others'.
+fn cpu(report: &Report, kinds: &[&str]) -> String {
+    let pipelines = report.pipelines(CONNECTIONS);
+    let shapes: Vec<_> = pipelines.iter().map(|&n| (Figure::Cpu(n).shape(), n)).collect();
+    let has_any = |server: &&str| {
+        let has =
+            |kind: &&str| shapes.iter().any(|(s, _)| report.rounds(kind, s, server).is_some());
+        kinds.iter().any(has)
+    };
+    let servers: Vec<&str> = report.names().filter(has_any).collect();
+    let peers: Vec<&str> = servers.iter().copied().filter(|server| *server != OURS).collect();
+    let columns = servers.iter().map(|server| format!("{server} ns"));
+    let ratios = peers.iter().map(|peer| format!("{OURS} to {peer}"));
+    let head = ["op".to_owned(), "pipeline".to_owned()].into_iter();
+    let mut table = Table::new(head.chain(columns).chain(ratios), 1);
+    for kind in kinds {
+        for (shape, pipeline) in &shapes {
+            let figure = Figure::Cpu(*pipeline);
+            let mut row = vec![(*kind).to_owned(), pipeline.to_string()];
+            row.extend(servers.iter().map(|s| cell(of(report, kind, shape, s, figure), whole)));
+            row.extend(peers.iter().map(|peer| {
+                told(ratio(report, shape, (kind, peer, kind), |rounds| figure.of(rounds)))
+            }));
+            table.row(row);
+        }
+    }
+    table.render()
+}
+
+fn latency(report: &Report) -> String {
+    let head = ["op", "load", "server", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "busy", "waited"];
+    let mut table = Table::new(head, 3);
+    let open = report.rows.iter().filter(|row| row.shape.contains('@'));
+    for row in open {
+        for (server, rounds) in report.names().zip(&row.rounds).filter(|(_, r)| !r.is_empty()) {
+            let of = |figure: &dyn Fn(&Measurement) -> f64| median(rounds.iter().map(figure));
+            let mut cells = vec![row.kind.to_owned(), row.shape.clone(), server.to_owned()];
+            cells.push(cell(of(&Measurement::ops_per_second), whole));
+            cells.extend((0..3).map(|n| cell(of(&|m| m.latency_ns[n] as f64), micros)));
+            cells.push(cell(of(&Measurement::busy), percent));
+            cells.push(cell(of(&Measurement::waited), percent));
+            table.row(cells);
+        }
+    }
+    format!(
+        "Requests fall due by a Poisson clock, answered or not, and latency counts from when one was due. *Own* is of\n\
+         what this server came to in the closed loop at pipeline 1, *the slowest* of what the slowest did: the same\n\
+         load for all.\n\n{}",
+        table.render()
+    )
+}
+
+/// Every figure in which a peer needed less than ours in the median of the rounds.
+fn losses(report: &Report) -> String {
+    let mut lines = String::new();
+    let peers = || report.names().filter(|name| *name != OURS);
+    for row in &report.rows {
+        for peer in peers() {
+            let sides = (row.kind, peer, row.kind);
+            let mut lost = |what: &str, figure: &dyn Fn(&Measurement) -> f64| {
+                let ratio = ratio(report, &row.shape, sides, figure);
+                // What would be shown as 1.00 is no loss.
+                if let Some(ratio) = ratio.filter(|ratio| ratio.median >= 1.005) {
+                    let (kind, shape, told) = (row.kind, &row.shape, told(Some(ratio)));
+                    let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {told} {peer}'s");
+                }
+            };
+            if row.shape.contains('@') {
+                for (n, name) in LATENCIES.into_iter().enumerate() {
+                    lost(name, &|measurement| measurement.latency_ns[n] as f64);
+                }
+            } else {
+                lost("CPU", &Measurement::server_ns_per_op);
+            }
+        }
+    }
+    if lines.is_empty() { "Nowhere in this run.\n".to_owned() } else { lines }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::render;
+    use crate::cell::Measurement;
+    use crate::cpu::CpuUse;
+    use crate::machine::Machine;
+    use crate::peers::plots;
+    use crate::report::{Report, Row};
+
+    fn measurement(ns_per_op: u64) -> Measurement {
+        Measurement {
+            replies: 1_000,
+            elapsed: Duration::from_secs(1),
+            latency_ns: [1_000, 10 * ns_per_op, 100_000],
+            server: CpuUse { ran_ns: 1_000 * ns_per_op, waited_ns: 0 },
+            ..Measurement::default()
+        }
+    }
+
+    /// Three servers: memcached without limits, redis-cell without anything else, and ours.
+    fn report() -> Report {
+        let machine = Machine {
+            cpu: "cpu".to_owned(),
+            cores: 2,
+            kernel: "Linux 1".to_owned(),
+            congestion_control: "cubic".to_owned(),
+            command: "load".to_owned(),
+        };
+        let mut report = Report::new(machine, 0);
+        for name in ["memcached", "redis-cell", "tollgate"] {
+            report.servers.push((name.to_owned(), "1.2".to_owned(), name.to_owned()));
+        }
+        let mut row = |kind, shape: &str, rounds: [&[u64]; 3]| {
+            let of = |costs: &[u64]| costs.iter().map(|&cost| measurement(cost)).collect();
+            report.rows.push(Row { kind, shape: shape.to_owned(), rounds: rounds.map(of).into() });
+        };
+        row("incr", "50×1", [&[5_000, 10_000], &[], &[3_000, 6_000]]);
+        row("incr", "50×16", [&[1_000], &[], &[400]]);
+        row("set", "50×1", [&[1_000], &[], &[1_100]]);
+        row("take-bucket", "50×16", [&[], &[4_000], &[400]]);
+        row("take-window", "50×16", [&[], &[], &[800]]);
+        row("incr", "50 @ 70 % of own", [&[1_000], &[], &[900]]);
+        report
+    }
+
+    #[test]
+    fn targets_are_met_missed_or_not_measured() {
+        let page = render(&report());
+        let verdict = |words: [&str; 3]| {
+            let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+            let line = page.lines().find(has_all).unwrap_or_default();
+            line.split('|').rev().nth(1).unwrap_or_default().trim().to_owned()
+        };
+        assert_eq!(verdict(["| CPU ", "| incr ", "| 50×1 "]), "met", "{page}");
+        assert_eq!(verdict(["| CPU ", "| incr ", "| 50×16 "]), "**missed**");
+        assert_eq!(verdict(["| CPU ", "| incr ", "| 50×64 "]), "not measured");
+        assert_eq!(verdict(["| take-bucket ", "| 50×16 ", "| redis-cell "]), "met");
+        assert_eq!(verdict(["| take-bucket ", "| 50×16 ", "| redis "]), "not measured");
+        assert_eq!(
+            verdict(["| take-window ", "| 50×16 ", "redis-cell's take-bucket"]),
+            "**missed**"
+        );
+        assert_eq!(verdict(["| p99 ", "| incr ", "of own"]), "met");
+        assert!(page.contains("0.60× ± 0 %"), "{page}");
+    }
+
+    #[test]
+    fn what_others_do_better_is_named() {
+        let page = render(&report());
+        let (_, losses) = page.split_once("## Where others are better").expect("a section");
+        assert!(losses.contains("- `set` 50×1, CPU: 1.10× ± 0 % memcached's"), "{losses}");
+        assert_eq!(losses.lines().filter(|line| line.starts_with("- ")).count(), 1, "{losses}");
+    }
+
+    #[test]
+    fn pictures_need_no_peer() {
+        let mut report = report();
+        let drawn = plots::all(&report).expect("there is room");
+        assert!(drawn.iter().all(|(_, svg)| svg.contains("tollgate")));
+        report.rows.clear();
+        assert!(plots::all(&report).is_ok());
+    }
+}

@@ -1,0 +1,126 @@
+//! What Tollgate shall reach beside its peers, and how far a run is from it.
+//!
+//! Here: the ratios of one run, taken within its rounds. Not here: how they are set as a table (`page`).
+
+use super::{MEMCACHED, OURS};
+use crate::cell::Measurement;
+use crate::compare::shape_of_share;
+use crate::options::RateOf;
+use crate::report::Report;
+use crate::table::{median, span};
+
+/// The connections of every cell.
+pub const CONNECTIONS: u32 = 50;
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Figure {
+    /// CPU of an operation at this pipeline.
+    Cpu(u32),
+    /// The 99th percentile of latency at this share of the load that this server can bear.
+    P99(f64, RateOf),
+}
+
+/// The most that a figure of ours may be of a peer's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Target {
+    /// What is compared.
+    pub figure: Figure,
+    /// The kind of cell of ours.
+    pub kind: &'static str,
+    /// The server beside it.
+    pub peer: &'static str,
+    /// The kind of cell of the peer.
+    pub peer_kind: &'static str,
+    /// The ratio.
+    pub most: f64,
+}
+
+const fn plain(kind: &'static str, pipeline: u32, most: f64) -> Target {
+    Target { figure: Figure::Cpu(pipeline), kind, peer: MEMCACHED, peer_kind: kind, most }
+}
+
+const fn limit(kind: &'static str, pipeline: u32, peer: &'static str, most: f64) -> Target {
+    Target { figure: Figure::Cpu(pipeline), kind, peer, peer_kind: "take-bucket", most }
+}
+
+const fn p99(of: RateOf) -> Target {
+    let figure = Figure::P99(0.7, of);
+    Target { figure, kind: "incr", peer: MEMCACHED, peer_kind: "incr", most: 1.0 }
+}
+
+/// All of them.
+pub const TARGETS: [Target; 19] = [
+    plain("incr", 1, 0.72),
+    plain("incr", 16, 0.30),
+    plain("incr", 64, 0.20),
+    plain("incr-hot", 16, 0.65),
+    plain("get", 1, 0.78),
+    plain("get", 16, 0.30),
+    plain("get", 64, 0.25),
+    plain("get100", 1, 0.25),
+    plain("set", 1, 0.80),
+    plain("set", 16, 0.40),
+    plain("set", 64, 0.35),
+    limit("take-bucket", 1, "redis-cell", 0.65),
+    limit("take-bucket", 16, "redis-cell", 0.15),
+    limit("take-bucket", 16, "redis", 0.06),
+    limit("take-window", 1, "redis-cell", 0.65),
+    limit("take-window", 16, "redis-cell", 0.15),
+    limit("take-window", 16, "redis", 0.06),
+    p99(RateOf::Slowest),
+    p99(RateOf::Own),
+];
+
+impl Figure {
+    /// The shape of the cells that have it.
+    #[must_use]
+    pub fn shape(self) -> String {
+        match self {
+            Self::Cpu(pipeline) => format!("{CONNECTIONS}×{pipeline}"),
+            Self::P99(share, of) => shape_of_share(CONNECTIONS, share, of),
+        }
+    }
+
+    /// Its value in a measurement, in nanoseconds.
+    #[must_use]
+    pub fn of(self, measurement: &Measurement) -> f64 {
+        match self {
+            Self::Cpu(_) => measurement.server_ns_per_op(),
+            Self::P99(..) => measurement.latency_ns[1] as f64,
+        }
+    }
+}
+
+/// A ratio over the rounds of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio {
+    /// The middle one.
+    pub median: f64,
+    /// Half of how far the rounds lie apart, as a share of the median.
+    pub apart: f64,
+}
+
+/// The ratio of a figure of ours to a peer's within each round; `None` when the run has not both.
+#[must_use]
+pub fn ratio(
+    report: &Report,
+    shape: &str,
+    (kind, peer, peer_kind): (&str, &str, &str),
+    figure: impl Fn(&Measurement) -> f64,
+) -> Option<Ratio> {
+    let own = report.rounds(kind, shape, OURS)?;
+    let other = report.rounds(peer_kind, shape, peer)?;
+    let pairs = own.iter().zip(other);
+    let ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
+    Some(Ratio { median: median(ratios.iter().copied())?, apart: span(&ratios)? / 2.0 })
+}
+
+impl Target {
+    /// What a run came to.
+    #[must_use]
+    pub fn ratio(&self, report: &Report) -> Option<Ratio> {
+        let sides = (self.kind, self.peer, self.peer_kind);
+        ratio(report, &self.figure.shape(), sides, |measurement| self.figure.of(measurement))
+    }
+}
