@@ -90,6 +90,11 @@ impl Faults {
         for (_, undo) in undos {
             self.undo(sim, undo);
         }
+        self.start_all(sim);
+    }
+
+    /// Starts all nodes that are down: one that was leaving when all was healed may have left since.
+    pub(crate) fn start_all(&mut self, sim: &mut Sim<'_>) {
         for number in 0..self.hosts.len() {
             if !self.is_running(number) {
                 self.start(sim, number);

@@ -187,8 +187,16 @@ impl Run {
         self.note("healed");
         self.faults.heal(&mut self.sim);
         let patience = invariants::liveness::patience(self.shape.lost_after);
-        let served = self.until(patience.served, |run| run.is_served());
-        let rest = served.and_then(|_| self.until(patience.rest, |run| run.is_at_rest()));
+        let served = self.until(patience.served, |run| {
+            run.faults.start_all(&mut run.sim);
+            run.is_served()
+        });
+        let rest = served.and_then(|_| {
+            self.until(patience.rest, |run| {
+                run.faults.start_all(&mut run.sim);
+                run.is_at_rest()
+            })
+        });
         let (Some(served), Some(rest)) = (served, rest) else {
             let what = invariants::liveness::what_is_missing(&self.sights());
             self.violation(&what);

@@ -3,6 +3,10 @@
 use super::Case;
 use tollgate::simulation::{self, Part};
 
+/// A partition's time may be ahead of the world's by so much, for clocks are: what is past its end in
+/// that time is not copied any more, and may still lie where it was.
+const AHEAD_MS: u64 = 5_000;
+
 pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
     let sights = &case.evidence.sights;
     let partitions = sights.iter().map(|(_, sight)| sight.copies.len()).max().unwrap_or(0);
@@ -14,7 +18,8 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
                 continue;
             }
             let number = u16::try_from(partition).unwrap_or(u16::MAX);
-            let items = simulation::items(*address, number, case.evidence.unix_ms);
+            let soon_ms = case.evidence.unix_ms + AHEAD_MS;
+            let items = simulation::items(*address, number, soon_ms);
             let Some((other, position, kept)) = &first else {
                 first = Some((*address, copy.position, items));
                 continue;
