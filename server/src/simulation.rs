@@ -206,12 +206,12 @@ pub struct Life {
 }
 
 impl Life {
-    /// Runs the node on the current runtime until it is stopped or leaves its cluster.
+    /// Runs the node on the current runtime until it is stopped or leaves its cluster; true if it left.
     ///
     /// # Errors
     ///
     /// As a server's.
-    pub async fn run(self) -> Result<(), ServerError> {
+    pub async fn run(self) -> Result<bool, ServerError> {
         let Self { config, limits, disk, skew, address, ports } = self;
         let clock = Arc::new(HostClock::new(skew));
         let id = Handle::current().id().to_string();
@@ -233,7 +233,8 @@ impl Life {
             (0..service.config().threads).map(|number| worker::task(&service, number)).collect();
         let until = server::keep_house_until_stopped(&service);
         server::serve(&service, Some(setup), clients, workers, until).await?;
-        Ok(())
+        let control = service.node().and_then(|node| node.control());
+        Ok(control.is_some_and(|control| control.place() == control::Place::Gone))
     }
 }
 

@@ -104,7 +104,7 @@ impl Faults {
 
     fn is_running(&self, number: usize) -> bool {
         let host = &self.hosts[number];
-        host.is_up.get() && !host.has_left.get()
+        host.is_up.get()
     }
 
     fn later(&mut self, now: Duration, least_ms: u64, most_ms: u64, undo: Undo) {

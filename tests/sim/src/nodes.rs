@@ -26,8 +26,9 @@ pub(crate) struct Host {
     pub(crate) address: IpAddr,
     pub(crate) disk: RefCell<Disk>,
     pub(crate) skew: Arc<Skew>,
-    pub(crate) is_up: Cell<bool>,
-    /// Its process ended by itself.
+    /// Its process runs.
+    pub(crate) is_up: Rc<Cell<bool>>,
+    /// It ended since the cluster has let it go.
     pub(crate) has_left: Rc<Cell<bool>>,
     args: Vec<String>,
     history: Rc<RefCell<History>>,
@@ -81,7 +82,7 @@ impl Host {
             address,
             disk: RefCell::default(),
             skew: Arc::default(),
-            is_up: Cell::new(true),
+            is_up: Rc::new(Cell::new(true)),
             has_left: Rc::default(),
             args,
             history: Rc::clone(history),
@@ -116,7 +117,7 @@ impl Host {
             })
         });
         let history = Rc::clone(&self.history);
-        let has_left = Rc::clone(&self.has_left);
+        let (has_left, is_up) = (Rc::clone(&self.has_left), Rc::clone(&self.is_up));
         let name = self.name.clone();
         async move {
             let ended = match life {
@@ -125,12 +126,16 @@ impl Host {
             };
             let now = turmoil::sim_elapsed().unwrap_or_default();
             match ended {
-                Ok(()) => history.borrow_mut().note(now, &format!("{name} ended by itself")),
+                Ok(left) => {
+                    let what = if left { "has left the cluster" } else { "ended by itself" };
+                    history.borrow_mut().note(now, &format!("{name} {what}"));
+                    has_left.set(left);
+                }
                 Err(error) => {
                     history.borrow_mut().violation(now, format!("{name} cannot run: {error}"));
                 }
             }
-            has_left.set(true);
+            is_up.set(false);
             Ok(())
         }
     }

@@ -257,7 +257,7 @@ impl Run {
     }
 
     fn sights(&self) -> Vec<(IpAddr, Sight)> {
-        let running = self.hosts.iter().filter(|host| host.is_up.get() && !host.has_left.get());
+        let running = self.hosts.iter().filter(|host| host.is_up.get());
         running.filter_map(|host| Some((host.address, simulation::look(host.address)?))).collect()
     }
 
