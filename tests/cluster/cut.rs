@@ -1,7 +1,8 @@
 //! Five nodes whose links are cut under constant load, by plain clients and ketama's.
 //!
-//! Plain counters only: they are refused where their owner is out of reach, never guessed. Not here:
-//! limits, that have a policy for it. It takes network namespaces (`net`).
+//! Plain counters are refused where their owner is out of reach, never guessed; a limit lets each node's
+//! part pass there. Not here: the other policies of limits (`degraded`). It takes network namespaces
+//! (`net`).
 
 use std::{
     collections::BTreeSet,
@@ -41,6 +42,64 @@ fn counted(cluster: &Cluster, node: u8, account: &mut Account) -> BTreeSet<usize
     counted
 }
 
+const LIMITS: usize = 16;
+const LIMIT: u64 = 50;
+/// What each of five nodes lets pass of a limit whose owner is out of reach.
+const PART: u64 = LIMIT / 5;
+
+/// What a node lets pass of each limit when it is asked for more than that: by the owner's word, and
+/// by its own.
+fn admitted(cluster: &Cluster, node: u8) -> Vec<(u64, u64)> {
+    let mut line = cluster.line(node);
+    (0..LIMITS).for_each(|number| {
+        let asked = format!("take limit{number} 1 log:{LIMIT}/600s\r\n").repeat(LIMIT as usize + 5);
+        line.send(&asked).expect("it takes them");
+    });
+    let mut of_limit = || {
+        let mut passed = (0, 0);
+        for _ in 0..LIMIT + 5 {
+            let answer = line.hear().expect("it answers").expect("it does not hang up");
+            let by = if answer.contains("degraded=1") { &mut passed.1 } else { &mut passed.0 };
+            *by += u64::from(answer.starts_with("ALLOW "));
+        }
+        passed
+    };
+    (0..LIMITS).map(|_| of_limit()).collect()
+}
+
+/// Prints what each side admitted, and sees that no side admitted more than it may.
+fn compare(at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
+    for (side, passed) in [("three", at_most), ("two", at_few)] {
+        let by_owner: u64 = passed.iter().map(|(by_owner, _)| by_owner).sum();
+        let alone: u64 = passed.iter().map(|(_, alone)| alone).sum();
+        println!(
+            "of {LIMITS} limits of {LIMIT} one node of the {side} admitted {by_owner} by the owner's \
+             word and {alone} by its own"
+        );
+    }
+    for (most, few) in at_most.iter().zip(at_few) {
+        assert!(most.0 + few.0 <= LIMIT, "{most:?} {few:?}: the owner's word alone");
+        assert!(most.1 <= PART && few.1 <= PART, "{most:?} {few:?}: a node's part");
+    }
+}
+
+/// Waits until no node owes anything, and looks at what is left of each limit.
+fn settled(cluster: &Cluster, at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
+    let start = Instant::now();
+    let owes = |node| cluster.figure(node, "debt_pending").as_deref() != Some("0");
+    while (0..5).any(owes) {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", cluster.logs());
+        thread::sleep(Duration::from_millis(50));
+    }
+    println!("debts settled {:?} after all were at rest", start.elapsed());
+    for (number, (most, few)) in at_most.iter().zip(at_few).enumerate() {
+        let passed = most.0 + most.1 + few.0 + few.1;
+        let look = cluster.ask(2, &format!("take limit{number} 1 log:{LIMIT}/600s peek\r\n"));
+        let left: u64 = look.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a count");
+        assert!(left <= LIMIT.saturating_sub(passed), "{passed} passed, and {look}");
+    }
+}
+
 #[test]
 fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
     let Some(net) = Net::or_say_why("two of five cut off") else { return };
@@ -64,11 +123,14 @@ fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
     assert!(at_most.is_disjoint(&at_few), "{:?}", at_most.intersection(&at_few));
     assert_eq!(&at_most | &at_few, all, "every key counts on one side: {}", cluster.logs());
     assert!(!at_most.is_empty());
+    let (limits_at_most, limits_at_few) = (admitted(cluster, 3), admitted(cluster, 1));
+    compare(&limits_at_most, &limits_at_few);
     thread::sleep(Duration::from_secs(1));
     cluster.net().heal();
     let healed = Instant::now();
     cluster.until_at_rest(5);
     println!("at rest {:?} after healing", healed.elapsed());
+    settled(cluster, &limits_at_most, &limits_at_few);
     let (few, mut most) = (few.end(), most.end());
     for (side, account) in [("two", &few), ("three", &most)] {
         println!(
