@@ -93,6 +93,21 @@ pub(crate) struct Lent<'a> {
 }
 
 impl Lent<'_> {
+    /// What a worker works on copies with.
+    fn hands<'h>(&'h mut self, node: &'h Node, work: &'h mut Work, core: u16) -> Hands<'h> {
+        Hands {
+            service: self.service,
+            node,
+            now: self.now,
+            counters: self.counters,
+            in_force: self.in_force,
+            worker: self.worker,
+            scratch: self.scratch,
+            work,
+            core: Some(core),
+        }
+    }
+
     /// A round in which a client is told something, and nothing is asked of any node.
     pub(super) fn round(&mut self) -> Round<'_> {
         let (now, counters) = (items_now(self.now.wall_ns), self.counters);
@@ -265,17 +280,7 @@ impl Front {
         if self.session.is_waiting(partition) || self.gathers.contains(partition) {
             return false;
         }
-        let mut hands = Hands {
-            service: lent.service,
-            node: &self.node,
-            now: lent.now,
-            counters: lent.counters,
-            in_force: lent.in_force,
-            worker: lent.worker,
-            scratch: lent.scratch,
-            work: &mut self.work,
-            core: Some(self.core),
-        };
+        let mut hands = lent.hands(&self.node, &mut self.work, self.core);
         let is_done = space.copies.at_once(&mut hands, partition, kind, |keys, at, is_copied| {
             keys.at_once(at, is_copied, key, hash, work)
         });
@@ -400,17 +405,7 @@ impl Front {
                 self.burst(to.node, send);
                 continue;
             }
-            let mut hands = Hands {
-                service: lent.service,
-                node: &node,
-                now: lent.now,
-                counters: lent.counters,
-                in_force: lent.in_force,
-                worker: lent.worker,
-                scratch: lent.scratch,
-                work: &mut self.work,
-                core: Some(self.core),
-            };
+            let mut hands = lent.hands(&node, &mut self.work, self.core);
             match send {
                 Send::Op { partition, op, .. } => {
                     node.figures.direct.fetch_add(1, Ordering::Relaxed);
