@@ -112,10 +112,11 @@ impl Liveness {
         };
         let words: Vec<&Word> = voters.iter().filter_map(theirs).collect();
         let is_silent = |node: NodeId, incarnation: Incarnation| {
+            // Whichever life was heard last: one that spoke and died before the map knew it ended the
+            // one in the map.
             let missed = |word: &&&Word| {
-                word.get(&node).is_some_and(|&(life, ago_ms)| {
-                    life <= incarnation && u128::from(ago_ms) >= SILENCE.as_millis()
-                })
+                word.get(&node)
+                    .is_some_and(|(_, ago_ms)| u128::from(*ago_ms) >= SILENCE.as_millis())
             };
             self.refused.contains(&(node, incarnation))
                 || !is_new && words.iter().filter(missed).count() >= majority

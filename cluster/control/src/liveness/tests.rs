@@ -94,6 +94,11 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
     liveness.hear(NodeId(3), Incarnation(0), now);
     // A later life is heard before it is in the map; one before it is an echo.
     assert_eq!(liveness.silent(&map, NodeId(1), now), ids([3]));
+    // It died before the map knew it: so is the one in the map.
+    liveness.hear(NodeId(3), LIFE, now + ms(1500));
+    assert_eq!(liveness.silent(&map, NodeId(1), now + ms(1499)), ids([]));
+    assert_eq!(liveness.silent(&map, NodeId(1), now + ms(1500)), ids([2]));
+    liveness.hear(NodeId(3), Incarnation(0), now);
     // A life that is new in the map had no time to speak.
     let mut reborn = map.clone();
     let description = map.nodes()[&NodeId(3)].description.clone();
@@ -101,7 +106,7 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
     reborn.apply(&Command::Register { birth: 3, incarnation, description }).expect("it is later");
     liveness.see(&reborn, &ids([1]), NodeId(1), now);
     assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1499)), ids([]));
-    assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1500)), ids([3]));
+    assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1500)), ids([2, 3]));
     liveness.see(&map, &ids([1]), NodeId(1), now);
     liveness.refuse(NodeId(2), LIFE);
     assert_eq!(liveness.silent(&map, NodeId(1), now), ids([2]));

@@ -59,11 +59,17 @@ pub(crate) fn what_is_missing(sights: &[(IpAddr, Sight)]) -> String {
     let mut text = "not at rest in time:".to_owned();
     for (address, sight) in sights {
         let ver = sight.map.ver();
-        let _ = write!(text, " {address} {:?} map {ver};", sight.status.place);
+        let status = &sight.status;
+        let _ = write!(text, " {address} {:?} map {ver}", status.place);
+        let _ = write!(text, " led by {:?} of {:?};", status.leader, status.voters);
     }
     let Some((_, newest)) = sights.iter().max_by_key(|(_, sight)| sight.map.ver()) else {
         return text;
     };
+    for (id, node) in newest.map.nodes() {
+        let name = &node.description.ring_name;
+        let _ = write!(text, " {id} at {name} {:?} {};", node.state, node.incarnation.0);
+    }
     let rows = newest.map.partitions().iter().enumerate();
     let odd = rows.filter(|(partition, entry)| {
         entry.in_sync.len() != COPIES || !is_served_by(sights, *partition)
