@@ -371,7 +371,7 @@ impl Session {
 
     /// Each key that is there, then `END`. A long answer is given in parts. The `first` key is looked
     /// up already.
-    fn retrieve(
+    pub(crate) fn retrieve(
         &mut self,
         round: &mut Round<'_>,
         retrieval: Retrieval<'_>,
@@ -379,9 +379,8 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Answer {
         if let Some(key) = retrieval.keys.only() {
-            let operation = Operation::Get(Get { touch: retrieval.touch, ..Get::default() });
-            round.retrieve_one(&Command { key, operation }, first, retrieval.with_cas, out);
-            out.extend_from_slice(b"END\r\n");
+            self.retrieve_key(round, retrieval, key, first, out);
+            self.replies.end("END\r\n", out);
             return Answer::Given;
         }
         let mut counted = std::mem::take(&mut round.scratch.more_keys);
@@ -398,10 +397,9 @@ impl Session {
         retrieval: Retrieval<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
-        let Retrieval { keys, with_cas, touch } = retrieval;
-        let operation = Get { touch, ..Get::default() };
         let start = self.answered;
-        let mut keys = keys.skip(start).iter();
+        let mut last = start;
+        let mut keys = retrieval.keys.skip(start).iter();
         loop {
             let group: ArrayVec<(Key<'_>, usize), BATCH_REQUESTS> =
                 keys.by_ref().take(BATCH_REQUESTS).collect();
@@ -414,26 +412,45 @@ impl Session {
                 round.prefetch(looked.iter().map(|key| key.hash));
             }
             for ((key, offset), looked) in group.iter().zip(&looked) {
-                let command = Command { key: key.clone(), operation: Operation::Get(operation) };
-                round.retrieve_one(&command, looked, with_cas, out);
-                if out.len() >= REPLY_BYTES_HIGH {
-                    self.answered = start + offset;
-                    return Answer::Partly;
+                let is_held_up = self.is_held_up(round, out);
+                if is_held_up || out.len() >= REPLY_BYTES_HIGH {
+                    // The same line again, from here on.
+                    self.answered = last;
+                    let waits = !self.replies.is_empty();
+                    return if waits { Answer::NotYet } else { Answer::Partly };
                 }
+                last = start + offset;
+                self.retrieve_key(round, retrieval, key.clone(), looked, out);
             }
             if group.len() < BATCH_REQUESTS {
                 break;
             }
         }
         self.answered = 0;
-        out.extend_from_slice(b"END\r\n");
+        self.replies.end("END\r\n", out);
         Answer::Given
+    }
+
+    fn retrieve_key(
+        &mut self,
+        round: &mut Round<'_>,
+        Retrieval { with_cas, touch, .. }: Retrieval<'_>,
+        key: Key<'_>,
+        looked: &LookedUp<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let command = Command { key, operation: Operation::Get(Get { touch, ..Get::default() }) };
+        if round.front.is_some() {
+            self.take_key(round, &command, looked, (with_cas, touch), out);
+        } else {
+            round.retrieve_one(&command, looked, with_cas, out);
+        }
     }
 }
 
 /// Requests decoded before the first of them is answered. As many cache misses are under way at
 /// once as the processor has room for, and the requests still lie in its nearest cache.
-pub(crate) const BATCH_REQUESTS: usize = 16;
+const BATCH_REQUESTS: usize = 16;
 
 /// A request of a batch.
 struct Decided<'a> {

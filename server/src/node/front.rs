@@ -167,8 +167,17 @@ impl Front {
 
     /// A token that a task answers by, through the worker's inbox.
     pub(crate) fn wait_for_task(&mut self, place: u64, used: Use) -> u64 {
-        let partition = Partition::default();
+        self.wait_for(Partition::default(), place, used)
+    }
+
+    /// Notes that the client whose turn it is waits; the token by which it is told.
+    fn wait_for(&mut self, partition: Partition, place: u64, used: Use) -> u64 {
         self.waiters.insert(Waiter { client: self.client, place, used, partition }) as u64
+    }
+
+    /// The partition of keys of this hash, once there is a cluster.
+    pub(super) fn partition(&self, hash: u64) -> Option<Partition> {
+        self.node.space().map(|space| partition_of(space, hash))
     }
 
     /// Sends an operation to whoever is primary. Its answer comes as a delivery, maybe before this
@@ -198,8 +207,7 @@ impl Front {
         used: Use,
     ) {
         self.let_go(lent, partition);
-        let waiter = Waiter { client: self.client, place, used, partition };
-        let token = self.waiters.insert(waiter) as u64;
+        let token = self.wait_for(partition, place, used);
         self.submit_for(lent, for_ns, partition, kind, op, token);
     }
 
@@ -213,13 +221,11 @@ impl Front {
         place: u64,
         used: Use,
     ) {
-        let partition =
-            self.node.space().map(|space| partition_of(space, hash)).unwrap_or_default();
+        let partition = self.partition(hash).unwrap_or_default();
         if self.gathers.is_full(partition, hash, words) {
             self.let_go(lent, partition);
         }
-        let waiter = Waiter { client: self.client, place, used, partition };
-        let token = self.waiters.insert(waiter) as u64;
+        let token = self.wait_for(partition, place, used);
         self.gathers.add(partition, hash, token, words);
     }
 

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
 use cluster::replica::Kind;
 use engine::Take;
-use protocol::{Admin, Command, Exptime, Form, Get, Operation, Request};
+use protocol::{Admin, Command, Exptime, Form, Operation, Request};
 
 use super::degraded::is_taking;
 use super::delivery::{NOT_APPLIED, Use};
@@ -19,10 +18,7 @@ use super::front::{Lent, node_now};
 use super::gather::may_gather;
 use super::machine::{Sort, operation, partition_of};
 use crate::bound::{tell, written_policy};
-use crate::session::{
-    Answer, BATCH_REQUESTS, LookedUp, REPLY_BYTES_HIGH, Retrieval, Round, Session, TakeMany,
-    counted_key, look_up,
-};
+use crate::session::{Answer, LookedUp, Retrieval, Round, Session, TakeMany, counted_key};
 
 /// What is told instead when the item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
@@ -34,12 +30,13 @@ const FLUSH_NS: u64 = 60_000_000_000;
 pub(super) const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
 
 impl Session {
-    /// Puts what has come for this client into its places, and tells what can be told.
-    fn take_answers(&mut self, round: &mut Round<'_>, out: &mut Vec<u8>) {
-        if let Some(front) = &mut round.front {
-            front.give_to(front.client, &mut self.replies);
-        }
+    /// Puts what has come for this client into its places, and tells what can be told. True: so much is
+    /// owed by other nodes that no more is to be asked of them now.
+    pub(crate) fn is_held_up(&mut self, round: &mut Round<'_>, out: &mut Vec<u8>) -> bool {
+        let Some(front) = &mut round.front else { return false };
+        front.give_to(front.client, &mut self.replies);
         self.replies.collect(out);
+        self.replies.is_full() || (front.is_full() && !self.replies.is_empty())
     }
 
     /// As [`Session::refuse_value`]: the old value of `key` goes at its owner.
@@ -68,9 +65,7 @@ impl Session {
         looked: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
-        self.take_answers(round, out);
-        let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
-        if self.replies.is_full() || (is_full && !self.replies.is_empty()) {
+        if self.is_held_up(round, out) {
             return Answer::NotYet;
         }
         if !self.authenticated {
@@ -89,7 +84,7 @@ impl Session {
             }
             Request::Retrieve { keys, with_cas, touch } => {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
-                self.take_keys(round, retrieval, out)
+                self.retrieve(round, retrieval, looked, out)
             }
             Request::TakeMany { cost, keys, peek, id, quiet } => {
                 let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
@@ -194,10 +189,8 @@ impl Session {
             };
         }
         let Some(front) = round.front.take() else { return };
-        let is_away = front
-            .node()
-            .space()
-            .is_some_and(|space| front.is_away(node_now(round.now), partition_of(space, hash)));
+        let now = node_now(round.now);
+        let is_away = front.partition(hash).is_some_and(|partition| front.is_away(now, partition));
         if is_away {
             let text = front.answer_degraded(
                 &mut lent(round),
@@ -271,70 +264,8 @@ impl Session {
         round.front = Some(front);
     }
 
-    /// One operation for each key, and then the end.
-    fn take_keys(
-        &mut self,
-        round: &mut Round<'_>,
-        retrieval: Retrieval<'_>,
-        out: &mut Vec<u8>,
-    ) -> Answer {
-        let mut counted = std::mem::take(&mut round.scratch.more_keys);
-        counted.resize_with(BATCH_REQUESTS, Vec::new);
-        let answer = self.take_keys_with(round, &mut counted, retrieval, out);
-        round.scratch.more_keys = counted;
-        answer
-    }
-
-    /// As [`Session::take_keys`], with room for counted keys.
-    fn take_keys_with(
-        &mut self,
-        round: &mut Round<'_>,
-        counted: &mut [Vec<u8>],
-        retrieval: Retrieval<'_>,
-        out: &mut Vec<u8>,
-    ) -> Answer {
-        let Retrieval { keys, with_cas, touch } = retrieval;
-        let get = Get { touch, ..Get::default() };
-        let start = self.answered;
-        let mut last = start;
-        let mut keys = keys.skip(start).iter();
-        loop {
-            let group: ArrayVec<(Command<'_>, usize), BATCH_REQUESTS> = keys
-                .by_ref()
-                .take(BATCH_REQUESTS)
-                .map(|(key, offset)| (Command { key, operation: Operation::Get(get) }, offset))
-                .collect();
-            let looked: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = group
-                .iter()
-                .zip(counted.iter_mut())
-                .map(|((command, _), counted)| look_up(round, command.key.as_bytes(), counted))
-                .collect();
-            if group.len() > 1 {
-                round.prefetch(looked.iter().map(|key| key.hash));
-            }
-            for ((command, offset), looked) in group.iter().zip(&looked) {
-                self.take_answers(round, out);
-                let is_full = round.front.as_ref().is_some_and(|front| front.is_full());
-                let waits = !self.replies.is_empty();
-                if self.replies.is_full() || is_full && waits || out.len() >= REPLY_BYTES_HIGH {
-                    // The same line again, from here on, when some answers are told.
-                    self.answered = last;
-                    return if waits { Answer::NotYet } else { Answer::Partly };
-                }
-                last = start + offset;
-                self.take_key(round, command, looked, (with_cas, touch), out);
-            }
-            if group.len() < BATCH_REQUESTS {
-                break;
-            }
-        }
-        self.answered = 0;
-        self.replies.end("END\r\n", out);
-        Answer::Given
-    }
-
     /// One key of a retrieval.
-    fn take_key(
+    pub(crate) fn take_key(
         &mut self,
         round: &mut Round<'_>,
         command: &Command<'_>,
@@ -416,8 +347,7 @@ impl Session {
 /// Sends an operation on the key of this hash.
 fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, used: Use) {
     let Some(front) = round.front.take() else { return };
-    let space = front.node().space();
-    let partition = space.map(|space| partition_of(space, hash)).unwrap_or_default();
+    let partition = front.partition(hash).unwrap_or_default();
     front.submit(&mut lent(round), partition, kind, op, place, used);
     round.front = Some(front);
 }
