@@ -390,6 +390,8 @@ impl Session {
         answer
     }
 
+    // On its own: its batches need much of the stack, for which a request of one key must not pay.
+    #[inline(never)]
     fn retrieve_with(
         &mut self,
         round: &mut Round<'_>,

@@ -57,6 +57,8 @@ impl Session {
     }
 
     /// As `answer`, on a node of a cluster: `words` is the request as the client wrote it.
+    // On its own: a server by itself must not pay for what it needs.
+    #[inline(never)]
     pub(crate) fn take(
         &mut self,
         round: &mut Round<'_>,
@@ -265,6 +267,8 @@ impl Session {
     }
 
     /// One key of a retrieval.
+    // On its own, as `take`.
+    #[inline(never)]
     pub(crate) fn take_key(
         &mut self,
         round: &mut Round<'_>,
