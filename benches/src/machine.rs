@@ -37,6 +37,20 @@ impl Machine {
     }
 }
 
+#[cfg(test)]
+impl Machine {
+    /// One for reports that tests make.
+    pub(crate) fn sample() -> Self {
+        Self {
+            cpu: "cpu".to_owned(),
+            cores: 2,
+            kernel: "Linux 1".to_owned(),
+            congestion_control: "cubic".to_owned(),
+            command: "load".to_owned(),
+        }
+    }
+}
+
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     line.split_once(':').map(|(_, model)| model.trim())

@@ -332,14 +332,7 @@ mod tests {
     }
 
     fn report() -> Report {
-        let machine = Machine {
-            cpu: "cpu".to_owned(),
-            cores: 2,
-            kernel: "Linux 1".to_owned(),
-            congestion_control: "cubic".to_owned(),
-            command: "load".to_owned(),
-        };
-        let mut report = Report::new(machine, 0);
+        let mut report = Report::new(Machine::sample(), 0);
         for name in ["old", "new"] {
             report.servers.push((name.to_owned(), "1.2".to_owned(), format!("{name} -p 1")));
         }

@@ -86,17 +86,12 @@ fn compare(at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
 /// Waits until no node owes anything, and looks at what is left of each limit.
 fn settled(cluster: &Cluster, at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
     let start = Instant::now();
-    let owes = |node| cluster.figure(node, "debt_pending").as_deref() != Some("0");
-    while (0..5).any(owes) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{}", cluster.logs());
-        thread::sleep(Duration::from_millis(50));
-    }
+    cluster.until_settled();
     println!("debts settled {:?} after all were at rest", start.elapsed());
     for (number, (most, few)) in at_most.iter().zip(at_few).enumerate() {
         let passed = most.0 + most.1 + few.0 + few.1;
-        let look = cluster.ask(2, &format!("take limit{number} 1 log:{LIMIT}/600s peek\r\n"));
-        let left: u64 = look.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a count");
-        assert!(left <= LIMIT.saturating_sub(passed), "{passed} passed, and {look}");
+        let left = cluster.left(2, &format!("limit{number}"), &format!("log:{LIMIT}/600s"));
+        assert!(left <= LIMIT.saturating_sub(passed), "{passed} passed, and {left} are left");
     }
 }
 

@@ -287,6 +287,22 @@ impl Cluster {
         }
     }
 
+    /// Waits until no node owes for what limits let pass on its own account.
+    pub(super) fn until_settled(&self) {
+        let start = Instant::now();
+        let owes = |number| self.figure(number, "debt_pending").as_deref() != Some("0");
+        while self.running().any(owes) {
+            assert!(start.elapsed() < Duration::from_secs(20), "not settled: {}", self.logs());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What a node says that is left of a key's limit.
+    pub(super) fn left(&self, number: u8, key: &str, policy: &str) -> u64 {
+        let look = self.ask(number, &format!("take {key} 1 {policy} peek\r\n"));
+        look.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a count")
+    }
+
     /// The end of every log.
     pub(super) fn logs(&self) -> String {
         let mut all = String::new();

@@ -202,14 +202,7 @@ mod tests {
 
     /// Three servers: memcached without limits, redis-cell without anything else, and ours.
     fn report() -> Report {
-        let machine = Machine {
-            cpu: "cpu".to_owned(),
-            cores: 2,
-            kernel: "Linux 1".to_owned(),
-            congestion_control: "cubic".to_owned(),
-            command: "load".to_owned(),
-        };
-        let mut report = Report::new(machine, 0);
+        let mut report = Report::new(Machine::sample(), 0);
         for name in ["memcached", "redis-cell", "tollgate"] {
             report.servers.push((name.to_owned(), "1.2".to_owned(), name.to_owned()));
         }

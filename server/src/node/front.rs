@@ -232,13 +232,11 @@ impl Front {
     /// What was gathered for a partition leaves before anything else does.
     fn let_go(&mut self, lent: &mut Lent<'_>, partition: Partition) {
         let Some(gather) = self.gathers.take(partition) else { return };
-        let token = if let [token] = *gather.tokens {
-            token
-        } else {
-            let used = Use::Together(gather.tokens.as_slice().into());
+        let token = gather.waiting().unwrap_or_else(|tokens| {
+            let used = Use::Together(tokens);
             let waiter = Waiter { client: Client::default(), place: 0, used, partition };
             self.waiters.insert(waiter) as u64
-        };
+        });
         self.submit_for(lent, DEADLINE_NS, partition, Kind::Write, gather.operation(), token);
     }
 

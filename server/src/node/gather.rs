@@ -22,8 +22,9 @@ const HEAD_BYTES: usize = 2;
 /// Requests on one key.
 pub(super) struct Gather {
     hash: u64,
-    /// Who waits for which, in their order.
-    pub(super) tokens: Vec<u64>,
+    /// Who waits for the first, and who for the others in their order: mostly there are none.
+    first: u64,
+    others: Vec<u64>,
     words: BytesMut,
 }
 
@@ -45,21 +46,23 @@ impl Gathers {
     pub(super) fn is_full(&self, partition: Partition, hash: u64, words: &[u8]) -> bool {
         self.all.get(&partition).is_some_and(|gather| {
             gather.hash != hash
-                || gather.tokens.len() >= REQUESTS_MAX
+                || gather.requests() >= REQUESTS_MAX
                 || gather.words.len() + words.len() > BYTES_MAX
         })
     }
 
     /// Adds a request; see [`Gathers::is_full`].
     pub(super) fn add(&mut self, partition: Partition, hash: u64, token: u64, words: &[u8]) {
-        let gather = self.all.entry(partition).or_insert_with(|| {
-            self.order.push(partition);
-            let mut head = BytesMut::with_capacity(HEAD_BYTES + words.len());
-            head.put_bytes(0, HEAD_BYTES);
-            Gather { hash, tokens: Vec::new(), words: head }
-        });
-        gather.tokens.push(token);
-        gather.words.put_slice(words);
+        if let Some(gather) = self.all.get_mut(&partition) {
+            gather.others.push(token);
+            gather.words.put_slice(words);
+            return;
+        }
+        self.order.push(partition);
+        let mut all = BytesMut::with_capacity(HEAD_BYTES + words.len());
+        all.put_bytes(0, HEAD_BYTES);
+        all.put_slice(words);
+        self.all.insert(partition, Gather { hash, first: token, others: Vec::new(), words: all });
     }
 
     /// What is to leave for a partition.
@@ -74,14 +77,26 @@ impl Gathers {
 }
 
 impl Gather {
+    fn requests(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Who waits, if it is one alone; else all, in the order of their requests.
+    pub(super) fn waiting(&self) -> Result<u64, Box<[u64]>> {
+        if self.others.is_empty() {
+            return Ok(self.first);
+        }
+        Err(std::iter::once(self.first).chain(self.others.iter().copied()).collect())
+    }
+
     /// The operation that does them all.
     pub(super) fn operation(mut self) -> Bytes {
-        if self.tokens.len() == 1 {
+        if self.others.is_empty() {
             self.words[1] = Sort::Plain as u8;
             return self.words.freeze().slice(1..);
         }
         self.words[0] = Sort::Several as u8;
-        self.words[1] = self.tokens.len() as u8;
+        self.words[1] = self.requests() as u8;
         self.words.freeze()
     }
 }
@@ -108,10 +123,14 @@ pub(super) fn may_gather(command: &Command<'_>, form: &Form<'_>, looked: &Looked
     }
 }
 
-/// Appends the answer to one request of several.
-pub(super) fn put_part(answer: &[u8], out: &mut Vec<u8>) {
-    out.put_u32(answer.len() as u32);
-    out.put_slice(answer);
+/// Appends the answer to one request of several, which `write` writes.
+pub(super) fn put_part(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.put_u32(0);
+    let answer = out.len();
+    write(out);
+    let length = (out.len() - answer) as u32;
+    out[start..answer].copy_from_slice(&length.to_be_bytes());
 }
 
 /// The answer to the next request of several; none if `rest` is not one of ours.
@@ -134,7 +153,7 @@ mod tests {
     fn answers_come_back_one_by_one() {
         let mut out = Vec::new();
         for answer in [&b"1\r\n"[..], b"", b"NOT_FOUND\r\n"] {
-            put_part(answer, &mut out);
+            put_part(&mut out, |out| out.put_slice(answer));
         }
         let mut rest = Bytes::from(out);
         assert_eq!(take_part(&mut rest), Some(Bytes::from_static(b"1\r\n")));
@@ -152,12 +171,13 @@ mod tests {
         gathers.add(partition, 1, 10, b"incr a 1\r\n");
         assert!(gathers.contains(partition) && !gathers.contains(Partition(8)));
         let alone = gathers.take(partition).expect("it was added");
+        assert_eq!(alone.waiting(), Ok(10));
         assert_eq!(alone.operation(), &b"\0incr a 1\r\n"[..]);
         gathers.add(partition, 1, 11, b"incr a 1\r\n");
         gathers.add(partition, 1, 12, b"incr a 2\r\n");
         assert!(gathers.is_full(partition, 2, b"") && !gathers.is_full(partition, 1, b""));
         let both = gathers.take(partition).expect("they were added");
-        assert_eq!(both.tokens, [11, 12]);
+        assert_eq!(both.waiting(), Err([11, 12].into()));
         assert_eq!(both.operation(), &b"\x04\x02incr a 1\r\nincr a 2\r\n"[..]);
         assert_eq!(gathers.next(), Some(partition));
         assert!(!gathers.contains(partition));

@@ -245,26 +245,25 @@ impl Keys<'_> {
         let looked = look_up_in(shards, in_force, own, counted);
         let (key, hash) = counted_key(shards, own, Some(&command.operation), &looked);
         let is_here = self.range().contains(hash);
-        let (mut rest, mut counted, mut answer) = (words, Vec::new(), Vec::new());
+        let (mut rest, mut counted) = (words, Vec::new());
         self.noting(at, key, hash, effect, |round| {
             for left in (0..u64::from(*number)).rev() {
-                answer.clear();
                 let Ok(Decoded::Request { request, consumed }) = decode(rest, 0, bounds) else {
                     return;
                 };
-                if let Request::Command { command, form } = &request {
-                    let looked = look_up_in(shards, in_force, command.key.as_bytes(), &mut counted);
+                put_part(output, |output| {
+                    let Request::Command { command, form } = &request else { return };
                     let own = command.key.as_bytes();
+                    let looked = look_up_in(shards, in_force, own, &mut counted);
                     let same = counted_key(shards, own, Some(&command.operation), &looked);
                     if is_here && same == (key, hash) {
                         // A hold that a plain `incr` makes has a name, though nobody is told it.
                         shards.begin_at(hash, unique(at) | left << UNIQUE_BITS);
-                        round.one_key(command, form, &looked, &mut answer);
+                        round.one_key(command, form, &looked, output);
                     } else if !is_silent(&request) {
-                        line(&mut answer, LIMITS_CHANGE);
+                        line(output, LIMITS_CHANGE);
                     }
-                }
-                put_part(&answer, output);
+                });
                 rest = rest.get(consumed..).unwrap_or_default();
             }
         });
