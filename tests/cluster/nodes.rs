@@ -257,8 +257,8 @@ impl Cluster {
         Some(stats.iter().find_map(|stat| stat.strip_prefix(&wanted))?.to_owned())
     }
 
-    /// Waits until the cluster has `count` active nodes, every partition has its copies, and nothing
-    /// moves.
+    /// Waits until the cluster has `count` active nodes, every partition has its copies, nothing moves,
+    /// and as many nodes vote as should.
     pub(super) fn until_at_rest(&mut self, count: usize) {
         let start = Instant::now();
         loop {
@@ -272,6 +272,7 @@ impl Cluster {
                     ]
                     .iter()
                     .all(|name| self.figure(number, name).as_deref() == Some("0"))
+                    && self.has_its_voters(number)
             });
             if is_at_rest {
                 return;
@@ -285,6 +286,19 @@ impl Cluster {
             assert!(start.elapsed() < LONG, "not at rest: {}", self.logs());
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Whether a node knows of as many voters as there should be. While there are fewer, others cannot
+    /// do without one of them; and who is dead may vote or not.
+    fn has_its_voters(&self, number: u8) -> bool {
+        let figure = |name| self.figure(number, name);
+        let (Some(nodes), Some(voters)) = (figure("nodes"), figure("voters")) else { return false };
+        let wanted = match nodes.parse::<usize>() {
+            Ok(0..3) => 1,
+            Ok(3..7) => 3,
+            _ => 5,
+        };
+        figure("nodes_dead").as_deref() != Some("0") || voters.split(',').count() == wanted
     }
 
     /// Waits until no node owes for what limits let pass on its own account.
