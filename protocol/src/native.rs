@@ -310,8 +310,12 @@ impl<'a> Arguments<'a> {
         self.words.next().ok_or_else(|| self.bad(self.usage.arguments))
     }
 
+    fn long_word(&mut self) -> Result<&'a [u8], ProtocolError> {
+        self.words.next_long().ok_or_else(|| self.bad(self.usage.arguments))
+    }
+
     fn key(&mut self) -> Result<Key<'a>, ProtocolError> {
-        let word = self.word()?;
+        let word = self.long_word()?;
         Key::plain(word).ok_or(self.bad(BAD_KEY))
     }
 
@@ -326,7 +330,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn policy(&mut self) -> Result<PolicyWord<'a>, ProtocolError> {
-        match self.word()? {
+        match self.long_word()? {
             b"-" => Ok(PolicyWord::Bound),
             b"=" => Err(self.bad("a limit is named as in =login")),
             [b'=', name @ ..] => Ok(PolicyWord::Named(name)),

@@ -265,6 +265,38 @@ pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome
 pub fn encode_hit(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, with_cas: bool) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
+    if let (Value::Number(number @ 0..1000), 0, false) = (item.value, item.client_flags, with_cas) {
+        // What most counters are: pieces of a known length need no call to copy them.
+        let digit = digits(number);
+        return match number {
+            0..10 => out.extend_from_slice(&[b' ', b'0', b' ', b'1', CR, LF, digit(1), CR, LF]),
+            10..100 => out.extend_from_slice(&[
+                b' ',
+                b'0',
+                b' ',
+                b'2',
+                CR,
+                LF,
+                digit(10),
+                digit(1),
+                CR,
+                LF,
+            ]),
+            _ => out.extend_from_slice(&[
+                b' ',
+                b'0',
+                b' ',
+                b'3',
+                CR,
+                LF,
+                digit(100),
+                digit(10),
+                digit(1),
+                CR,
+                LF,
+            ]),
+        };
+    }
     out.push(b' ');
     write_short_number(out, u64::from(item.client_flags));
     out.push(b' ');
@@ -305,13 +337,35 @@ pub(crate) fn write_number(out: &mut Vec<u8>, value: u64) {
 /// As [`write_number`], quicker for numbers of up to three digits: a few bytes of a known length need no
 /// call to copy them.
 pub(crate) fn write_short_number(out: &mut Vec<u8>, value: u64) {
-    let digit = |place: u64| b'0' + (value / place % 10) as u8;
+    let digit = digits(value);
     match value {
         0..10 => out.push(digit(1)),
         10..100 => out.extend_from_slice(&[digit(10), digit(1)]),
         100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1)]),
         _ => write_number(out, value),
     }
+}
+
+/// Appends `value` as a line of its own, as [`write_short_number`] does.
+pub(crate) fn write_number_line(out: &mut Vec<u8>, value: u64) {
+    let digit = digits(value);
+    match value {
+        0..10 => out.extend_from_slice(&[digit(1), CR, LF]),
+        10..100 => out.extend_from_slice(&[digit(10), digit(1), CR, LF]),
+        100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1), CR, LF]),
+        _ => {
+            write_number(out, value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+const CR: u8 = b'\r';
+const LF: u8 = b'\n';
+
+/// Tells the digit of `value` at a place, 1 being the last.
+fn digits(value: u64) -> impl Fn(u64) -> u8 {
+    move |place| b'0' + (value / place % 10) as u8
 }
 
 #[cfg(test)]
@@ -324,7 +378,13 @@ mod tests {
         for value in edges.into_iter().flatten().chain([0, 5, 321, u64::MAX]) {
             let mut out = Vec::new();
             write_short_number(&mut out, value);
-            assert_eq!(out, value.to_string().into_bytes());
+            write_number_line(&mut out, value);
+            assert_eq!(out, format!("{value}{value}\r\n").into_bytes());
+            let item = ItemView { value: Value::Number(value), ..ItemView::default() };
+            let mut out = Vec::new();
+            encode_hit(&mut out, b"key", &item, false);
+            let length = value.to_string().len();
+            assert_eq!(out, format!("VALUE key 0 {length}\r\n{value}\r\n").into_bytes());
         }
     }
 }

@@ -327,7 +327,8 @@ impl<'a> Keys<'a> {
     pub(crate) fn new(words: &'a [u8]) -> Option<Self> {
         let keys = Self(words);
         let mut count = 0_usize;
-        for word in Words(words) {
+        let mut words = Words(words);
+        while let Some(word) = words.next_long() {
             Key::plain(word)?;
             count += 1;
         }
@@ -344,14 +345,14 @@ impl<'a> Keys<'a> {
     /// The first key.
     #[must_use]
     pub fn first(self) -> Option<&'a [u8]> {
-        Words(self.0).next()
+        Words(self.0).next_long()
     }
 
     /// The key, where it is the only one.
     #[must_use]
     pub fn only(self) -> Option<Key<'a>> {
         let mut words = Words(self.0);
-        let key = Key::plain(words.next()?);
+        let key = Key::plain(words.next_long()?);
         if words.next().is_none() { key } else { None }
     }
 
@@ -360,7 +361,7 @@ impl<'a> Keys<'a> {
         let whole = self.0;
         let mut words = Words(whole);
         std::iter::from_fn(move || {
-            let key = Key::plain(words.next()?)?;
+            let key = Key::plain(words.next_long()?)?;
             Some((key, whole.len() - words.0.len()))
         })
     }
@@ -374,6 +375,15 @@ impl<'a> Words<'a> {
     /// What is left of the line.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.0
+    }
+
+    /// As `next`, quicker for a word of more than some ten bytes, as keys and policies are.
+    pub(crate) fn next_long(&mut self) -> Option<&'a [u8]> {
+        let start = self.0.iter().position(|byte| *byte != b' ')?;
+        let rest = &self.0[start..];
+        let (word, rest) = rest.split_at(memchr::memchr(b' ', rest).unwrap_or(rest.len()));
+        self.0 = rest;
+        Some(word)
     }
 }
 

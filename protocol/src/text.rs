@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::native;
 use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
 use crate::operator;
-use crate::reply::Outcome;
+use crate::reply::{Outcome, Value, write_number_line};
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Keys, Operation, Request, Set, SetMode,
     StatsTopic, Words,
@@ -163,7 +163,7 @@ fn command<'a>(key: Key<'a>, operation: Operation<'a>, quiet: bool) -> Request<'
 
 fn arithmetic<'a>(line: Line<'a>, rest: &'a [u8], decrement: bool) -> Result<Decoded<'a>, Refusal> {
     let mut words = Words(rest);
-    let (Some(key), Some(delta)) = (words.next(), words.next()) else {
+    let (Some(key), Some(delta)) = (words.next_long(), words.next()) else {
         return Err(line.refuse(ProtocolError::BadFormat, false));
     };
     let quiet = ends_quietly(words.rest());
@@ -205,7 +205,7 @@ fn touch<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, Refusal> {
 fn store<'a>(line: Line<'a>, rest: &'a [u8], mode: SetMode) -> Result<Decoded<'a>, Refusal> {
     let mut words = Words(rest);
     let (Some(key), Some(flags), Some(when), Some(length)) =
-        (words.next(), words.next(), words.next(), words.next())
+        (words.next_long(), words.next(), words.next(), words.next())
     else {
         return Err(line.refuse(ProtocolError::BadFormat, false));
     };
@@ -336,10 +336,13 @@ fn stats_topic<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<StatsTopic<'a>, Ref
 /// Appends the answer to a command on one key, in the classic words.
 pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
     let line: &[u8] = match outcome {
-        Outcome::Number(item) | Outcome::Refused(item) => {
-            item.value.write(out);
-            b"\r\n"
-        }
+        Outcome::Number(item) | Outcome::Refused(item) => match item.value {
+            Value::Number(number) => return write_number_line(out, number),
+            Value::Bytes(_) => {
+                item.value.write(out);
+                b"\r\n"
+            }
+        },
         Outcome::Stored(_) => b"STORED\r\n",
         Outcome::NotStored => b"NOT_STORED\r\n",
         Outcome::Exists => b"EXISTS\r\n",

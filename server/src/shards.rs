@@ -18,6 +18,8 @@ use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 const SHARDS_PER_WORKER: usize = 32;
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
+/// Keys fetched at once: as many cache misses as the processor has room for.
+const PREFETCH_MAX: usize = 16;
 /// A shard of a small store would be mostly half-empty chunks.
 const SHARD_BYTES_MIN: usize = 256 << 10;
 /// Victims taken from one shard before the next has its turn, when room is made for a large value.
@@ -125,14 +127,41 @@ impl Shards {
     }
 
     /// Fetches the memory that the keys of these hashes need, all at once instead of one after the
-    /// other: a lookup by itself waits for two cache misses, and a batch of them need not wait
+    /// other: a lookup by itself waits for two cache misses and more, and a batch of them need not wait
     /// longer than one does.
-    pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        for hash in hashes.clone() {
-            self.shards[self.shard(hash)].lock().prefetch_line(hash);
+    pub fn prefetch(&self, mut hashes: impl Iterator<Item = u64>) {
+        loop {
+            let some: ArrayVec<u64, PREFETCH_MAX> = hashes.by_ref().take(PREFETCH_MAX).collect();
+            self.prefetch_some(&some);
+            if !some.is_full() {
+                return;
+            }
         }
-        for hash in hashes {
-            self.shards[self.shard(hash)].lock().prefetch_item(hash);
+    }
+
+    /// Locks all shards first: between two locks the processor lets no two misses overlap. A shard that
+    /// somebody else has is left alone, so nobody waits here for another.
+    fn prefetch_some(&self, hashes: &[u64]) {
+        let mut numbers = ArrayVec::<usize, PREFETCH_MAX>::new();
+        let mut engines = ArrayVec::<MutexGuard<'_, Engine>, PREFETCH_MAX>::new();
+        let mut places = ArrayVec::<(u64, usize), PREFETCH_MAX>::new();
+        for &hash in hashes {
+            let number = self.shard(hash);
+            let place = numbers.iter().position(|held| *held == number).unwrap_or_else(|| {
+                if let Some(engine) = self.shards[number].try_lock() {
+                    numbers.push(number);
+                    engines.push(engine);
+                    return engines.len() - 1;
+                }
+                PREFETCH_MAX
+            });
+            if let Some(engine) = engines.get(place) {
+                engine.prefetch_line(hash);
+                places.push((hash, place));
+            }
+        }
+        for (hash, place) in places {
+            engines[place].prefetch_item(hash);
         }
     }
 

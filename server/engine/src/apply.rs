@@ -15,7 +15,7 @@ use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
 use crate::placer::KeyHasher;
 use crate::record::Record;
-use crate::store::{Budget, Losses, Store};
+use crate::store::{Budget, Found, Losses, Store};
 use crate::time::{Deadline, Now};
 
 /// How an engine behaves.
@@ -47,9 +47,7 @@ pub struct Engine {
     pub(crate) store: Store,
     pub(crate) limits: LimitParts,
     options: Options,
-    last_cas: u64,
-    /// What the command under way names cas unique and lease, where the caller says so.
-    pub(crate) unique: Option<u64>,
+    pub(crate) uniques: Uniques,
     /// A `flush_all` that is still to come.
     flush: Deadline,
     get_expired: u64,
@@ -63,8 +61,7 @@ impl Engine {
             store: Store::new(hasher, budget, options.may_evict),
             limits: LimitParts::default(),
             options,
-            last_cas: options.shard,
-            unique: None,
+            uniques: Uniques { last: options.shard, given: None, options },
             flush: Deadline::NEVER,
             get_expired: 0,
         }
@@ -77,12 +74,14 @@ impl Engine {
     pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
         self.flush_if_due(now);
         let key = command.key.as_bytes();
-        let mut slot = self.store.find(hash, key);
-        if let Some(found) = slot
-            && self.store.expire_if_past(now, hash, found)
-        {
-            self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
-            slot = None;
+        let mut slot = None;
+        match self.store.find_at(now, hash, key) {
+            Found::Live(found) => slot = Some(found),
+            Found::Past(found) => {
+                self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
+                self.store.expire(hash, found);
+            }
+            Found::Nothing => {}
         }
         if slot.is_some_and(Slot::is_second) {
             // The state of a limit: it remembers its policy, and the plain verbs act on it.
@@ -114,8 +113,8 @@ impl Engine {
         self.store.prefetch_line(hash);
     }
 
-    /// Asks for the item of a key: the second step.
-    pub fn prefetch_item(&self, hash: u64) {
+    /// Asks for the item of a key: the second step. Where it lies is remembered for a while.
+    pub fn prefetch_item(&mut self, hash: u64) {
         self.store.prefetch_item(hash);
     }
 
@@ -223,7 +222,7 @@ impl Engine {
     /// Puts a record back; false when there is no room. An item of that key is overwritten.
     pub fn restore(&mut self, now: Now, hash: u64, record: &Record<'_>) -> bool {
         let old = self.store.find(hash, record.key);
-        self.raise_cas(record.cas);
+        self.uniques.raise(record.cas);
         let figures = record.figures(now);
         let content = Content::Value(record.value);
         self.store.write(now, hash, record.key, old, figures, content).is_ok()
@@ -239,14 +238,6 @@ impl Engine {
     pub(crate) fn rule_bytes_max(&self) -> usize {
         let share = self.store.limit_bytes() / 8;
         share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
-    }
-
-    /// Goes past a cas unique of another process: with another number of shards it may be of any.
-    pub(crate) fn raise_cas(&mut self, cas: u64) {
-        if self.last_cas < cas && cas <= OWN_CAS_MAX {
-            let behind = (cas - self.last_cas).div_ceil(self.options.shards);
-            self.last_cas += behind * self.options.shards;
-        }
     }
 
     /// Where and when a command applies: finds the item, and removes it if it is past its deadline.
@@ -272,53 +263,51 @@ impl Engine {
         (self.options.shard, self.options.shards)
     }
 
-    pub(crate) fn next_cas(&mut self, explicit: Option<u64>) -> u64 {
-        if !self.options.cas {
-            return 0;
-        }
-        explicit.or(self.unique).unwrap_or_else(|| {
-            self.last_cas += self.options.shards;
-            self.last_cas
-        })
-    }
-
     fn get(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
         let Some(slot) = at.slot else { return self.vivify(at, get) };
-        let item = self.store.item(slot);
-        let ItemView { ttl_seconds: former_ttl_seconds, idle_seconds, fetched, stale, .. } =
-            view(item, at.now);
+        let mut item = self.store.item_mut(slot);
+        let former = item.as_item();
+        let former_ttl_seconds = former.deadline().left_seconds(at.now);
         let recache = get.recache.is_some_and(|seconds| {
             former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
         });
-        let already_won = item.has(Mark::WON);
-        let won = !already_won && (stale || recache);
-        let mut item = self.store.item_mut(slot);
+        let already_won = former.has(Mark::WON);
+        let won = !already_won && (former.has(Mark::STALE) || recache);
+        let (idle_seconds, fetched) = (former.idle_seconds(at.now), former.has(Mark::FETCHED));
         if won {
             item.set_mark(Mark::WON);
         }
+        let mut ttl_seconds = former_ttl_seconds;
         if let Some(exptime) = get.touch {
-            item.set_deadline(Deadline::resolve(at.now, exptime));
+            let deadline = Deadline::resolve(at.now, exptime);
+            item.set_deadline(deadline);
+            ttl_seconds = deadline.left_seconds(at.now);
         }
         if !get.no_bump {
             item.set_mark(Mark::FETCHED);
             item.touch(at.now);
         }
-        let after = view(self.store.item(slot), at.now);
+        let item = item.into_item();
         Outcome::Hit(ItemView {
-            won,
-            already_won,
+            value: item.value(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            ttl_seconds,
             former_ttl_seconds,
             idle_seconds,
             fetched,
-            value_unwanted: get.unless_cas == Some(after.cas),
-            ..after
+            stale: item.has(Mark::STALE),
+            won,
+            already_won,
+            base64: item.has(Mark::BASE64),
+            value_unwanted: get.unless_cas == Some(item.cas()),
         })
     }
 
     /// A miss; with `N` an empty item is left, and the client that left it is to fill it.
     fn vivify(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
         let Some(exptime) = get.vivify else { return Outcome::Miss };
-        let cas = self.next_cas(get.new_cas);
+        let cas = self.uniques.next(get.new_cas);
         let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
             .mark(Mark::WON, true)
             .mark(Mark::BASE64, get.base64);
@@ -371,7 +360,7 @@ impl Engine {
         }
         let exptime = set.vivify.filter(|_| extends).unwrap_or(set.exptime);
         let won = stale && old.is_some_and(|slot| self.store.item(slot).has(Mark::WON));
-        let cas = self.next_cas(set.new_cas);
+        let cas = self.uniques.next(set.new_cas);
         let figures = Figures::new(cas, set.client_flags, Deadline::resolve(at.now, exptime))
             .mark(Mark::STALE, stale)
             .mark(Mark::WON, won)
@@ -397,7 +386,7 @@ impl Engine {
             value.extend_from_slice(set.value);
             old.write(&mut value);
         }
-        figures.cas = self.next_cas(set.new_cas);
+        figures.cas = self.uniques.next(set.new_cas);
         figures = figures.mark(Mark::WON, false).mark(Mark::STALE, false);
         let value = canonical_u64(&value).map_or(Value::Bytes(&value), Value::Number);
         self.write(at, Some(slot), figures, value)
@@ -406,16 +395,17 @@ impl Engine {
     fn count(&mut self, at: At<'_>, arithmetic: &Arithmetic) -> Outcome<'_> {
         let Some(slot) = at.slot else {
             let Some(exptime) = arithmetic.vivify else { return Outcome::NotFound };
-            let cas = self.next_cas(arithmetic.new_cas);
+            let cas = self.uniques.next(arithmetic.new_cas);
             let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
                 .mark(Mark::BASE64, arithmetic.base64);
             return counted(self.write(at, None, figures, Value::Number(arithmetic.initial)));
         };
-        let item = self.store.item(slot);
-        if arithmetic.compare_cas.is_some_and(|unique| unique != item.cas()) {
+        let mut item = self.store.item_mut(slot);
+        let former_cas = item.as_item().cas();
+        if arithmetic.compare_cas.is_some_and(|unique| unique != former_cas) {
             return Outcome::Exists;
         }
-        let number = match item.value() {
+        let number = match item.as_item().value() {
             Value::Number(number) => number,
             Value::Bytes(bytes) => match lenient_u64(bytes) {
                 Some(number) => number,
@@ -427,19 +417,21 @@ impl Engine {
         } else {
             number.wrapping_add(arithmetic.delta)
         };
-        let cas = self.next_cas(arithmetic.new_cas);
+        let cas = self.uniques.next(arithmetic.new_cas);
         let deadline = arithmetic.exptime.map(|exptime| Deadline::resolve(at.now, exptime));
-        if self.store.item_mut(slot).set_number(number) {
-            self.store.set_cas(slot, cas);
-            let mut item = self.store.item_mut(slot);
+        if item.set_number(number) {
+            item.set_cas(cas);
             if let Some(deadline) = deadline {
                 item.set_deadline(deadline);
             }
             item.touch(at.now);
-            return Outcome::Number(view(self.store.item(slot), at.now));
+            let value = Value::Number(number);
+            let counted = ItemView { value, ..view_without_value(item.as_item(), at.now) };
+            self.store.note_cas(former_cas, cas);
+            return Outcome::Number(counted);
         }
         // Text that is a number, or a count that outgrows 32 bits: another layout.
-        let mut figures = self.store.item(slot).figures();
+        let mut figures = item.as_item().figures();
         figures.cas = cas;
         figures.deadline = deadline.unwrap_or(figures.deadline);
         counted(self.write(at, Some(slot), figures, Value::Number(number)))
@@ -462,7 +454,7 @@ impl Engine {
                 figures.deadline = Deadline::resolve(at.now, exptime);
             }
         }
-        figures.cas = self.next_cas(delete.new_cas);
+        figures.cas = self.uniques.next(delete.new_cas);
         if !delete.drop_value {
             self.store.set_figures(slot, figures);
             return Outcome::Deleted;
@@ -480,6 +472,35 @@ impl Engine {
         item.set_deadline(Deadline::resolve(at.now, exptime));
         item.touch(at.now);
         Outcome::Touched
+    }
+}
+
+/// The cas uniques of a shard.
+pub(crate) struct Uniques {
+    last: u64,
+    /// What the command under way names cas unique and lease, where the caller says so.
+    pub(crate) given: Option<u64>,
+    options: Options,
+}
+
+impl Uniques {
+    /// The next one, or the `explicit` one of the client.
+    pub(crate) fn next(&mut self, explicit: Option<u64>) -> u64 {
+        if !self.options.cas {
+            return 0;
+        }
+        explicit.or(self.given).unwrap_or_else(|| {
+            self.last += self.options.shards;
+            self.last
+        })
+    }
+
+    /// Goes past one of another process: with another number of shards it may be of any.
+    pub(crate) fn raise(&mut self, cas: u64) {
+        if self.last < cas && cas <= OWN_CAS_MAX {
+            let behind = (cas - self.last).div_ceil(self.options.shards);
+            self.last += behind * self.options.shards;
+        }
     }
 }
 
@@ -501,12 +522,17 @@ fn counted(outcome: Outcome<'_>) -> Outcome<'_> {
 }
 
 fn view(item: Item<'_>, now: Now) -> ItemView<'_> {
+    ItemView { value: item.value(), ..view_without_value(item, now) }
+}
+
+fn view_without_value(item: Item<'_>, now: Now) -> ItemView<'static> {
+    let ttl_seconds = item.deadline().left_seconds(now);
     ItemView {
-        value: item.value(),
+        value: Value::Bytes(b""),
         client_flags: item.client_flags(),
         cas: item.cas(),
-        ttl_seconds: item.deadline().left_seconds(now),
-        former_ttl_seconds: item.deadline().left_seconds(now),
+        ttl_seconds,
+        former_ttl_seconds: ttl_seconds,
         idle_seconds: item.idle_seconds(now),
         fetched: item.has(Mark::FETCHED),
         stale: item.has(Mark::STALE),

@@ -50,7 +50,7 @@ impl Slot {
 /// Largest slot of a dense array; larger items have an allocation of their own.
 const DENSE_BYTES_MAX: usize = 1024;
 /// The class of all larger items.
-const LARGE: usize = 41;
+const LARGE: usize = 49;
 const CLASSES: usize = LARGE + 1;
 /// Most items of a class in one shard: 33 million.
 const POSITIONS_MAX: usize = 1 << POSITION_BITS;
@@ -58,23 +58,25 @@ const POSITIONS_MAX: usize = 1 << POSITION_BITS;
 /// header and rounding.
 const LARGE_OVERHEAD_BYTES: usize = 32;
 
-/// Slot sizes grow in steps of 1/16 to 1/8: 8 bytes up to 128, then 16, 32 and 64.
+/// Slot sizes grow in steps of 1/16 to 1/8: 4 bytes up to 64, then 8, 16, 32 and 64.
 fn class_of(item_bytes: usize) -> usize {
     match item_bytes {
-        ..=128 => item_bytes.div_ceil(8),
-        129..=256 => 16 + (item_bytes - 128).div_ceil(16),
-        257..=512 => 24 + (item_bytes - 256).div_ceil(32),
-        513..=DENSE_BYTES_MAX => 32 + (item_bytes - 512).div_ceil(64),
+        ..=64 => item_bytes.div_ceil(4),
+        65..=128 => 16 + (item_bytes - 64).div_ceil(8),
+        129..=256 => 24 + (item_bytes - 128).div_ceil(16),
+        257..=512 => 32 + (item_bytes - 256).div_ceil(32),
+        513..=DENSE_BYTES_MAX => 40 + (item_bytes - 512).div_ceil(64),
         _ => LARGE,
     }
 }
 
 fn slot_bytes(class: usize) -> usize {
     match class {
-        ..=16 => class * 8,
-        17..=24 => 128 + (class - 16) * 16,
-        25..=32 => 256 + (class - 24) * 32,
-        _ => 512 + (class - 32) * 64,
+        ..=16 => class * 4,
+        17..=24 => 64 + (class - 16) * 8,
+        25..=32 => 128 + (class - 24) * 16,
+        33..=40 => 256 + (class - 32) * 32,
+        _ => 512 + (class - 40) * 64,
     }
 }
 
@@ -227,6 +229,16 @@ impl Arena {
         match self.classes.get(slot.class()) {
             Some(class) => class.get(slot.position()),
             None => &self.large[slot.position()],
+        }
+    }
+
+    /// As [`Arena::get`], for a slot that may be free.
+    pub(crate) fn get_if_used(&self, slot: Slot) -> Option<&[u8]> {
+        let position = slot.position();
+        match self.classes.get(slot.class()) {
+            Some(class) if position < class.len => Some(class.get(position)),
+            Some(_) => None,
+            None => self.large.get(position).map(|item| &**item),
         }
     }
 

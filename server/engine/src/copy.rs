@@ -155,7 +155,7 @@ impl Engine {
             _ => None,
         };
         let put = content.ok_or(PutError::NotACopy).and_then(|content| {
-            self.raise_cas(figures.cas);
+            self.uniques.raise(figures.cas);
             let written = self.store.write(now, hash, key, old, figures, content);
             written.map(|_| ()).map_err(|_| PutError::NoRoom)
         });
@@ -191,7 +191,7 @@ impl Engine {
     /// the clock, nor other keys of the shard, nor how many shards there are have a part in it. A
     /// command that is tried again is told the same number again.
     pub fn begin_at(&mut self, unique: u64) {
-        self.unique = Some(unique.max(1));
+        self.uniques.given = Some(unique.max(1));
     }
 
     /// Shows keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of the

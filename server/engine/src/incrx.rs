@@ -52,7 +52,7 @@ impl Engine {
             }
             (TtlMode::Set | TtlMode::Keep, false) => figures.deadline,
         };
-        let figures = Figures { cas: self.next_cas(None), deadline, ..figures };
+        let figures = Figures { cas: self.uniques.next(None), deadline, ..figures };
         let text;
         let value = if let Ok(number) = u64::try_from(new) {
             Value::Number(number)

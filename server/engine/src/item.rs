@@ -1,28 +1,32 @@
 //! An item as bytes: one run of memory holding figures, key and value.
 //!
 //! ```text
-//! 0        8       12      16         21    22       23        23+n       23+n+k
-//! | cas u64 | flags | access | deadline | bits | k = key | number n | key k bytes | value |
-//!             u32     u32      40 bits    u8     bytes u8  u32 or u64               (blob)
+//! 0        8        12         17     18        19         19+n          19+n+k
+//! | cas u64 | access | deadline | bits | k = key | number n | key k bytes | value  | client flags |
+//!             u32      40 bits    u8     bytes u8  u32 or u64               (blob)   (u32, if not 0)
 //! ```
 //!
 //! `number` is the count itself in 4 or 8 bytes, or for a blob or the state of a limit its length. A counter
-//! with a 20-byte key takes 47 bytes. Not here: where items lie (`arena`), how they are found
+//! with a 20-byte key takes 43 bytes. Not here: where items lie (`arena`), how they are found
 //! (`index`).
 
 use protocol::Value;
 
 use crate::time::{Deadline, Now};
 
-const FLAGS: usize = 8;
-const ACCESS: usize = 12;
-const DEADLINE: usize = 16;
-const BITS: usize = 21;
-const KEY_BYTES: usize = 22;
-const NUMBER: usize = 23;
+const ACCESS: usize = 8;
+const DEADLINE: usize = 12;
+const BITS: usize = 17;
+const KEY_BYTES: usize = 18;
+const NUMBER: usize = 19;
+/// Up to the end of a number of four bytes.
+const HEAD_BYTES: usize = NUMBER + 4;
 
 /// The last two bits of `bits` tell the layout.
 const LAYOUT_MASK: u8 = 0b11;
+/// Client flags lie behind everything else. Few clients that count have any.
+const FLAGGED: u8 = 0b1000_0000;
+const FLAGS_BYTES: usize = 4;
 
 /// What is kept behind the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +61,13 @@ impl Layout {
         }
     }
 
-    /// Size of an item with a key of `key_bytes`.
-    pub(crate) fn item_bytes(self, key_bytes: usize) -> usize {
+    /// Size of an item with a key of `key_bytes` and these client flags.
+    pub(crate) fn item_bytes(self, key_bytes: usize, client_flags: u32) -> usize {
+        let flags_bytes = if client_flags == 0 { 0 } else { FLAGS_BYTES };
+        self.bytes_to_flags(key_bytes) + flags_bytes
+    }
+
+    fn bytes_to_flags(self, key_bytes: usize) -> usize {
         let behind_key = match self {
             Self::Blob(bytes) | Self::State(bytes) => bytes,
             Self::Narrow | Self::Wide => 0,
@@ -134,9 +143,17 @@ fn access_time(now: Now) -> u32 {
 pub(crate) struct Item<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Item<'a> {
+    /// What all items have. It is asked for as a whole, so that its length is compared once, however
+    /// much of it is read.
+    #[inline]
+    fn head(self) -> &'a [u8; HEAD_BYTES] {
+        self.0.first_chunk().expect("a slot has room for a head")
+    }
+
+    #[inline]
     fn read<const N: usize>(self, at: usize) -> [u8; N] {
         let mut bytes = [0; N];
-        bytes.copy_from_slice(&self.0[at..at + N]);
+        bytes.copy_from_slice(&self.head()[at..at + N]);
         bytes
     }
 
@@ -145,7 +162,15 @@ impl<'a> Item<'a> {
     }
 
     pub(crate) fn client_flags(self) -> u32 {
-        u32::from_le_bytes(self.read(FLAGS))
+        if !self.is_flagged() {
+            return 0;
+        }
+        let flags = self.0[self.bytes_to_flags()..].first_chunk();
+        flags.map_or(0, |flags| u32::from_le_bytes(*flags))
+    }
+
+    fn is_flagged(self) -> bool {
+        self.head()[BITS] & FLAGGED != 0
     }
 
     pub(crate) fn deadline(self) -> Deadline {
@@ -163,7 +188,7 @@ impl<'a> Item<'a> {
     }
 
     pub(crate) fn has(self, mark: Mark) -> bool {
-        self.0[BITS] & mark.0 != 0
+        self.head()[BITS] & mark.0 != 0
     }
 
     pub(crate) fn figures(self) -> Figures {
@@ -171,12 +196,12 @@ impl<'a> Item<'a> {
             cas: self.cas(),
             client_flags: self.client_flags(),
             deadline: self.deadline(),
-            marks: self.0[BITS] & !LAYOUT_MASK,
+            marks: self.head()[BITS] & !(LAYOUT_MASK | FLAGGED),
         }
     }
 
     pub(crate) fn layout(self) -> Layout {
-        match self.0[BITS] & LAYOUT_MASK {
+        match self.head()[BITS] & LAYOUT_MASK {
             0 => Layout::Blob(u32::from_le_bytes(self.read(NUMBER)) as usize),
             1 => Layout::Narrow,
             2 => Layout::Wide,
@@ -185,18 +210,23 @@ impl<'a> Item<'a> {
     }
 
     fn key_start(self) -> usize {
-        NUMBER + if self.0[BITS] & LAYOUT_MASK == 2 { 8 } else { 4 }
+        NUMBER + if self.head()[BITS] & LAYOUT_MASK == 2 { 8 } else { 4 }
     }
 
     pub(crate) fn key(self) -> &'a [u8] {
         let start = self.key_start();
-        &self.0[start..start + usize::from(self.0[KEY_BYTES])]
+        &self.0[start..start + usize::from(self.head()[KEY_BYTES])]
     }
 
     pub(crate) fn value(self) -> Value<'a> {
         match self.layout() {
             Layout::Narrow => Value::Number(u64::from(u32::from_le_bytes(self.read(NUMBER)))),
-            Layout::Wide => Value::Number(u64::from_le_bytes(self.read(NUMBER))),
+            Layout::Wide => {
+                let low = u32::from_le_bytes(self.read(NUMBER));
+                let mut high = [0; 4];
+                high.copy_from_slice(&self.0[HEAD_BYTES..HEAD_BYTES + 4]);
+                Value::Number(u64::from(u32::from_le_bytes(high)) << 32 | u64::from(low))
+            }
             Layout::Blob(_) => Value::Bytes(self.behind_key()),
             // Nobody sees a state as it is: callers ask `state` first.
             Layout::State(_) => Value::Bytes(b""),
@@ -209,7 +239,7 @@ impl<'a> Item<'a> {
     }
 
     fn behind_key(self) -> &'a [u8] {
-        let start = self.key_start() + usize::from(self.0[KEY_BYTES]);
+        let start = self.key_start() + usize::from(self.head()[KEY_BYTES]);
         match self.layout() {
             Layout::Blob(bytes) | Layout::State(bytes) => &self.0[start..start + bytes],
             Layout::Narrow | Layout::Wide => b"",
@@ -218,19 +248,37 @@ impl<'a> Item<'a> {
 
     /// What it takes in memory, without rounding.
     pub(crate) fn bytes(self) -> usize {
-        self.layout().item_bytes(usize::from(self.0[KEY_BYTES]))
+        self.bytes_to_flags() + if self.is_flagged() { FLAGS_BYTES } else { 0 }
+    }
+
+    fn bytes_to_flags(self) -> usize {
+        self.layout().bytes_to_flags(usize::from(self.head()[KEY_BYTES]))
     }
 }
 
 /// An item to change. The slot may be longer than the item.
 pub(crate) struct ItemMut<'a>(pub(crate) &'a mut [u8]);
 
-impl ItemMut<'_> {
+impl<'a> ItemMut<'a> {
+    /// The item as it is now.
+    pub(crate) fn as_item(&self) -> Item<'_> {
+        Item(self.0)
+    }
+
+    /// The item, which nobody changes any more.
+    pub(crate) fn into_item(self) -> Item<'a> {
+        Item(self.0)
+    }
+
+    fn head(&mut self) -> &mut [u8; HEAD_BYTES] {
+        self.0.first_chunk_mut().expect("a slot has room for a head")
+    }
+
     /// Writes a whole item over whatever was there.
     pub(crate) fn fill(&mut self, now: Now, figures: Figures, key: &[u8], content: Content<'_>) {
         let layout = Layout::of(content);
         let slot = &mut *self.0;
-        slot[BITS] = layout.code();
+        slot[BITS] = layout.code() | if figures.client_flags == 0 { 0 } else { FLAGGED };
         slot[KEY_BYTES] = key.len() as u8;
         let key_start = NUMBER + layout.number_bytes();
         slot[key_start..key_start + key.len()].copy_from_slice(key);
@@ -250,7 +298,7 @@ impl ItemMut<'_> {
         let Value::Number(number) = value else { return };
         match layout {
             Layout::Narrow => {
-                self.0[NUMBER..NUMBER + 4].copy_from_slice(&(number as u32).to_le_bytes());
+                self.head()[NUMBER..].copy_from_slice(&(number as u32).to_le_bytes());
             }
             Layout::Wide => self.0[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes()),
             Layout::Blob(_) | Layout::State(_) => {}
@@ -273,31 +321,38 @@ impl ItemMut<'_> {
 
     /// Writes over the end of a state, as far as `end` goes.
     pub(crate) fn set_state_end(&mut self, end: &[u8]) {
-        let behind_state = Item(self.0).bytes();
+        let behind_state = Item(self.0).bytes_to_flags();
         self.0[behind_state - end.len()..behind_state].copy_from_slice(end);
     }
 
+    /// Writes the figures; client flags that are not 0 need an item that was [filled](Self::fill) with some.
     pub(crate) fn set_figures(&mut self, figures: Figures) {
         self.set_cas(figures.cas);
-        self.0[FLAGS..FLAGS + 4].copy_from_slice(&figures.client_flags.to_le_bytes());
         self.set_deadline(figures.deadline);
-        self.0[BITS] = self.0[BITS] & LAYOUT_MASK | figures.marks;
+        let bits = &mut self.head()[BITS];
+        *bits = *bits & (LAYOUT_MASK | FLAGGED) | figures.marks;
+        if self.as_item().is_flagged() {
+            let at = self.as_item().bytes_to_flags();
+            self.0[at..at + FLAGS_BYTES].copy_from_slice(&figures.client_flags.to_le_bytes());
+        } else {
+            debug_assert_eq!(figures.client_flags, 0, "there is no room for client flags");
+        }
     }
 
     pub(crate) fn set_cas(&mut self, cas: u64) {
-        self.0[..FLAGS].copy_from_slice(&cas.to_le_bytes());
+        self.head()[..ACCESS].copy_from_slice(&cas.to_le_bytes());
     }
 
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
-        self.0[DEADLINE..BITS].copy_from_slice(&deadline.to_bytes());
+        self.head()[DEADLINE..BITS].copy_from_slice(&deadline.to_bytes());
     }
 
     pub(crate) fn set_mark(&mut self, mark: Mark) {
-        self.0[BITS] |= mark.0;
+        self.head()[BITS] |= mark.0;
     }
 
     /// Notes that the item is used now.
     pub(crate) fn touch(&mut self, now: Now) {
-        self.0[ACCESS..DEADLINE].copy_from_slice(&access_time(now).to_le_bytes());
+        self.head()[ACCESS..DEADLINE].copy_from_slice(&access_time(now).to_le_bytes());
     }
 }

@@ -282,7 +282,7 @@ impl Engine {
     /// below 2^53 until the year 2039, and every client language reads that. After
     /// [`Engine::begin_at`] it is the number given there.
     pub fn next_lease(&mut self, now: Now) -> u64 {
-        if let Some(unique) = self.unique {
+        if let Some(unique) = self.uniques.given {
             return unique;
         }
         let (shard, shards) = self.shard();
@@ -524,7 +524,7 @@ impl Engine {
             .fold(now_ns.saturating_add(decision.reset).max(leases_end), u64::max);
         let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
         let mut figures = loaded.figures;
-        figures.cas = self.next_cas(None);
+        figures.cas = self.uniques.next(None);
         figures.deadline = Deadline::after_ms(at.now, left_ms);
         let written =
             self.store.write(at.now, at.hash, at.key, at.slot, figures, Content::State(&bytes));

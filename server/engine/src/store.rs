@@ -95,6 +95,14 @@ const CANDIDATES: usize = 12;
 /// The same where only an item past its deadline may go.
 const CANDIDATES_FOR_EXPIRY: usize = 64;
 
+/// Hints of a shard: a batch seldom has more keys of one.
+const HINTS: usize = 4;
+
+fn hint_of(hash: u64) -> usize {
+    // The low bits choose the line, the next ones the tag: neither tells keys of one line apart.
+    (hash >> 32) as usize % HINTS
+}
+
 /// What goes first when room is needed: the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
@@ -104,6 +112,14 @@ enum Rank {
     /// By the tenths of a second since its last use.
     Plain(u32),
     Past,
+}
+
+/// What there is of a key.
+pub(crate) enum Found {
+    Nothing,
+    /// An item past its deadline.
+    Past(Slot),
+    Live(Slot),
 }
 
 pub(crate) struct Store {
@@ -121,6 +137,8 @@ pub(crate) struct Store {
     item_bytes: usize,
     /// How many states there are of each rule, by its number.
     states_by_rule: Vec<u32>,
+    /// Hashes that were asked for ahead of their use, and where their items lay.
+    hints: [(u64, Slot); HINTS],
     /// Where the draw of candidates for eviction goes on.
     draw: u64,
     /// Where the sweep goes on.
@@ -149,6 +167,7 @@ impl Store {
             accounted_bytes: 0,
             item_bytes: 0,
             states_by_rule: Vec::new(),
+            hints: [(0, FIRST); HINTS],
             draw: 1,
             sweep: FIRST,
             unseen: 0,
@@ -211,20 +230,14 @@ impl Store {
 
     /// Writes the figures of an item whose content was or will be changed in place.
     pub(crate) fn set_figures(&mut self, slot: Slot, figures: Figures) {
-        self.note_cas(slot, figures.cas);
+        self.note_cas(self.item(slot).cas(), figures.cas);
         self.item_mut(slot).set_figures(figures);
     }
 
-    /// As [`Store::set_figures`], but only the cas unique.
-    pub(crate) fn set_cas(&mut self, slot: Slot, cas: u64) {
-        self.note_cas(slot, cas);
-        self.item_mut(slot).set_cas(cas);
-    }
-
-    /// Notes a change that leaves the cas unique as it was: a client may name any, and without uniques
-    /// all are 0.
-    fn note_cas(&mut self, slot: Slot, cas: u64) {
-        self.unseen = self.unseen.wrapping_add(u32::from(self.item(slot).cas() == cas));
+    /// Notes a change from one cas unique to another. It may be the same: a client may name any, and
+    /// without uniques all are 0.
+    pub(crate) fn note_cas(&mut self, former: u64, cas: u64) {
+        self.unseen = self.unseen.wrapping_add(u32::from(former == cas));
     }
 
     /// Notes that items are removed before a command, which may then write one of the same figures.
@@ -249,9 +262,40 @@ impl Store {
 
     /// The item of `key`, past its deadline or not.
     pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Slot> {
-        self.index
-            .find(hash, |slot| self.item(Slot::from_raw(slot)).key() == key)
-            .map(Slot::from_raw)
+        self.find_item(hash, key).map(|(slot, _)| slot)
+    }
+
+    /// As [`Store::find`], and whether it is past its deadline.
+    pub(crate) fn find_at(&self, now: Now, hash: u64, key: &[u8]) -> Found {
+        match self.find_item(hash, key) {
+            Some((slot, item)) if item.deadline().is_past(now) => Found::Past(slot),
+            Some((slot, _)) => Found::Live(slot),
+            None => Found::Nothing,
+        }
+    }
+
+    #[inline]
+    fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
+        let (hinted, slot) = self.hints[hint_of(hash)];
+        // Another item may lie there by now; but one that has the key is the one of the key.
+        if hinted == hash
+            && let Some(bytes) = self.arena(slot).get_if_used(slot)
+            && Item(bytes).key() == key
+        {
+            return Some((slot, Item(bytes)));
+        }
+        self.find_in_index(hash, key)
+    }
+
+    fn find_in_index(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
+        let mut found = None;
+        self.index.find(hash, |slot| {
+            let slot = Slot::from_raw(slot);
+            let item = self.item(slot);
+            found = (item.key() == key).then_some((slot, item));
+            found.is_some()
+        });
+        found
     }
 
     /// Asks for the index line of a key ahead of its use.
@@ -259,20 +303,19 @@ impl Store {
         self.index.prefetch(hash);
     }
 
-    /// Asks for the item of a key ahead of its use; the line must be here already.
-    pub(crate) fn prefetch_item(&self, hash: u64) {
-        self.index.find(hash, |slot| {
-            let slot = Slot::from_raw(slot);
-            let bytes = self.arena(slot).get(slot);
-            prefetch(&bytes[0]);
-            // A slot of a counter lies across two cache lines as often as not, and the end of a state
-            // is what is changed.
-            prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
-            if bytes.len() > CACHE_LINE_BYTES {
-                prefetch(&bytes[bytes.len().min(2 * CACHE_LINE_BYTES) - 1]);
-            }
-            false
-        });
+    /// Asks for the item of a key ahead of its use; the line must be here already. It is the first with
+    /// the tag of the key, mostly, and where it lies is remembered.
+    pub(crate) fn prefetch_item(&mut self, hash: u64) {
+        let Some(slot) = self.index.find(hash, |_| true).map(Slot::from_raw) else { return };
+        self.hints[hint_of(hash)] = (hash, slot);
+        let bytes = self.arena(slot).get(slot);
+        prefetch(&bytes[0]);
+        // A slot of a counter lies across two cache lines as often as not, and the end of a state
+        // is what is changed.
+        prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
+        if bytes.len() > CACHE_LINE_BYTES {
+            prefetch(&bytes[bytes.len().min(2 * CACHE_LINE_BYTES) - 1]);
+        }
     }
 
     /// Removes the item in `slot` if it is past its deadline; true when it was.
@@ -284,7 +327,8 @@ impl Store {
         is_past
     }
 
-    fn expire(&mut self, hash: u64, slot: Slot) {
+    /// Removes the item in `slot`, which is past its deadline.
+    pub(crate) fn expire(&mut self, hash: u64, slot: Slot) {
         self.note_expired(slot);
         self.note_cleared();
         self.remove(hash, slot);
@@ -340,12 +384,12 @@ impl Store {
         figures: Figures,
         content: Content<'_>,
     ) -> Result<Slot, Full> {
-        let bytes = Layout::of(content).item_bytes(key.len());
+        let bytes = Layout::of(content).item_bytes(key.len(), figures.client_flags);
         let is_state = matches!(content, Content::State(_));
         let fits =
             |slot: Slot| slot.is_second() == is_state && self.arena(slot).same_class(slot, bytes);
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
-            self.note_cas(slot, figures.cas);
+            self.note_cas(self.item(slot).cas(), figures.cas);
             if let Content::State(state) = content
                 && rule_number_of(state) != self.item(slot).state().and_then(rule_number_of)
             {
@@ -370,9 +414,9 @@ impl Store {
             self.count_in(state);
         }
         let mut place = slot;
-        // Making room may have moved the old item, but never removes it.
+        // Making room may have moved the old item, but never removes it. A hint could tell the new one.
         if old.is_some()
-            && let Some(old) = self.find(hash, key)
+            && let Some((old, _)) = self.find_in_index(hash, key)
         {
             // What was written may have the figures that were there before.
             self.unseen = self.unseen.wrapping_add(1);

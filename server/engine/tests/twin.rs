@@ -514,6 +514,9 @@ fn operation(step: &Step) -> Option<Operation<'_>> {
     })
 }
 
+/// Steps that are made ready for at once.
+const AHEAD: usize = 5;
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
@@ -531,7 +534,15 @@ proptest! {
         let mut engine = Engine::new(hasher.clone(), Arc::clone(&budget), options);
         let mut twin = Twin::default();
         let mut now_ms = 1000;
-        for (key, pause_ms, step) in &steps {
+        for (at, (key, pause_ms, step)) in steps.iter().enumerate() {
+            if at % AHEAD == 0 {
+                // As a server does for a batch: what was found so is old when it is used.
+                for (key, ..) in steps.iter().skip(at).take(AHEAD) {
+                    let hash = hasher.hash(&keys[*key]);
+                    engine.prefetch_line(hash);
+                    engine.prefetch_item(hash);
+                }
+            }
             now_ms += pause_ms;
             let (now, key) = (Now::at_ms(now_ms), keys[*key].as_slice());
             match (step, operation(step)) {

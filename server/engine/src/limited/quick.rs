@@ -94,7 +94,7 @@ impl Engine {
         }
         let idle_at = at.now.mono.0.saturating_add(decision.reset);
         let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
-        figures.cas = self.next_cas(None);
+        figures.cas = self.uniques.next(None);
         figures.deadline = Deadline::after_ms(at.now, left_ms);
         if stays {
             self.store.set_figures(slot, figures);

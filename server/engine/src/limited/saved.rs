@@ -74,7 +74,7 @@ impl Engine {
             }
             state = rest;
         }
-        self.raise_cas(record.cas);
+        self.uniques.raise(record.cas);
         let at = self.at(now, hash, record.key);
         let kept = Kept { policy: record.policy, limit: 0 };
         let Some(number) = self.rule_number(&kept) else { return false };
