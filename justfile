@@ -61,7 +61,15 @@ bench-cluster:
     cargo build --release -p tollgate -p benches
     target/release/load --cluster --out target/bench-cluster.md
 
-# Memory per counter beside memcached
+# 1 to 10,000 connections, 1 to 50 million keys, one worker and two; the tables land in target/scale-*.md
+bench-scale:
+    cargo build --release -p tollgate -p benches
+    target/release/load --pin --cells incr --connections 1,50,1000,10000 --pipelines 1,16 --out target/scale-connections.md
+    target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 10000000 --out target/scale-10m.md
+    target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --out target/scale-50m.md
+    target/release/workers
+
+# Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached
 bench-memory:
     cargo build --release -p tollgate -p benches
     target/release/load --memory

@@ -60,6 +60,11 @@ pub fn run(
     schedule.read_back()
 }
 
+/// Megabytes for a server of so many keys of each kind: none is evicted.
+fn memory_mb(keys: u32) -> u32 {
+    (keys / 1_000_000 * 192).max(1024)
+}
+
 /// How a cell of the open loop is called whose load is a share of the throughput of a closed loop.
 #[must_use]
 pub fn shape_of_share(connections: u32, share: f64, of: RateOf) -> String {
@@ -110,7 +115,7 @@ impl<'a> Schedule<'a> {
         let kinds = options.kinds()?;
         let mut entrants = Vec::new();
         for recipe in &options.servers {
-            let server = match Server::start(recipe, 1024, cores) {
+            let server = match Server::start(recipe, memory_mb(options.keys()), cores) {
                 Err(error) if options.peers.is_some() => {
                     report.notes.push(format!("absent, for it did not start: {error}"));
                     continue;

@@ -18,6 +18,8 @@ pub enum Dialect {
     Tollgate,
     /// memcached's text.
     Memcached,
+    /// Of memcached's text, what counts: the program `floor`.
+    Floor,
     /// RESP, with limits as Lua scripts.
     Redis,
     /// RESP, with `CL.THROTTLE` of the module redis-cell.
@@ -28,9 +30,10 @@ pub enum Dialect {
 
 impl Dialect {
     /// All, as a server on the command line names its own.
-    pub const NAMED: [(&str, Self); 5] = [
+    pub const NAMED: [(&str, Self); 6] = [
         ("tollgate", Self::Tollgate),
         ("memcached", Self::Memcached),
+        ("floor", Self::Floor),
         ("redis", Self::Redis),
         ("redis-cell", Self::RedisCell),
         ("throttlecrab", Self::Throttlecrab),
@@ -48,6 +51,10 @@ impl Dialect {
         match self {
             Self::Tollgate => true,
             Self::Memcached => !op.is_ours(),
+            Self::Floor => match op.space() {
+                Some(space) => matches!(space, Space::Counter),
+                None => false,
+            },
             Self::Redis => match op {
                 Op::Take { space } => matches!(space, Space::Bucket | Space::Window),
                 // A limit's state cannot be read as the count of its calls.
@@ -138,6 +145,9 @@ mod tests {
         for dialect in [Dialect::RedisCell, Dialect::Throttlecrab] {
             assert_eq!(kinds(dialect), ["take-bucket", "take-hot"]);
         }
+        assert!(kinds(Dialect::Floor).iter().all(|name| {
+            ["incr", "get"].iter().any(|verb| name.starts_with(verb)) && *name != "get-value"
+        }));
         assert!(!Dialect::Redis.speaks(Op::Get { space: Space::Bucket, keys: 1 }));
     }
 }

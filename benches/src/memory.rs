@@ -1,13 +1,21 @@
-//! A run that weighs: what a counter with a time to live takes of a server's memory.
+//! A run that weighs: what a counter with a time to live, a token bucket and an idle connection take of a server's
+//! memory, and what it gives back.
 //!
 //! Here: filling, and resident memory before and after. Not here: speed (`compare`).
 //!
 //! A counter is made as clients make one, `set k 0 3600 1` and then `incr`. One server runs at a
 //! time. Resident memory is the kernel's `VmRSS`, so slack of tables and arenas counts as far as
-//! its pages were touched; `VmHWM` shows what growing took at its worst.
+//! its pages were touched; `VmHWM` shows what growing took at its worst. The kernel's own memory for
+//! connections is no server's and not in it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
 
 use crate::cell::{for_all_keys, read_all_back};
 use crate::cpu::Cores;
+use crate::dialect::Request;
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::keys::Space;
@@ -16,12 +24,18 @@ use crate::op::Op;
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::report::{Report, Weight};
-use crate::server::Server;
+use crate::server::{Recipe, Server};
 
 /// Megabytes that `{memory}` in a server's command stands for: more than any fill needs.
 const MEMORY_MB: u32 = 4096;
 /// Time to live of the counters, in seconds: longer than any run.
 const EXPTIME: u32 = 3600;
+
+/// Connections that are opened, asked once, and left idle.
+const IDLE_CONNECTIONS: u32 = 10_000;
+/// For a server to do what it does after its last answer.
+const SETTLE: Duration = Duration::from_secs(2);
+const COUNTER: Space = Space::Counter;
 
 /// Weighs every server and writes it into `report`.
 ///
@@ -37,18 +51,80 @@ pub fn run(
     for recipe in &options.servers {
         let server = Server::start(recipe, MEMORY_MB, cores)?;
         report.server(&server);
-        let mut books = Books::new(options.keys(), 1, &[Space::Counter]);
+        let mut books = Books::new(options.keys(), 1, &[COUNTER]);
         let mut tally = Tally::default();
         let (empty, _) = server.resident_bytes()?;
-        let fill = Op::Fill { space: Space::Counter, exptime: EXPTIME };
+        let fill = Op::Fill { space: COUNTER, exptime: EXPTIME };
         tally.add(for_all_keys(&server, &mut books, fill, "set", progress)?);
         let (set, _) = server.resident_bytes()?;
-        let incr = Op::Incr { space: Space::Counter };
+        let incr = Op::Incr { space: COUNTER };
         tally.add(for_all_keys(&server, &mut books, incr, "incr", progress)?);
         let (counted, highest) = server.resident_bytes()?;
-        tally.add(read_all_back(&server, &mut books, Space::Counter, progress)?);
-        report.add_wrong(&server.name, tally.wrong, tally.samples);
-        report.weights.push(Weight { counters: options.keys(), empty, set, counted, highest });
+        tally.add(read_all_back(&server, &mut books, COUNTER, progress)?);
+        let idle = idle_bytes(&server, &mut books)?;
+        let delete = Op::Delete { space: COUNTER };
+        tally.add(for_all_keys(&server, &mut books, delete, "delete", progress)?);
+        thread::sleep(SETTLE);
+        let (deleted, _) = server.resident_bytes()?;
+        drop(server);
+        let bucket = bucket_bytes(options, recipe, cores, progress, &mut tally)?;
+        report.add_wrong(&recipe.name, tally.wrong, tally.samples);
+        let counters = options.keys();
+        let (connections, idle) = (IDLE_CONNECTIONS, idle as f64 / f64::from(IDLE_CONNECTIONS));
+        progress.say(&format!(
+            "{}: {idle:.0} bytes for each of {connections} idle connections",
+            recipe.name
+        ));
+        report.weights.push(Weight {
+            counters,
+            empty,
+            set,
+            counted,
+            highest,
+            idle,
+            deleted,
+            bucket,
+        });
     }
     Ok(())
+}
+
+/// What connections take that were asked once each and are idle.
+fn idle_bytes(server: &Server, books: &mut Books) -> Result<u64, LoadError> {
+    let (before, _) = server.resident_bytes()?;
+    let request = Request { op: Op::Get { space: COUNTER, keys: 1 }, dialect: server.dialect };
+    let (mut wire, mut named) = (Vec::new(), std::collections::VecDeque::new());
+    request.write(&mut wire, &mut named, &mut books.ledgers[0], || 0);
+    let mut connections = Vec::new();
+    for _ in 0..IDLE_CONNECTIONS {
+        let mut stream = TcpStream::connect(server.address)?;
+        stream.write_all(&wire)?;
+        let read = stream.read(&mut [0; 256])?;
+        if read == 0 {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+        connections.push(stream);
+    }
+    thread::sleep(SETTLE);
+    Ok(server.resident_bytes()?.0.saturating_sub(before))
+}
+
+/// What a token bucket takes; `None` where the server has none.
+fn bucket_bytes(
+    options: &Options,
+    recipe: &Recipe,
+    cores: Option<&Cores>,
+    progress: &Progress,
+    tally: &mut Tally,
+) -> Result<Option<f64>, LoadError> {
+    let take = Op::Take { space: Space::Bucket };
+    if !recipe.dialect.speaks(take) {
+        return Ok(None);
+    }
+    let server = Server::start(recipe, MEMORY_MB, cores)?;
+    let mut books = Books::new(options.keys(), 1, &[Space::Bucket]);
+    let (empty, _) = server.resident_bytes()?;
+    tally.add(for_all_keys(&server, &mut books, take, "take", progress)?);
+    let (taken, _) = server.resident_bytes()?;
+    Ok(Some(taken.saturating_sub(empty) as f64 / f64::from(options.keys())))
 }

@@ -36,6 +36,11 @@ pub enum Op {
     Set,
     /// `mn`, the meta no-op: what a request costs that does nothing.
     Noop,
+    /// `delete` of an existing key, which is then gone.
+    Delete {
+        /// Of which keys.
+        space: Space,
+    },
     /// `set` of a counter to zero, or of a value to its version 0; to preload.
     Fill {
         /// What is filled.
@@ -114,6 +119,7 @@ impl Op {
             Self::Incr { space }
             | Self::Take { space }
             | Self::Get { space, .. }
+            | Self::Delete { space }
             | Self::Fill { space, .. } => Some(space),
             Self::Denied => Some(Space::Empty),
             Self::Set => Some(Space::Value),
@@ -193,6 +199,11 @@ impl Op {
                 write_set(out, Space::Value, index, b" 0 0 32\r\n", &value(index, version));
             }
             Self::Noop => out.extend_from_slice(b"mn\r\n"),
+            Self::Delete { space } => {
+                let mut line = *b"delete 0123456789abcdef0123\r\n";
+                line[7..7 + KEY_BYTES].copy_from_slice(&key(space, index));
+                out.extend_from_slice(&line);
+            }
             Self::Fill { space, exptime } => {
                 let mut digits = itoa::Buffer::new();
                 let exptime = digits.format(exptime).as_bytes();
@@ -239,6 +250,7 @@ impl Op {
             (Self::Get { .. }, Reply::Line(line)) => (*line == b"END" && outstanding == 0, true),
             (Self::Set | Self::Fill { .. }, Reply::Line(line)) => (*line == b"STORED", true),
             (Self::Noop, Reply::Line(line)) => (*line == b"MN", true),
+            (Self::Delete { .. }, Reply::Line(line)) => (*line == b"DELETED", true),
             _ => (false, true),
         };
         Verdict { right, is_last }

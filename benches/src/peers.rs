@@ -29,9 +29,11 @@ use crate::server::Recipe;
 pub const OURS: &str = "tollgate";
 /// The one that memcached's verbs are compared with.
 pub const MEMCACHED: &str = "memcached";
+/// What nobody can be below who counts over TCP.
+pub const FLOOR: &str = "floor";
 
 /// Each on one thread where it has a choice, with as much memory, and with nothing to write to a disk.
-const SERVERS: [&str; 5] = [
+const SERVERS: [&str; 6] = [
     "memcached=memcached:/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port} -U 0",
     "redis=redis:/usr/bin/redis-server --port {port} --bind 127.0.0.1 --save --appendonly no \
      --maxmemory {memory}mb --maxmemory-policy allkeys-lru",
@@ -40,6 +42,7 @@ const SERVERS: [&str; 5] = [
      --loadmodule target/peers/redis-cell-0.2.2/libredis_cell.so",
     "throttlecrab=throttlecrab:target/peers/bin/throttlecrab-server --redis --redis-host 127.0.0.1 \
      --redis-port {port} --store-capacity 2000000 --log-level error",
+    "floor=floor:target/release/floor {port}",
     "tollgate=target/release/tollgate -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port}",
 ];
 

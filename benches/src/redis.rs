@@ -84,6 +84,7 @@ pub fn write_request(
             let seconds = digits.format(exptime).as_bytes();
             write(out, [b"SET", &key(space, index), b"0", b"EX", seconds]);
         }
+        (Op::Delete { space }, _) => write(out, [b"DEL", &key(space, index)]),
         (Op::Noop | Op::Denied, _) => write(out, [b"PING"]),
     }
 }
@@ -116,6 +117,7 @@ pub fn is_right(
         (Op::Take { space }, Reply::Array(elements)) => used(request.dialect, elements.clone())
             .is_some_and(|used| is_counted(space, named.next(), used, ledger)),
         (Op::Set | Op::Fill { .. }, Reply::Simple(word)) => *word == b"OK",
+        (Op::Delete { .. }, Reply::Integer(deleted)) => *deleted == 1,
         (Op::Noop, Reply::Simple(word)) => *word == b"PONG",
         _ => false,
     }

@@ -58,6 +58,12 @@ pub struct Weight {
     pub counted: u64,
     /// At its highest.
     pub highest: u64,
+    /// What an idle connection takes.
+    pub idle: f64,
+    /// After all were deleted.
+    pub deleted: u64,
+    /// What a token bucket takes; `None` for a server without one.
+    pub bucket: Option<f64>,
 }
 
 impl Weight {
@@ -267,8 +273,11 @@ impl Report {
             "after set MB",
             "after incr MB",
             "highest MB",
+            "after delete MB",
             "bytes a counter",
             "reference to its",
+            "bytes a bucket",
+            "bytes an idle connection",
         ];
         let mut table = Table::new(head, 1);
         for ((server, ..), weight) in self.servers.iter().zip(&self.weights) {
@@ -280,8 +289,11 @@ impl Report {
                 megabytes(weight.set),
                 megabytes(weight.counted),
                 megabytes(weight.highest),
+                megabytes(weight.deleted),
                 format!("{:.1}", weight.per_counter()),
                 cell(reference.map(|r| r.per_counter() / weight.per_counter()), times),
+                cell(weight.bucket, |bytes| format!("{bytes:.1}")),
+                whole(weight.idle),
             ]);
         }
         table.render()
@@ -391,6 +403,9 @@ mod tests {
             set: 90_000_000,
             counted,
             highest: 120_000_000,
+            idle: 512.0,
+            deleted: 5_000_000,
+            bucket: None,
         };
         report.weights = vec![weight(104_000_000), weight(54_000_000)];
         let text = report.render();

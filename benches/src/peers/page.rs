@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::targets::{CONNECTIONS, Figure, Ratio, TARGETS, Target, ratio};
-use super::{LATENCIES, LIMITS, OURS, PLAIN, plots};
+use super::{FLOOR, LATENCIES, LIMITS, OURS, PLAIN, plots};
 use crate::cell::Measurement;
 use crate::report::Report;
 use crate::table::{Table, cell, median, micros, percent, times, whole};
@@ -27,6 +27,8 @@ const CELLS: &str = "
 key. `take-bucket` is a token bucket, `take-window` a count over two windows: `take <key> 1 <policy>` here, a Lua script
 each at Redis (`benches/src/redis/`), `CL.THROTTLE` at redis-cell and `THROTTLE` at throttlecrab, which have GCRA and no
 windows; a window's target is beside their GCRA. All limits allow all calls and count them.
+`floor` is a bare counter server (`benches/src/bin/floor.rs`): what TCP and a table of counters cost, without expiry,
+eviction, statistics, locks or limits; what it takes of memcached's CPU is the least that anybody can.
 redis-cell is a module of the same Redis, in the newest release that crates.io has. throttlecrab writes reply by reply and
 leaves Nagle's algorithm on, so that a client which pipelines waits 40 ms for a batch: time, not CPU.
 ";
@@ -155,7 +157,7 @@ fn latency(report: &Report) -> String {
 /// Every figure in which a peer needed less than ours in the median of the rounds.
 fn losses(report: &Report) -> String {
     let mut lines = String::new();
-    let peers = || report.names().filter(|name| *name != OURS);
+    let peers = || report.names().filter(|name| *name != OURS && *name != FLOOR);
     for row in &report.rows {
         for peer in peers() {
             let sides = (row.kind, peer, row.kind);
