@@ -17,7 +17,7 @@ use crate::peers::targets::CONNECTIONS;
 use crate::server::Recipe;
 
 /// memcached as distributions package it, on one thread.
-const MEMCACHED: &str = "memcached=/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 \
+const MEMCACHED: &str = "memcached=memcached:/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 \
                          -l 127.0.0.1 -p {port} -U 0";
 /// Ours, asked for the same.
 const TOLLGATE: &str =

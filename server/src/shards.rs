@@ -14,8 +14,9 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
-/// Shards per worker: two workers meet at one lock in one of so many commands.
-const SHARDS_PER_WORKER: usize = 32;
+/// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
+/// lies in them, and another should seldom meet it there.
+const SHARDS_PER_WORKER: usize = 128;
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
 /// Keys fetched at once: as many cache misses as the processor has room for.
@@ -76,7 +77,10 @@ impl Shards {
     /// An empty store.
     #[must_use]
     pub fn new(options: ShardsOptions) -> Self {
-        let wanted = (options.workers * SHARDS_PER_WORKER).next_power_of_two();
+        let wanted = match options.workers {
+            0..=1 => SHARDS_MIN,
+            workers => (workers * SHARDS_PER_WORKER).next_power_of_two(),
+        };
         let most = (options.memory_bytes / SHARD_BYTES_MIN).max(2).next_power_of_two() / 2;
         let count = wanted.clamp(SHARDS_MIN, SHARDS_MAX).min(most).max(2);
         let hasher = match options.placer {
