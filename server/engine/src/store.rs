@@ -402,7 +402,14 @@ impl Store {
             return Ok(slot);
         }
         let new = old.is_none().then_some(hash);
-        self.make_room(now, bytes, is_state, new, key)?;
+        // A count that outgrows 32 bits goes on beyond the cap if it must: by a chunk for each class of
+        // the shard at most, and then by four bytes, rounded, for each counter.
+        let widens = Layout::of(content) == Layout::Wide
+            && old.is_some_and(|slot| self.item(slot).layout() == Layout::Narrow);
+        let room = self.make_room(now, bytes, is_state, new, key);
+        if !widens {
+            room?;
+        }
         let slot = if is_state {
             self.states.allocate(bytes).ok_or(Full)?.in_second()
         } else {
