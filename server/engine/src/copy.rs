@@ -19,9 +19,9 @@ mod tests;
 use protocol::{KEY_BYTES_MAX, Value};
 
 use crate::apply::Engine;
-use crate::item::{Content, Figures, Item, Layout, Mark};
+use crate::item::{Content, Figures, Item, Layout, Mark, State};
 use crate::lease::Leases;
-use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, RULE_NUMBER_BYTES, rule_number_of};
+use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX};
 use crate::placer::HashRange;
 use crate::time::{Deadline, Now};
 
@@ -107,7 +107,7 @@ impl Engine {
             Layout::State(_) => STATE,
         };
         let policy = match item.state() {
-            Some(state) => Some((self.limits.policies.token(rule_number_of(state)?)?, state)),
+            Some(state) => Some((self.limits.policies.token(state.rule)?, state.body)),
             None => None,
         };
         out.push(kind | figures.marks & Mark::COPIED);
@@ -115,11 +115,11 @@ impl Engine {
         out.extend_from_slice(&figures.client_flags.to_le_bytes());
         out.extend_from_slice(&figures.deadline.to_bytes());
         match (policy, item.value()) {
-            (Some((token, state)), _) => {
+            (Some((token, body)), _) => {
                 // A token has at most 250 bytes.
                 out.push(token.len() as u8);
                 out.extend_from_slice(token);
-                out.extend_from_slice(&state[RULE_NUMBER_BYTES..]);
+                out.extend_from_slice(body);
             }
             (None, Value::Number(number)) => out.extend_from_slice(&number.to_le_bytes()),
             (None, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
@@ -144,37 +144,30 @@ impl Engine {
         }
         let (kind, figures, value) = decode(bytes).ok_or(PutError::NotACopy)?;
         let old = self.found(now, hash, key).slot;
-        let mut state = std::mem::take(&mut self.limits.encoded);
         let content = match kind {
             BLOB if self.fits(key.len(), value.len()) => Some(Content::Value(Value::Bytes(value))),
             COUNTER => {
                 let number = <[u8; 8]>::try_from(value).map(u64::from_le_bytes);
                 number.ok().map(|number| Content::Value(Value::Number(number)))
             }
-            STATE => self.state_of_copy(value, &mut state).map(|()| Content::State(&state)),
+            STATE => self.state_of_copy(value).map(Content::State),
             _ => None,
         };
-        let put = content.ok_or(PutError::NotACopy).and_then(|content| {
-            self.uniques.raise(figures.cas);
-            let written = self.store.write(now, hash, key, old, figures, content);
-            written.map(|_| ()).map_err(|_| PutError::NoRoom)
-        });
-        self.limits.encoded = state;
-        put
+        let content = content.ok_or(PutError::NotACopy)?;
+        self.uniques.raise(figures.cas);
+        let written = self.store.write(now, hash, key, old, figures, content);
+        written.map(|_| ()).map_err(|_| PutError::NoRoom)
     }
 
     /// Makes of a state's copy the state as it lies in an item; `None` if it is none.
-    fn state_of_copy(&mut self, value: &[u8], state: &mut Vec<u8>) -> Option<()> {
+    fn state_of_copy<'v>(&mut self, value: &'v [u8]) -> Option<State<'v>> {
         let (&token_bytes, rest) = value.split_first()?;
         let (token, body) = rest.split_at_checked(token_bytes.into())?;
         if !is_body(body) {
             return None;
         }
-        let number = self.limits.policies.number_of_copy(token, self.store.states_by_rule())?;
-        state.clear();
-        state.extend_from_slice(&number.to_le_bytes());
-        state.extend_from_slice(body);
-        Some(())
+        let rule = self.limits.policies.number_of_copy(token, self.store.states_by_rule())?;
+        Some(State { rule, body })
     }
 
     /// Removes the item of a key, if there is one.

@@ -3,24 +3,29 @@
 //! ```text
 //! 0        8        12         17     18        19         19+n          19+n+k
 //! | cas u64 | access | deadline | bits | k = key | number n | key k bytes | value  | client flags |
-//!             u32      40 bits    u8     bytes u8  u32 or u64               (blob)   (u32, if not 0)
+//!             u32      40 bits    u8     bytes u8  3, 4 or 8 bytes          (blob)   (u32, if not 0)
 //! ```
 //!
-//! `number` is the count itself in 4 or 8 bytes, or for a blob or the state of a limit its length. A counter
-//! with a 20-byte key takes 43 bytes. Not here: where items lie (`arena`), how they are found
-//! (`index`).
+//! `number` is the count itself in 4 or 8 bytes, or the length of a blob in 4 or of a limit's state in 3.
+//! A counter with a 20-byte key takes 43 bytes. A state has the number of its rule in place of `access`:
+//! it is not its last use that says when it may go. Not here: where items lie (`arena`), how they are
+//! found (`index`).
 
 use protocol::Value;
 
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
+/// Of a state, in place of `ACCESS`.
+const RULE: usize = ACCESS;
 const DEADLINE: usize = 12;
 const BITS: usize = 17;
 const KEY_BYTES: usize = 18;
 const NUMBER: usize = 19;
 /// Up to the end of a number of four bytes.
 const HEAD_BYTES: usize = NUMBER + 4;
+/// Of the length of a state: more than any state has.
+const STATE_LENGTH_BYTES: usize = 3;
 
 /// The last two bits of `bits` tell the layout.
 const LAYOUT_MASK: u8 = 0b11;
@@ -47,7 +52,16 @@ pub(crate) enum Content<'a> {
     /// What clients stored, or counted.
     Value(Value<'a>),
     /// The state of a limit.
-    State(&'a [u8]),
+    State(State<'a>),
+}
+
+/// The state of a limit as it lies in an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State<'a> {
+    /// The number of the rule that it was written under.
+    pub(crate) rule: u32,
+    /// Holds, leases and the algorithm's own bytes (`limited`); fewer than 2^24.
+    pub(crate) body: &'a [u8],
 }
 
 impl Layout {
@@ -57,7 +71,7 @@ impl Layout {
             Content::Value(Value::Bytes(bytes)) => Self::Blob(bytes.len()),
             Content::Value(Value::Number(number)) if u32::try_from(number).is_ok() => Self::Narrow,
             Content::Value(Value::Number(_)) => Self::Wide,
-            Content::State(bytes) => Self::State(bytes.len()),
+            Content::State(state) => Self::State(state.body.len()),
         }
     }
 
@@ -76,7 +90,7 @@ impl Layout {
     }
 
     fn number_bytes(self) -> usize {
-        if self == Self::Wide { 8 } else { 4 }
+        NUMBER_BYTES[usize::from(self.code())]
     }
 
     fn code(self) -> u8 {
@@ -88,6 +102,9 @@ impl Layout {
         }
     }
 }
+
+/// What `number` takes, by the code of the layout.
+const NUMBER_BYTES: [usize; 4] = [4, 4, 8, STATE_LENGTH_BYTES];
 
 /// One-bit marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +199,7 @@ impl<'a> Item<'a> {
         self.idle(now) / 10
     }
 
-    /// Tenths of a second since the last use: the greater, the sooner evicted.
+    /// Tenths of a second since the last use of a value or counter: the greater, the sooner evicted.
     pub(crate) fn idle(self, now: Now) -> u32 {
         access_time(now).wrapping_sub(u32::from_le_bytes(self.read(ACCESS)))
     }
@@ -205,12 +222,15 @@ impl<'a> Item<'a> {
             0 => Layout::Blob(u32::from_le_bytes(self.read(NUMBER)) as usize),
             1 => Layout::Narrow,
             2 => Layout::Wide,
-            _ => Layout::State(u32::from_le_bytes(self.read(NUMBER)) as usize),
+            _ => {
+                let [a, b, c] = self.read(NUMBER);
+                Layout::State(u32::from_le_bytes([a, b, c, 0]) as usize)
+            }
         }
     }
 
     fn key_start(self) -> usize {
-        NUMBER + if self.head()[BITS] & LAYOUT_MASK == 2 { 8 } else { 4 }
+        NUMBER + NUMBER_BYTES[usize::from(self.head()[BITS] & LAYOUT_MASK)]
     }
 
     pub(crate) fn key(self) -> &'a [u8] {
@@ -234,8 +254,9 @@ impl<'a> Item<'a> {
     }
 
     /// The state of a limit, where that is what the item holds.
-    pub(crate) fn state(self) -> Option<&'a [u8]> {
-        matches!(self.layout(), Layout::State(_)).then(|| self.behind_key())
+    pub(crate) fn state(self) -> Option<State<'a>> {
+        let Layout::State(_) = self.layout() else { return None };
+        Some(State { rule: u32::from_le_bytes(self.read(RULE)), body: self.behind_key() })
     }
 
     fn behind_key(self) -> &'a [u8] {
@@ -285,13 +306,19 @@ impl<'a> ItemMut<'a> {
         let value_start = key_start + key.len();
         match content {
             Content::Value(value @ Value::Number(_)) => self.set_number_of(layout, value),
-            Content::Value(Value::Bytes(bytes)) | Content::State(bytes) => {
-                self.0[NUMBER..NUMBER + 4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+            Content::Value(Value::Bytes(bytes)) | Content::State(State { body: bytes, .. }) => {
+                let length = (bytes.len() as u32).to_le_bytes();
+                self.0[NUMBER..key_start].copy_from_slice(&length[..key_start - NUMBER]);
                 self.0[value_start..value_start + bytes.len()].copy_from_slice(bytes);
             }
         }
         self.set_figures(figures);
-        self.touch(now);
+        match content {
+            Content::Value(_) => self.touch(now),
+            Content::State(state) => {
+                self.head()[RULE..RULE + 4].copy_from_slice(&state.rule.to_le_bytes());
+            }
+        }
     }
 
     fn set_number_of(&mut self, layout: Layout, value: Value<'_>) {
@@ -351,7 +378,7 @@ impl<'a> ItemMut<'a> {
         self.head()[BITS] |= mark.0;
     }
 
-    /// Notes that the item is used now.
+    /// Notes that a value or counter is used now.
     pub(crate) fn touch(&mut self, now: Now) {
         self.head()[ACCESS..DEADLINE].copy_from_slice(&access_time(now).to_le_bytes());
     }

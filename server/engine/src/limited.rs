@@ -6,10 +6,10 @@
 //! (`holds`).
 //!
 //! ```text
-//! rule u32 | holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
+//! holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
 //!
-//! The top bit of `holds` says whether there are leases.
+//! The top bit of `holds` says whether there are leases. The rule is among the figures of the item.
 
 mod holds;
 mod quick;
@@ -19,7 +19,7 @@ use protocol::Policy;
 
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::item::{Content, Figures, Mark};
+use crate::item::{Content, Figures, Mark, State};
 use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
@@ -41,9 +41,8 @@ const UNLIMITED: Policy =
 /// Beside the number of holds: leases follow them.
 pub(crate) const HAS_LEASES: u16 = 1 << 15;
 
-/// What the number of the rule takes at the front of a state.
-pub(crate) const RULE_NUMBER_BYTES: usize = 4;
-const HEAD_BYTES: usize = RULE_NUMBER_BYTES + 2;
+/// What is in front of the holds.
+const HEAD_BYTES: usize = 2;
 pub(crate) const HOLD_BYTES: usize = 24;
 
 /// A take, as a caller words it.
@@ -182,11 +181,6 @@ pub(crate) struct Loaded {
 
 pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-/// The number of the rule that a state was written under.
-pub(crate) fn rule_number_of(state: &[u8]) -> Option<u32> {
-    state.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 impl Engine {
@@ -396,14 +390,16 @@ impl Engine {
         let fresh = Figures::new(0, 0, Deadline::NEVER);
         let found = at.slot.filter(|slot| slot.is_second());
         let item = found.map(|slot| self.store.item(slot));
-        let Some((item, bytes)) = item.and_then(|item| Some((item, item.state()?))) else {
+        let Some((item, State { rule: number, body: bytes })) =
+            item.and_then(|item| Some((item, item.state()?)))
+        else {
             let policy = rule.map_or(UNLIMITED, |rule| *rule.policy);
             let limit = rule.map_or(0, |rule| rule.limit);
             let (number, leases, slot) = (None, None, None);
             return Loaded { policy, limit, number, holds, leases, state, figures: fresh, slot };
         };
         let figures = item.figures();
-        let marked = bytes.get(4..6).map_or(0, |run| u16::from_le_bytes([run[0], run[1]]));
+        let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
         let count = usize::from(marked & !HAS_LEASES);
         let body = HEAD_BYTES + count * HOLD_BYTES;
         for number in 0..count {
@@ -424,8 +420,7 @@ impl Engine {
             own = rest;
         }
         state.extend_from_slice(own);
-        let number = rule_number_of(bytes);
-        let kept = number.and_then(|number| self.limits.policies.get(number).copied());
+        let kept = self.limits.policies.get(number).copied();
         let remembered = kept.map(|kept| kept.policy);
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
             end_leases(old, &mut state, leases, at.now, at.hash);
@@ -435,9 +430,11 @@ impl Engine {
                 limit::adopt(&old.policy, rule.policy, &mut state, at.now);
                 (*rule.policy, rule.limit, None)
             }
-            (Some(rule), Some(old)) if rule.limit == old.limit => (old.policy, old.limit, number),
+            (Some(rule), Some(old)) if rule.limit == old.limit => {
+                (old.policy, old.limit, Some(number))
+            }
             (Some(rule), _) => (*rule.policy, rule.limit, None),
-            (None, Some(old)) => (old.policy, old.limit, number),
+            (None, Some(old)) => (old.policy, old.limit, Some(number)),
             (None, None) => (UNLIMITED, 0, None),
         };
         if leases.is_some() {
@@ -494,13 +491,12 @@ impl Engine {
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
         let kept = Kept { policy: loaded.policy, limit: loaded.limit };
-        let Some(number) = loaded.number.or_else(|| self.rule_number(&kept)) else {
+        let Some(rule) = loaded.number.or_else(|| self.rule_number(&kept)) else {
             self.put_away(loaded);
             return Limited::TooManyPolicies;
         };
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
-        bytes.extend_from_slice(&number.to_le_bytes());
         let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
         bytes.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes());
         for hold in &loaded.holds {
@@ -526,8 +522,8 @@ impl Engine {
         let mut figures = loaded.figures;
         figures.cas = self.uniques.next(None);
         figures.deadline = Deadline::after_ms(at.now, left_ms);
-        let written =
-            self.store.write(at.now, at.hash, at.key, at.slot, figures, Content::State(&bytes));
+        let content = Content::State(State { rule, body: &bytes });
+        let written = self.store.write(at.now, at.hash, at.key, at.slot, figures, content);
         self.limits.encoded = bytes;
         let Ok(slot) = written else {
             self.put_away(loaded);

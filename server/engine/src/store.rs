@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arena::{Arena, FIRST, Slot};
 use crate::index::Index;
-use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark};
-use crate::limited::rule_number_of;
+use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
 use crate::prefetch::prefetch;
 use crate::time::Now;
@@ -346,9 +345,8 @@ impl Store {
     }
 
     /// Notes that a state comes under a rule.
-    fn count_in(&mut self, state: &[u8]) {
-        let Some(number) = rule_number_of(state) else { return };
-        let number = number as usize;
+    fn count_in(&mut self, state: State<'_>) {
+        let number = state.rule as usize;
         if number >= self.states_by_rule.len() {
             self.states_by_rule.resize(number + 1, 0);
         }
@@ -357,8 +355,8 @@ impl Store {
 
     /// Notes that the item in `slot`, if it is a state, goes from its rule.
     fn count_out(&mut self, slot: Slot) {
-        if let Some(number) = self.item(slot).state().and_then(rule_number_of) {
-            self.states_by_rule[number as usize] -= 1;
+        if let Some(State { rule, .. }) = self.item(slot).state() {
+            self.states_by_rule[rule as usize] -= 1;
         }
     }
 
@@ -391,7 +389,7 @@ impl Store {
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
             self.note_cas(self.item(slot).cas(), figures.cas);
             if let Content::State(state) = content
-                && rule_number_of(state) != self.item(slot).state().and_then(rule_number_of)
+                && self.item(slot).state().is_none_or(|former| former.rule != state.rule)
             {
                 self.count_out(slot);
                 self.count_in(state);
@@ -527,7 +525,8 @@ impl Store {
             return Err(Full);
         }
         let unfetched = !item.has(Mark::FETCHED);
-        let active = item.idle(now) < ACTIVE_WITHIN;
+        // A state that is not past its deadline is still at work.
+        let active = item.state().is_some() || item.idle(now) < ACTIVE_WITHIN;
         self.losses.evicted += 1;
         self.losses.evicted_unfetched += u64::from(unfetched);
         self.losses.evicted_active += u64::from(active);

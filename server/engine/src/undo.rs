@@ -5,8 +5,7 @@
 
 use crate::apply::Engine;
 use crate::arena::Slot;
-use crate::item::{Content, Figures};
-use crate::limited::{RULE_NUMBER_BYTES, rule_number_of};
+use crate::item::{Content, Figures, State};
 use crate::policies::Kept;
 use crate::time::Now;
 
@@ -34,8 +33,8 @@ impl Engine {
             Some(slot) if slot.is_second() => {
                 let item = self.store.item(slot);
                 let rule = item.state().and_then(|state| {
-                    let kept = *self.limits.policies.get(rule_number_of(state)?)?;
-                    bytes.extend_from_slice(&state[RULE_NUMBER_BYTES..]);
+                    let kept = *self.limits.policies.get(state.rule)?;
+                    bytes.extend_from_slice(state.body);
                     Some(kept)
                 });
                 rule.map_or(Was::Nothing, |kept| Was::State(item.figures(), kept))
@@ -52,12 +51,9 @@ impl Engine {
         let slot = self.at(now, hash, key).slot.filter(|slot| Slot::is_second(*slot));
         match (saved.was, slot) {
             (Was::State(figures, kept), slot) => {
-                let Some(number) = self.rule_number(&kept) else { return };
-                let state = &mut self.limits.encoded;
-                state.clear();
-                state.extend_from_slice(&number.to_le_bytes());
-                state.extend_from_slice(bytes.get(saved.start..saved.end).unwrap_or_default());
-                let content = Content::State(&self.limits.encoded);
+                let Some(rule) = self.rule_number(&kept) else { return };
+                let body = bytes.get(saved.start..saved.end).unwrap_or_default();
+                let content = Content::State(State { rule, body });
                 let _ = self.store.write(now, hash, key, slot, figures, content);
             }
             (Was::Nothing, Some(slot)) => self.store.remove(hash, slot),

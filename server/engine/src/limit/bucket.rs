@@ -15,8 +15,8 @@
 //! With `over` a refused attempt costs what it asked, at the usual price, down to a level of minus
 //! one capacity: a key that never stops asking comes back at most two capacities later.
 //!
-//! State, by option: the TAT, here the instant of being full (`tat`), 16 bytes; `interval`: tokens
-//! missing and the instant of the next refill, together 16 bytes; `warm`: the TAT and what has been
+//! State, by option: the TAT, here the instant of being full (`tat`), 8 or 16 bytes; `interval`: tokens
+//! missing and the instant of the next refill, together as many; `warm`: the TAT and what has been
 //! stored while idle, 16 bytes each. Idle, and empty, when full (and cold).
 
 use protocol::{Rate, Warm};
@@ -468,10 +468,12 @@ impl Bucket {
     }
 
     fn encode(&self, full_at: u128, stored: u128, state: &mut Vec<u8>) {
-        tat::encode(full_at, state);
-        if self.line().is_some() {
-            state.extend_from_slice(&stored.to_le_bytes());
+        if self.line().is_none() {
+            return tat::encode(full_at, state);
         }
+        state.clear();
+        state.extend_from_slice(&full_at.to_le_bytes());
+        state.extend_from_slice(&stored.to_le_bytes());
     }
 }
 

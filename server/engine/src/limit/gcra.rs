@@ -4,7 +4,7 @@
 //! is rounded). `tat' = max(now, tat) + n·T`, allowed from `tat' − tau` on, `tau = T·(burst + 1)`.
 //! Source: ITU-T I.371, virtual scheduling form; redis-cell's `CL.THROTTLE` for the figures.
 //!
-//! State: the TAT, 16 bytes. Idle, and empty, once the TAT has passed.
+//! State: the TAT, 8 or 16 bytes. Idle, and empty, once the TAT has passed.
 
 use protocol::Rate;
 

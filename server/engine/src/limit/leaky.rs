@@ -9,7 +9,7 @@
 //! A queue grants a part only where nobody is before it: one answer cannot say both how much and how
 //! long to wait.
 //!
-//! State: the instant of being empty, as a TAT (`tat`), 16 bytes. Idle, and empty, once it has passed.
+//! State: the instant of being empty, as a TAT (`tat`), 8 or 16 bytes. Idle, and empty, once it has passed.
 
 use protocol::Rate;
 

@@ -4,10 +4,10 @@
 //! It may be past its deadline, for a key whose calls are few is idle again before the next: its
 //! place is used again as it is. All else goes the long way (`limited`), which answers the same.
 
-use super::{Facts, HEAD_BYTES, Limited, Take, holds_by_itself, only_watches};
+use super::{Facts, Limited, Take, holds_by_itself, only_watches};
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::item::{Content, Figures, Mark};
+use crate::item::{Content, Figures, Mark, State};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::Rule;
 use crate::time::Deadline;
@@ -30,10 +30,10 @@ impl Engine {
             return None;
         }
         let item = self.store.item(slot);
-        let (&[a, b, c, d, 0, 0], own) = item.state()?.split_first_chunk::<HEAD_BYTES>()? else {
-            return None;
-        };
-        let kept = self.limits.policies.get(u32::from_le_bytes([a, b, c, d]))?;
+        let State { rule: number, body } = item.state()?;
+        // Neither holds nor leases.
+        let [0, 0, own @ ..] = body else { return None };
+        let kept = self.limits.policies.get(number)?;
         let policy = &kept.policy;
         let is_past = item.deadline().is_past(at.now);
         let is_asked_for = match rule {
@@ -99,12 +99,11 @@ impl Engine {
         if stays {
             self.store.set_figures(slot, figures);
             let mut item = self.store.item_mut(slot);
-            item.touch(at.now);
             item.set_state_end(&self.limits.encoded);
         } else {
-            let head = self.store.item(slot).state()?.first_chunk::<HEAD_BYTES>()?;
-            self.limits.encoded.splice(..0, *head);
-            let content = Content::State(&self.limits.encoded);
+            self.limits.encoded.splice(..0, [0, 0]);
+            let rule = self.store.item(slot).state()?.rule;
+            let content = Content::State(State { rule, body: &self.limits.encoded });
             self.store.write(at.now, at.hash, at.key, Some(slot), figures, content).ok()?;
         }
         Some((figures.cas, true))

@@ -4,9 +4,9 @@
 
 use protocol::Policy;
 
-use super::{HAS_LEASES, HOLD_BYTES, read_u64, rule_number_of};
+use super::{HAS_LEASES, HOLD_BYTES, read_u64};
 use crate::apply::Engine;
-use crate::item::{Content, Figures};
+use crate::item::{Content, Figures, State};
 use crate::lease::Leases;
 use crate::limit;
 use crate::policies::Kept;
@@ -40,8 +40,8 @@ impl Engine {
                     client_flags: item.client_flags(),
                     cas: item.cas(),
                     left_ms: item.deadline().left_ms(now).unwrap_or(0),
-                    policy: self.limits.policies.get(rule_number_of(state)?)?.policy,
-                    body: state.get(4..)?,
+                    policy: self.limits.policies.get(state.rule)?.policy,
+                    body: state.body,
                 })
             },
         )
@@ -77,24 +77,23 @@ impl Engine {
         self.uniques.raise(record.cas);
         let at = self.at(now, hash, record.key);
         let kept = Kept { policy: record.policy, limit: 0 };
-        let Some(number) = self.rule_number(&kept) else { return false };
-        let mut bytes = number.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&marked.to_le_bytes());
+        let Some(rule) = self.rule_number(&kept) else { return false };
+        let mut body = marked.to_le_bytes().to_vec();
         for hold in holds.chunks_exact(HOLD_BYTES) {
             let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
             let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
-            bytes.extend_from_slice(&hold[..16]);
-            bytes.extend_from_slice(&end.to_le_bytes());
+            body.extend_from_slice(&hold[..16]);
+            body.extend_from_slice(&end.to_le_bytes());
         }
         if let Some(leases) = leases {
-            leases.encode(&mut bytes);
+            leases.encode(&mut body);
         }
         let mut state = state.to_vec();
         limit::shift(&record.policy, &mut state, shift);
-        bytes.extend_from_slice(&state);
+        body.extend_from_slice(&state);
         let deadline = Deadline::after_ms(now, record.left_ms);
         let figures = Figures::new(record.cas, record.client_flags, deadline);
-        let content = Content::State(&bytes);
+        let content = Content::State(State { rule, body: &body });
         self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
     }
 }

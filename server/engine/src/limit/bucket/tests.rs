@@ -181,7 +181,7 @@ fn a_bucket_that_begins_empty_fills_from_the_first_call_refused_or_not() {
         let decision = key.take(0, 1);
         assert_eq!((decision.verdict, decision.changed), (Verdict::Deny, true));
         assert!(key.passes(SECOND, 5));
-        assert_eq!(key.1.len(), 16);
+        assert_eq!(key.1.len(), if interval { 16 } else { 8 });
     }
 }
 
@@ -280,12 +280,25 @@ fn tokens_go_between_refill_all_the_time_and_in_periods() {
 
 #[test]
 fn a_state_of_another_length_is_a_key_never_seen() {
-    for length in [1, 15, 17, 31, 32] {
+    for length in [1, 7, 9, 15, 17, 31, 32] {
         let mut key = Key::new(bucket(10, MINUTE));
         key.1 = vec![0xff; length];
         assert_eq!(key.line(SECOND, 1), "ALLOW 10 9 0 6000");
-        assert_eq!(key.1.len(), 16);
+        assert_eq!(key.1.len(), 8);
     }
+}
+
+#[test]
+fn a_tat_goes_on_where_it_no_longer_fits_eight_bytes() {
+    // Ten units a minute tick ten times a nanosecond.
+    let end = u64::MAX / 10;
+    let mut key = Key::new(bucket(10, MINUTE));
+    assert_eq!(key.line(end - 30 * SECOND, 5), "ALLOW 10 5 0 30000");
+    assert_eq!(key.1.len(), 8);
+    assert_eq!(key.line(end - 30 * SECOND, 1), "ALLOW 10 4 0 36000");
+    assert_eq!(key.1.len(), 16);
+    assert_eq!(key.line(end + 6 * SECOND, 4), "ALLOW 10 6 0 24000");
+    assert_eq!(key.line(end + 6 * SECOND, 7), "DENY 10 6 6000 24000");
 }
 
 #[test]

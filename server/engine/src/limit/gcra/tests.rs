@@ -13,7 +13,7 @@ fn redis_cells_example_has_limit_16_and_15_left() {
     let gcra = Gcra { rate: Rate { count: 30, period: 60 * SECOND }, burst: 15 };
     let mut state = Vec::new();
     assert_eq!(line(&gcra.take(&mut state, at(SECOND), &take(1))), "ALLOW 16 15 0 2000");
-    assert_eq!(state.len(), 16);
+    assert_eq!(state.len(), 8);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn sixty_at_once_wait_0_to_59_seconds() {
         assert_eq!(decision.used, second + 1);
     }
     assert_eq!(line(&QUEUE.take(&mut state, at(SECOND), &take(1))), "DENY 60 0 1000 60000");
-    assert_eq!(state.len(), 16);
+    assert_eq!(state.len(), 8);
 }
 
 #[test]
