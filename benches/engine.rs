@@ -17,30 +17,11 @@ fn key(number: u64) -> String {
 }
 
 fn incr() -> Operation<'static> {
-    Operation::Arithmetic(Arithmetic {
-        decrement: false,
-        delta: 1,
-        vivify: None,
-        initial: 0,
-        exptime: None,
-        compare_cas: None,
-        new_cas: None,
-        base64: false,
-    })
+    Operation::Arithmetic(Arithmetic::plain(1, false))
 }
 
 fn set(value: &[u8]) -> Operation<'_> {
-    Operation::Set(Set {
-        mode: SetMode::Set,
-        client_flags: 0,
-        exptime: Exptime(3600),
-        value,
-        compare_cas: None,
-        new_cas: None,
-        invalidate: false,
-        vivify: None,
-        base64: false,
-    })
+    Operation::Set(Set::plain(SetMode::Set, 0, Exptime(3600), value))
 }
 
 /// An engine full of counters, and random keys of it with their hashes.

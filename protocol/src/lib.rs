@@ -25,6 +25,7 @@ mod native;
 mod number;
 mod operator;
 mod policy;
+mod quick;
 mod reply;
 mod request;
 mod text;
@@ -42,9 +43,10 @@ pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, PolicyError, Rate,
     SLICES_MAX, Warm, Window,
 };
+pub use quick::{Quick, quick};
 pub use reply::{
     CountLine, ItemView, LeaseLine, Outcome, TooMany, Value, VerdictLine, VerdictWord, encode,
-    encode_hit, encode_inspection,
+    encode_hit, encode_inspection, encode_number,
 };
 pub use request::{
     Admin, Arithmetic, CasAsk, ClusterVerb, Command, Delete, Exptime, Form, Get, IncrX, Keys,

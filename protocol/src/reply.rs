@@ -346,8 +346,8 @@ pub(crate) fn write_short_number(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// Appends `value` as a line of its own, as [`write_short_number`] does.
-pub(crate) fn write_number_line(out: &mut Vec<u8>, value: u64) {
+/// Appends the answer of `incr`: the count on a line of its own.
+pub fn encode_number(out: &mut Vec<u8>, value: u64) {
     let digit = digits(value);
     match value {
         0..10 => out.extend_from_slice(&[digit(1), CR, LF]),
@@ -378,7 +378,7 @@ mod tests {
         for value in edges.into_iter().flatten().chain([0, 5, 321, u64::MAX]) {
             let mut out = Vec::new();
             write_short_number(&mut out, value);
-            write_number_line(&mut out, value);
+            encode_number(&mut out, value);
             assert_eq!(out, format!("{value}{value}\r\n").into_bytes());
             let item = ItemView { value: Value::Number(value), ..ItemView::default() };
             let mut out = Vec::new();

@@ -151,6 +151,24 @@ pub struct Set<'a> {
     pub base64: bool,
 }
 
+impl<'a> Set<'a> {
+    /// A store without conditions beyond its mode.
+    #[must_use]
+    pub fn plain(mode: SetMode, client_flags: u32, exptime: Exptime, value: &'a [u8]) -> Self {
+        Self {
+            mode,
+            client_flags,
+            exptime,
+            value,
+            compare_cas: None,
+            new_cas: None,
+            invalidate: false,
+            vivify: None,
+            base64: false,
+        }
+    }
+}
+
 /// A deletion, or with `stale` and `drop_value` what the meta protocol makes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delete {
@@ -185,6 +203,23 @@ pub struct Arithmetic {
     pub new_cas: Option<u64>,
     /// The key came in base64: a created counter remembers it.
     pub base64: bool,
+}
+
+impl Arithmetic {
+    /// Up or down by `delta`, and nothing else.
+    #[must_use]
+    pub fn plain(delta: u64, decrement: bool) -> Self {
+        Self {
+            decrement,
+            delta,
+            vivify: None,
+            initial: 0,
+            exptime: None,
+            compare_cas: None,
+            new_cas: None,
+            base64: false,
+        }
+    }
 }
 
 /// How a command on one key is answered.

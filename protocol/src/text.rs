@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::native;
 use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
 use crate::operator;
-use crate::reply::{Outcome, Value, write_number_line};
+use crate::reply::{Outcome, Value, encode_number};
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Keys, Operation, Request, Set, SetMode,
     StatsTopic, Words,
@@ -169,16 +169,7 @@ fn arithmetic<'a>(line: Line<'a>, rest: &'a [u8], decrement: bool) -> Result<Dec
     let quiet = ends_quietly(words.rest());
     let key = Key::plain(key).ok_or_else(|| line.refuse(ProtocolError::BadFormat, quiet))?;
     let delta = strict_u64(delta).ok_or_else(|| line.refuse(ProtocolError::BadDelta, quiet))?;
-    let operation = Operation::Arithmetic(Arithmetic {
-        decrement,
-        delta,
-        vivify: None,
-        initial: 0,
-        exptime: None,
-        compare_cas: None,
-        new_cas: None,
-        base64: false,
-    });
+    let operation = Operation::Arithmetic(Arithmetic::plain(delta, decrement));
     line.done(command(key, operation, quiet))
 }
 
@@ -264,17 +255,7 @@ impl<'a> StoreLine<'a> {
             Block::Incomplete(decoded) => return Ok(decoded),
             Block::Bad => return Err(bad(ProtocolError::BadDataChunk)),
         };
-        let set = Set {
-            mode: self.mode,
-            client_flags,
-            exptime,
-            value,
-            compare_cas,
-            new_cas: None,
-            invalidate: false,
-            vivify: None,
-            base64: false,
-        };
+        let set = Set { compare_cas, ..Set::plain(self.mode, client_flags, exptime, value) };
         line.done_with(length, command(key, Operation::Set(set), self.quiet))
     }
 }
@@ -337,7 +318,7 @@ fn stats_topic<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<StatsTopic<'a>, Ref
 pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
     let line: &[u8] = match outcome {
         Outcome::Number(item) | Outcome::Refused(item) => match item.value {
-            Value::Number(number) => return write_number_line(out, number),
+            Value::Number(number) => return encode_number(out, number),
             Value::Bytes(_) => {
                 item.value.write(out);
                 b"\r\n"

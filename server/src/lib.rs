@@ -26,6 +26,7 @@ mod node;
 mod plain;
 mod prefixes;
 pub mod process;
+mod quick;
 mod random;
 pub mod scratch;
 pub mod service;

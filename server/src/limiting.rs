@@ -43,7 +43,7 @@ enum NoPolicy {
 }
 
 /// The verdict line of a decision.
-fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
+pub(crate) fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
     let Decision { verdict, limit, remaining, granted, retry, reset, lease, .. } = facts.decision;
     let word = match verdict {
         Verdict::Deny if facts.shadow => VerdictWord::Allow,

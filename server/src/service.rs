@@ -184,6 +184,11 @@ impl Service {
         self.limits.reset_figures();
     }
 
+    /// Whether commands are counted by the prefix of their key (`stats detail`).
+    pub(crate) fn notes_prefixes(&self) -> bool {
+        self.prefixes.is_enabled()
+    }
+
     pub(crate) fn note_prefix(&self, command: &Command<'_>, hit: bool) {
         if self.prefixes.is_enabled() {
             self.prefixes.note(command, hit);

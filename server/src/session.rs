@@ -1,13 +1,16 @@
 //! One client's conversation as a function: bytes in, bytes out.
 //!
 //! Here: decoding what was read, applying it, encoding the answers, and where a batch stops. Not
-//! here: sockets (`connection`), the state all clients share (`service`).
+//! here: sockets (`connection`), the state all clients share (`service`), retrievals (`retrieve`), the
+//! short way of the commonest requests (`quick`).
+
+mod retrieve;
 
 use arrayvec::ArrayVec;
 use engine::Now;
 use protocol::{
-    Admin, Command, Decoded, Exptime, Form, Get, Key, Keys, Operation, ProtocolError, Refusal,
-    Request, SetMode, decode, likely_key,
+    Admin, Command, Decoded, Form, Key, Keys, Operation, ProtocolError, Quick, Refusal, Request,
+    SetMode, decode, likely_key, quick,
 };
 
 use crate::admin::SHUTDOWN_NOT_ENABLED;
@@ -19,7 +22,9 @@ use crate::node::replies::Replies;
 use crate::plain::line;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::shards::Shards;
+use crate::shards::{HELD_MAX, Shards};
+
+pub(crate) use self::retrieve::Retrieval;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
@@ -179,10 +184,15 @@ impl Session {
         let mut ahead = 0;
         let mut end = None;
         while ahead < input.len() && !batch.is_full() {
+            if let Some((quick, consumed)) = quick(&input[ahead..], bounds) {
+                batch.push(Decided { asked: Asked::Quick(quick), consumed });
+                ahead += consumed;
+                continue;
+            }
             let scanned = if batch.is_empty() { self.scanned } else { 0 };
             match decode(&input[ahead..], scanned, bounds) {
                 Ok(Decoded::Request { request, consumed }) => {
-                    batch.push(Decided { request, consumed });
+                    batch.push(Decided { asked: Asked::Other(request), consumed });
                     ahead += consumed;
                 }
                 Ok(Decoded::Incomplete { scanned, needed }) => {
@@ -198,24 +208,37 @@ impl Session {
         let keys: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = batch
             .iter()
             .zip(keys)
-            .map(|(decided, counted)| match first_key(&decided.request) {
+            .map(|(decided, counted)| match decided.asked.first_key() {
                 Some(key) => look_up(round, key, counted),
                 None => LookedUp { hash: 0, bound: Ok(None) },
             })
             .collect();
-        if batch.len() > 1 {
-            round.prefetch(keys.iter().map(|key| key.hash));
+        let hashes = keys.iter().map(|key| key.hash);
+        let mut held = None;
+        if self.may_be_quick(round) {
+            held = Some(round.service.shards().hold(hashes));
+        } else if batch.len() > 1 {
+            round.prefetch(hashes);
         }
         let mut done = 0;
-        for (Decided { request, consumed }, key) in batch.iter().zip(&keys) {
+        for (position, (Decided { asked, consumed }, key)) in batch.iter().zip(&keys).enumerate() {
             if let Some(pause) = pause_before(round, out) {
                 return (done, Some(pause));
             }
-            let answer = if round.front.is_some() {
-                let words = &input[done..(done + consumed).min(input.len())];
-                self.take(round, request, words, key, out)
+            let engine = held.as_mut().and_then(|held| held.engine(position));
+            let answer = if let (Some(engine), Asked::Quick(quick), Ok(None)) =
+                (engine, asked, &key.bound)
+                && round.answer_quickly(engine, quick, key.hash, out)
+            {
+                Answer::Given
             } else {
-                self.answer(round, request, key, out)
+                // It may wait for other locks.
+                held = None;
+                let words = &input[done..(done + consumed).min(input.len())];
+                match asked {
+                    Asked::Quick(quick) => self.answer(round, &quick.request(), words, key, out),
+                    Asked::Other(request) => self.answer(round, request, words, key, out),
+                }
             };
             match answer {
                 Answer::Given => {}
@@ -305,13 +328,23 @@ impl Session {
         }
     }
 
+    /// Whether requests may be answered in the short way (`quick`).
+    fn may_be_quick(&self, round: &Round<'_>) -> bool {
+        self.authenticated && round.front.is_none() && !round.service.notes_prefixes()
+    }
+
+    /// Answers any request; `words` are its bytes, as far as they have come.
     fn answer(
         &mut self,
         round: &mut Round<'_>,
         request: &Request<'_>,
+        words: &[u8],
         key: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
+        if round.front.is_some() {
+            return self.take(round, request, words, key, out);
+        }
         if !self.authenticated {
             return self.authenticate(round, request, out);
         }
@@ -368,96 +401,34 @@ impl Session {
         }
         Answer::Given
     }
-
-    /// Each key that is there, then `END`. A long answer is given in parts. The `first` key is looked
-    /// up already.
-    pub(crate) fn retrieve(
-        &mut self,
-        round: &mut Round<'_>,
-        retrieval: Retrieval<'_>,
-        first: &LookedUp<'_>,
-        out: &mut Vec<u8>,
-    ) -> Answer {
-        if let Some(key) = retrieval.keys.only() {
-            self.retrieve_key(round, retrieval, key, first, out);
-            self.replies.end("END\r\n", out);
-            return Answer::Given;
-        }
-        let mut counted = std::mem::take(&mut round.scratch.more_keys);
-        counted.resize_with(BATCH_REQUESTS, Vec::new);
-        let answer = self.retrieve_with(round, &mut counted, retrieval, out);
-        round.scratch.more_keys = counted;
-        answer
-    }
-
-    // On its own: its batches need much of the stack, for which a request of one key must not pay.
-    #[inline(never)]
-    fn retrieve_with(
-        &mut self,
-        round: &mut Round<'_>,
-        counted: &mut [Vec<u8>],
-        retrieval: Retrieval<'_>,
-        out: &mut Vec<u8>,
-    ) -> Answer {
-        let start = self.answered;
-        let mut last = start;
-        let mut keys = retrieval.keys.skip(start).iter();
-        loop {
-            let group: ArrayVec<(Key<'_>, usize), BATCH_REQUESTS> =
-                keys.by_ref().take(BATCH_REQUESTS).collect();
-            let looked: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = group
-                .iter()
-                .zip(counted.iter_mut())
-                .map(|((key, _), counted)| look_up(round, key.as_bytes(), counted))
-                .collect();
-            if group.len() > 1 {
-                round.prefetch(looked.iter().map(|key| key.hash));
-            }
-            for ((key, offset), looked) in group.iter().zip(&looked) {
-                let is_held_up = self.is_held_up(round, out);
-                if is_held_up || out.len() >= REPLY_BYTES_HIGH {
-                    // The same line again, from here on.
-                    self.answered = last;
-                    let waits = !self.replies.is_empty();
-                    return if waits { Answer::NotYet } else { Answer::Partly };
-                }
-                last = start + offset;
-                self.retrieve_key(round, retrieval, key.clone(), looked, out);
-            }
-            if group.len() < BATCH_REQUESTS {
-                break;
-            }
-        }
-        self.answered = 0;
-        self.replies.end("END\r\n", out);
-        Answer::Given
-    }
-
-    fn retrieve_key(
-        &mut self,
-        round: &mut Round<'_>,
-        Retrieval { with_cas, touch, .. }: Retrieval<'_>,
-        key: Key<'_>,
-        looked: &LookedUp<'_>,
-        out: &mut Vec<u8>,
-    ) {
-        let command = Command { key, operation: Operation::Get(Get { touch, ..Get::default() }) };
-        if round.front.is_some() {
-            self.take_key(round, &command, looked, (with_cas, touch), out);
-        } else {
-            round.retrieve_one(&command, looked, with_cas, out);
-        }
-    }
 }
 
 /// Requests decoded before the first of them is answered. As many cache misses are under way at
 /// once as the processor has room for, and the requests still lie in its nearest cache.
-const BATCH_REQUESTS: usize = 16;
+const BATCH_REQUESTS: usize = HELD_MAX;
 
 /// A request of a batch.
 struct Decided<'a> {
-    request: Request<'a>,
+    asked: Asked<'a>,
     consumed: usize,
+}
+
+enum Asked<'a> {
+    Quick(Quick<'a>),
+    Other(Request<'a>),
+}
+
+impl Asked<'_> {
+    fn first_key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Quick(quick) => Some(quick.key()),
+            Self::Other(Request::Command { command, .. }) => Some(command.key.as_bytes()),
+            Self::Other(Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. }) => {
+                keys.first()
+            }
+            Self::Other(Request::Admin { .. }) => None,
+        }
+    }
 }
 
 /// What was found out about a key before it is used.
@@ -466,14 +437,6 @@ pub(crate) struct LookedUp<'a> {
     pub(crate) hash: u64,
     /// What it is bound to.
     pub(crate) bound: Bound<'a>,
-}
-
-/// A `get` of one key or many.
-#[derive(Clone, Copy)]
-pub(crate) struct Retrieval<'a> {
-    pub(crate) keys: Keys<'a>,
-    pub(crate) with_cas: bool,
-    pub(crate) touch: Option<Exptime>,
 }
 
 /// A `takem`.
@@ -532,14 +495,6 @@ pub(crate) fn counted_key<'k>(
 enum End {
     Incomplete { scanned: usize, needed: usize },
     Refused(Refusal),
-}
-
-fn first_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
-    match request {
-        Request::Command { command, .. } => Some(command.key.as_bytes()),
-        Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. } => keys.first(),
-        Request::Admin { .. } => None,
-    }
 }
 
 fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {

@@ -1,9 +1,10 @@
 //! The engines behind their locks.
 //!
 //! Here: which shard a key falls into, and making room across shards. Not here: what happens inside one
-//! (`engine`), copies of partitions (`copies`).
+//! (`engine`), copies of partitions (`copies`), the shards of a batch (`held`).
 
 mod copies;
+mod held;
 
 use std::sync::Arc;
 
@@ -14,13 +15,13 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
+pub(crate) use self::held::{HELD_MAX, Held};
+
 /// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
 /// lies in them, and another should seldom meet it there.
 const SHARDS_PER_WORKER: usize = 128;
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
-/// Keys fetched at once: as many cache misses as the processor has room for.
-const PREFETCH_MAX: usize = 16;
 /// A shard of a small store would be mostly half-empty chunks.
 const SHARD_BYTES_MIN: usize = 256 << 10;
 /// Victims taken from one shard before the next has its turn, when room is made for a large value.
@@ -130,43 +131,22 @@ impl Shards {
         self.hasher.hash(key)
     }
 
-    /// Fetches the memory that the keys of these hashes need, all at once instead of one after the
-    /// other: a lookup by itself waits for two cache misses and more, and a batch of them need not wait
-    /// longer than one does.
+    /// Fetches the memory that the keys of these hashes need.
     pub fn prefetch(&self, mut hashes: impl Iterator<Item = u64>) {
         loop {
-            let some: ArrayVec<u64, PREFETCH_MAX> = hashes.by_ref().take(PREFETCH_MAX).collect();
-            self.prefetch_some(&some);
-            if !some.is_full() {
+            let some: ArrayVec<u64, HELD_MAX> = hashes.by_ref().take(HELD_MAX).collect();
+            let is_last = !some.is_full();
+            self.hold(some.into_iter());
+            if is_last {
                 return;
             }
         }
     }
 
-    /// Locks all shards first: between two locks the processor lets no two misses overlap. A shard that
-    /// somebody else has is left alone, so nobody waits here for another.
-    fn prefetch_some(&self, hashes: &[u64]) {
-        let mut numbers = ArrayVec::<usize, PREFETCH_MAX>::new();
-        let mut engines = ArrayVec::<MutexGuard<'_, Engine>, PREFETCH_MAX>::new();
-        let mut places = ArrayVec::<(u64, usize), PREFETCH_MAX>::new();
-        for &hash in hashes {
-            let number = self.shard(hash);
-            let place = numbers.iter().position(|held| *held == number).unwrap_or_else(|| {
-                if let Some(engine) = self.shards[number].try_lock() {
-                    numbers.push(number);
-                    engines.push(engine);
-                    return engines.len() - 1;
-                }
-                PREFETCH_MAX
-            });
-            if let Some(engine) = engines.get(place) {
-                engine.prefetch_line(hash);
-                places.push((hash, place));
-            }
-        }
-        for (hash, place) in places {
-            engines[place].prefetch_item(hash);
-        }
+    /// Holds the shards of these hashes, at most [`HELD_MAX`] of them, and fetches what they need.
+    #[inline]
+    pub(crate) fn hold(&self, hashes: impl Iterator<Item = u64> + Clone) -> Held<'_> {
+        Held::new(self, hashes)
     }
 
     /// Applies `command`, whose key has `hash`, and hands the outcome to `reply` while the shard is

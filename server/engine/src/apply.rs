@@ -1,7 +1,10 @@
 //! What each command does to the items of one shard.
 //!
 //! Here: memcached's rules for storing, counting, deleting, touching, stale and won items. Not
-//! here: where items lie and which go when memory ends (`store`), exptimes (`time`).
+//! here: where items lie and which go when memory ends (`store`), exptimes (`time`), the short way of
+//! the commonest (`quick`).
+
+mod quick;
 
 use std::sync::Arc;
 
@@ -15,8 +18,10 @@ use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
 use crate::placer::KeyHasher;
 use crate::record::Record;
-use crate::store::{Budget, Found, Losses, Store};
+use crate::store::{Budget, Losses, Store};
 use crate::time::{Deadline, Now};
+
+pub use self::quick::InPlace;
 
 /// How an engine behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +66,12 @@ impl Engine {
             store: Store::new(hasher, budget, options.may_evict),
             limits: LimitParts::default(),
             options,
-            uniques: Uniques { last: options.shard, given: None, options },
+            uniques: Uniques {
+                last: options.shard,
+                given: None,
+                are_kept: options.cas,
+                step: options.shards,
+            },
             flush: Deadline::NEVER,
             get_expired: 0,
         }
@@ -72,29 +82,25 @@ impl Engine {
     /// [`Outcome::OutOfMemory`] changes nothing: the caller may make room elsewhere and try again,
     /// or [`Engine::give_up`].
     pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
-        self.flush_if_due(now);
         let key = command.key.as_bytes();
-        let mut slot = None;
-        match self.store.find_at(now, hash, key) {
-            Found::Live(found) => slot = Some(found),
-            Found::Past(found) => {
-                self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
-                self.store.expire(hash, found);
-            }
-            Found::Nothing => {}
+        let mut at = self.found(now, hash, key);
+        if let Some(slot) = at.slot
+            && self.store.expire_if_past(now, hash, slot)
+        {
+            at.slot = None;
+            self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
         }
-        if slot.is_some_and(Slot::is_second) {
+        if at.slot.is_some_and(Slot::is_second) {
             // The state of a limit: it remembers its policy, and the plain verbs act on it.
             return self.apply_bound(now, hash, key, None, &command.operation).0;
         }
-        let at = At { now, hash, key, slot };
         match &command.operation {
             Operation::Arithmetic(arithmetic) => self.count(at, arithmetic),
             Operation::Get(get) => self.get(at, get),
             Operation::Set(set) => self.set(at, set),
             Operation::Delete(delete) => self.delete(at, delete),
             Operation::Touch(exptime) => self.touch(at, *exptime),
-            Operation::Inspect => match slot {
+            Operation::Inspect => match at.slot {
                 Some(slot) => Outcome::Hit(view(self.store.item(slot), now)),
                 None => Outcome::Miss,
             },
@@ -412,11 +418,7 @@ impl Engine {
                 None => return Outcome::NonNumeric,
             },
         };
-        let number = if arithmetic.decrement {
-            number.saturating_sub(arithmetic.delta)
-        } else {
-            number.wrapping_add(arithmetic.delta)
-        };
+        let number = quick::counted(number, arithmetic.delta, arithmetic.decrement);
         let cas = self.uniques.next(arithmetic.new_cas);
         let deadline = arithmetic.exptime.map(|exptime| Deadline::resolve(at.now, exptime));
         if item.set_number(number) {
@@ -480,17 +482,20 @@ pub(crate) struct Uniques {
     last: u64,
     /// What the command under way names cas unique and lease, where the caller says so.
     pub(crate) given: Option<u64>,
-    options: Options,
+    /// Without them all are 0.
+    are_kept: bool,
+    /// From one to the next.
+    step: u64,
 }
 
 impl Uniques {
     /// The next one, or the `explicit` one of the client.
     pub(crate) fn next(&mut self, explicit: Option<u64>) -> u64 {
-        if !self.options.cas {
+        if !self.are_kept {
             return 0;
         }
         explicit.or(self.given).unwrap_or_else(|| {
-            self.last += self.options.shards;
+            self.last += self.step;
             self.last
         })
     }
@@ -498,8 +503,8 @@ impl Uniques {
     /// Goes past one of another process: with another number of shards it may be of any.
     pub(crate) fn raise(&mut self, cas: u64) {
         if self.last < cas && cas <= OWN_CAS_MAX {
-            let behind = (cas - self.last).div_ceil(self.options.shards);
-            self.last += behind * self.options.shards;
+            let behind = (cas - self.last).div_ceil(self.step);
+            self.last += behind * self.step;
         }
     }
 }

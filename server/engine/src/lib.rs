@@ -38,7 +38,7 @@ mod store;
 mod time;
 mod undo;
 
-pub use apply::{Engine, Options};
+pub use apply::{Engine, InPlace, Options};
 pub use bound::{added, adding, counted, taking, undecided};
 pub use copy::{Cursor, ItemMark, PutError};
 pub use lease::{

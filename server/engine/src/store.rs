@@ -113,14 +113,6 @@ enum Rank {
     Past,
 }
 
-/// What there is of a key.
-pub(crate) enum Found {
-    Nothing,
-    /// An item past its deadline.
-    Past(Slot),
-    Live(Slot),
-}
-
 pub(crate) struct Store {
     index: Index,
     /// Values and counters.
@@ -260,41 +252,22 @@ impl Store {
     }
 
     /// The item of `key`, past its deadline or not.
-    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Slot> {
-        self.find_item(hash, key).map(|(slot, _)| slot)
-    }
-
-    /// As [`Store::find`], and whether it is past its deadline.
-    pub(crate) fn find_at(&self, now: Now, hash: u64, key: &[u8]) -> Found {
-        match self.find_item(hash, key) {
-            Some((slot, item)) if item.deadline().is_past(now) => Found::Past(slot),
-            Some((slot, _)) => Found::Live(slot),
-            None => Found::Nothing,
-        }
-    }
-
     #[inline]
-    fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Slot> {
         let (hinted, slot) = self.hints[hint_of(hash)];
         // Another item may lie there by now; but one that has the key is the one of the key.
         if hinted == hash
             && let Some(bytes) = self.arena(slot).get_if_used(slot)
             && Item(bytes).key() == key
         {
-            return Some((slot, Item(bytes)));
+            return Some(slot);
         }
         self.find_in_index(hash, key)
     }
 
-    fn find_in_index(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
-        let mut found = None;
-        self.index.find(hash, |slot| {
-            let slot = Slot::from_raw(slot);
-            let item = self.item(slot);
-            found = (item.key() == key).then_some((slot, item));
-            found.is_some()
-        });
-        found
+    fn find_in_index(&self, hash: u64, key: &[u8]) -> Option<Slot> {
+        let is_it = |slot| self.item(Slot::from_raw(slot)).key() == key;
+        self.index.find(hash, is_it).map(Slot::from_raw)
     }
 
     /// Asks for the index line of a key ahead of its use.
@@ -421,7 +394,7 @@ impl Store {
         let mut place = slot;
         // Making room may have moved the old item, but never removes it. A hint could tell the new one.
         if old.is_some()
-            && let Some((old, _)) = self.find_in_index(hash, key)
+            && let Some(old) = self.find_in_index(hash, key)
         {
             // What was written may have the figures that were there before.
             self.unseen = self.unseen.wrapping_add(1);

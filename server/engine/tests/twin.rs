@@ -9,9 +9,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use protocol::{
     Arithmetic, Bounds, Command, Delete, Exptime, Get, ItemView, Key, Operation, Outcome, Set,
-    SetMode,
+    SetMode, Value,
 };
-use tollgate_engine::{Budget, Engine, KeyHasher, Now, Options};
+use tollgate_engine::{Budget, Engine, InPlace, KeyHasher, Now, Options};
 
 /// An outcome that owns its bytes, so that two can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -478,9 +478,12 @@ fn any_step() -> impl Strategy<Value = Step> {
         });
     prop_oneof![
         6 => get,
+        6 => Just(Step::Get(Get::default())),
         8 => set,
         3 => delete,
         8 => count,
+        8 => (any_delta(), any::<bool>())
+            .prop_map(|(delta, decrement)| Step::Arithmetic(Arithmetic::plain(delta, decrement))),
         2 => any_exptime().prop_map(Step::Touch),
         2 => Just(Step::Inspect),
         1 => any::<bool>().prop_map(Step::TooLarge),
@@ -512,6 +515,51 @@ fn operation(step: &Step) -> Option<Operation<'_>> {
         Step::TooLarge(drop) => Operation::TooLarge { drop: *drop },
         Step::Flush(_) | Step::Sweep(_) => return None,
     })
+}
+
+/// Value and client flags of what the short way found, or that it found nothing; `None` if it did nothing.
+type ShortSeen = Option<Option<(Vec<u8>, u32)>>;
+
+fn in_place(
+    engine: &mut Engine,
+    now: Now,
+    hash: u64,
+    key: &[u8],
+    operation: &Operation<'_>,
+) -> ShortSeen {
+    let came = match operation {
+        Operation::Get(get) if *get == Get::default() => engine.get_in_place(now, hash, key),
+        Operation::Arithmetic(asked)
+            if *asked == Arithmetic::plain(asked.delta, asked.decrement) =>
+        {
+            match engine.count_in_place(now, hash, key, asked.delta, asked.decrement) {
+                // It tells no client flags.
+                InPlace::Done(number) => InPlace::Done((Value::Number(number), u32::MAX)),
+                InPlace::Missing => InPlace::Missing,
+                InPlace::Apart => InPlace::Apart,
+            }
+        }
+        _ => return None,
+    };
+    match came {
+        InPlace::Done((value, client_flags)) => {
+            let mut text = Vec::new();
+            value.write(&mut text);
+            Some(Some((text, client_flags)))
+        }
+        InPlace::Missing => Some(None),
+        InPlace::Apart => None,
+    }
+}
+
+/// What the short way must have found.
+fn value_seen(expected: &Seen) -> Option<(Vec<u8>, u32)> {
+    match expected {
+        Seen::Item("hit", item) => Some((item.value.clone(), item.client_flags)),
+        Seen::Item("number", item) => Some((item.value.clone(), u32::MAX)),
+        Seen::Plain("miss" | "not found") => None,
+        other => panic!("{other:?} is none of the short way"),
+    }
 }
 
 /// Steps that are made ready for at once.
@@ -555,8 +603,13 @@ proptest! {
                 }
                 (_, Some(operation)) => {
                     let expected = twin.apply(now, key, &operation, bounds);
+                    let hash = hasher.hash(key);
+                    if let Some(came) = in_place(&mut engine, now, hash, key, &operation) {
+                        prop_assert_eq!(came, value_seen(&expected), "{:?} at {} ms", step, now_ms);
+                        continue;
+                    }
                     let command = Command { key: Key::plain(key).expect("a key"), operation };
-                    let outcome = engine.apply(now, hasher.hash(key), &command);
+                    let outcome = engine.apply(now, hash, &command);
                     prop_assert_eq!(seen(&outcome), expected, "{:?} at {} ms", step, now_ms);
                 }
                 _ => {}

@@ -162,17 +162,7 @@ mod tests {
     }
 
     fn set(shards: &Shards, key: &[u8], value: &[u8]) {
-        let set = protocol::Set {
-            mode: protocol::SetMode::Set,
-            client_flags: 0,
-            exptime: Exptime::NEVER,
-            value,
-            compare_cas: None,
-            new_cas: None,
-            invalidate: false,
-            vivify: None,
-            base64: false,
-        };
+        let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime::NEVER, value);
         let hash = shards.hash(key);
         let key = protocol::Key::plain(key).expect("a key");
         let command = Command { key, operation: Operation::Set(set) };

@@ -1,0 +1,79 @@
+//! The short way of a plain `get`, `incr` and `decr`: an item that is there is read or changed where it
+//! lies.
+//!
+//! Most need no more. All else goes the long way (`apply`), which does the same: the property test
+//! beside the engine goes both ways against one slow twin.
+
+use protocol::Value;
+
+use super::Engine;
+use crate::item::Mark;
+use crate::time::Now;
+
+/// What came of the short way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlace<T> {
+    /// It is done.
+    Done(T),
+    /// There is no item of the key.
+    Missing,
+    /// Nothing is done: the long way.
+    Apart,
+}
+
+impl Engine {
+    /// Adds to a counter, or takes off without going below 0; the answer is the count after it.
+    #[inline]
+    pub fn count_in_place(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        delta: u64,
+        decrement: bool,
+    ) -> InPlace<u64> {
+        self.flush_if_due(now);
+        let Some(slot) = self.store.find(hash, key) else { return InPlace::Missing };
+        if slot.is_second() {
+            return InPlace::Apart;
+        }
+        let mut item = self.store.item_mut(slot);
+        let former = item.as_item();
+        let Value::Number(number) = former.value() else { return InPlace::Apart };
+        let former_cas = former.cas();
+        let number = counted(number, delta, decrement);
+        if former.deadline().is_past(now) || !item.set_number(number) {
+            return InPlace::Apart;
+        }
+        let cas = self.uniques.next(None);
+        item.set_cas(cas);
+        item.touch(now);
+        self.store.note_cas(former_cas, cas);
+        InPlace::Done(number)
+    }
+
+    /// Reads an item: its value and the client flags.
+    #[inline]
+    pub fn get_in_place(&mut self, now: Now, hash: u64, key: &[u8]) -> InPlace<(Value<'_>, u32)> {
+        self.flush_if_due(now);
+        let Some(slot) = self.store.find(hash, key) else { return InPlace::Missing };
+        if slot.is_second() {
+            return InPlace::Apart;
+        }
+        let mut item = self.store.item_mut(slot);
+        let found = item.as_item();
+        // Who meets a stale one first wins the right to renew it.
+        if found.deadline().is_past(now) || found.has(Mark::STALE) {
+            return InPlace::Apart;
+        }
+        item.set_mark(Mark::FETCHED);
+        item.touch(now);
+        let item = item.into_item();
+        InPlace::Done((item.value(), item.client_flags()))
+    }
+}
+
+/// A count after it went up or down.
+pub(super) fn counted(number: u64, delta: u64, decrement: bool) -> u64 {
+    if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) }
+}

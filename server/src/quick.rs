@@ -1,0 +1,111 @@
+//! The commonest requests, answered while the shards of a batch are held: each shard is locked once a
+//! batch, not once a request.
+//!
+//! Not here: reading them (`protocol`), everything else about them (`session`, `plain`, `limiting`), which
+//! also answers them wherever the short way does not go.
+
+use engine::{Engine, InPlace, Limited, Rule, Take};
+use protocol::{
+    Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set, SetMode, encode_hit,
+    encode_number, encode_verdict,
+};
+
+use crate::limiting::verdict_line;
+use crate::session::Round;
+
+impl Round<'_> {
+    /// Answers a request on a key that no limit is bound to; false if nothing was done, because it has
+    /// to go the long way.
+    #[inline]
+    pub(crate) fn answer_quickly(
+        &mut self,
+        engine: &mut Engine,
+        quick: &Quick<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match *quick {
+            Quick::Get { key } => {
+                let is_done = self.get_quickly(engine, key, hash, out);
+                if is_done {
+                    out.extend_from_slice(b"END\r\n");
+                }
+                is_done
+            }
+            Quick::Count { key, delta, decrement } => {
+                let counters = self.counters;
+                let (hits, misses) = if decrement {
+                    (&counters.decr_hits, &counters.decr_misses)
+                } else {
+                    (&counters.incr_hits, &counters.incr_misses)
+                };
+                match engine.count_in_place(self.now, hash, key, delta, decrement) {
+                    InPlace::Done(number) => {
+                        hits.add(1);
+                        encode_number(out, number);
+                    }
+                    InPlace::Missing => {
+                        misses.add(1);
+                        out.extend_from_slice(b"NOT_FOUND\r\n");
+                    }
+                    InPlace::Apart => return false,
+                }
+                true
+            }
+            Quick::Set { key, client_flags, exptime, value } => {
+                self.set_quickly(engine, (key, hash), (client_flags, exptime, value), out)
+            }
+            Quick::Take { key, cost, policy } => {
+                let Ok(written) = self.scratch.written.parse(policy) else { return false };
+                let rule = Rule::from(self.scratch.written.policy(written));
+                let take = Take { cost, ..Take::default() };
+                match engine.take(self.now, hash, key, Some(rule), &take) {
+                    Limited::Decided(facts) => {
+                        encode_verdict(out, &verdict_line(&facts, false));
+                        true
+                    }
+                    _ => false,
+                }
+            }
+        }
+    }
+
+    /// A `VALUE` block, or nothing where there is no item.
+    #[inline]
+    pub(crate) fn get_quickly(
+        &self,
+        engine: &mut Engine,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match engine.get_in_place(self.now, hash, key) {
+            InPlace::Done((value, client_flags)) => {
+                self.counters.get_hits.add(1);
+                let item = ItemView { value, client_flags, ..ItemView::default() };
+                encode_hit(out, key, &item, false);
+            }
+            InPlace::Missing => self.counters.get_misses.add(1),
+            InPlace::Apart => return false,
+        }
+        self.counters.cmd_get.add(1);
+        true
+    }
+
+    fn set_quickly(
+        &self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        (client_flags, exptime, value): (u32, Exptime, &[u8]),
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(key) = Key::plain(key) else { return false };
+        let set = Set::plain(SetMode::Set, client_flags, exptime, value);
+        let command = Command { key, operation: Operation::Set(set) };
+        let Outcome::Stored(_) = engine.apply(self.now, hash, &command) else { return false };
+        self.counters.cmd_set.add(1);
+        self.counters.total_items.add(1);
+        out.extend_from_slice(b"STORED\r\n");
+        true
+    }
+}
