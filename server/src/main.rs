@@ -14,6 +14,11 @@ use tollgate::process::{self, Pidfile};
 use tollgate::{Server, ServerError};
 use tracing_subscriber::EnvFilter;
 
+/// Asks for huge pages (`.cargo/config.toml`), and gives memory of items that are gone back to the system
+/// (`process::give_memory_back`); the system's allocator does neither.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Exit code when an address cannot be bound: `EX_OSERR` of sysexits.h, as memcached.
 const EX_OSERR: u8 = 71;
 
@@ -90,6 +95,7 @@ fn prepare_and_run(
     if config.daemon {
         process::daemonize(config)?;
     }
+    process::give_memory_back();
     let server = Server::bind(config.clone(), set_verbosity)?;
     if config.lock_memory {
         process::lock_memory();

@@ -68,6 +68,16 @@ pub enum ProcessError {
     },
 }
 
+/// From now on memory that is free for some ten seconds goes back to the system, even where nothing is
+/// allocated any more: threads of the allocator see to it.
+///
+/// Call it after [`daemonize`]: they do not survive a fork.
+pub fn give_memory_back() {
+    if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
+        tracing::warn!("memory that is free is kept: {error}");
+    }
+}
+
 /// Goes to the background: fork, new session, standard streams to `/dev/null`.
 ///
 /// Call it while the process has one thread: others do not survive the fork. As in memcached, `-v`

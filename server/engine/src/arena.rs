@@ -47,25 +47,28 @@ impl Slot {
     }
 }
 
+/// Slots lie in chunks of so many bytes: a page, which no allocator rounds.
+const CHUNK_BYTES: usize = 4096;
 /// Largest slot of a dense array; larger items have an allocation of their own.
 const DENSE_BYTES_MAX: usize = 1024;
 /// The class of all larger items.
-const LARGE: usize = 49;
+const LARGE: usize = 45;
 const CLASSES: usize = LARGE + 1;
 /// Most items of a class in one shard: 33 million.
 const POSITIONS_MAX: usize = 1 << POSITION_BITS;
-/// What an allocation of its own costs beside its bytes: the pointer kept, and the allocator's
-/// header and rounding.
-const LARGE_OVERHEAD_BYTES: usize = 32;
 
-/// Slot sizes grow in steps of 1/16 to 1/8: 4 bytes up to 64, then 8, 16, 32 and 64.
+/// The first class whose slots are equal parts of a chunk, from a fifteenth to a quarter.
+const PARTS: usize = 33;
+const PARTS_MAX: usize = 15;
+
+/// Slot sizes grow in steps of 4 bytes up to 64, then 8, then 16 up to 256, and then by one part of a chunk
+/// less: 1/16 to 1/8 each, and 1/5 to 1/4 at the end.
 fn class_of(item_bytes: usize) -> usize {
     match item_bytes {
         ..=64 => item_bytes.div_ceil(4),
         65..=128 => 16 + (item_bytes - 64).div_ceil(8),
         129..=256 => 24 + (item_bytes - 128).div_ceil(16),
-        257..=512 => 32 + (item_bytes - 256).div_ceil(32),
-        513..=DENSE_BYTES_MAX => 40 + (item_bytes - 512).div_ceil(64),
+        257..=DENSE_BYTES_MAX => PARTS + PARTS_MAX - CHUNK_BYTES / item_bytes,
         _ => LARGE,
     }
 }
@@ -74,51 +77,60 @@ fn slot_bytes(class: usize) -> usize {
     match class {
         ..=16 => class * 4,
         17..=24 => 64 + (class - 16) * 8,
-        25..=32 => 128 + (class - 24) * 16,
-        33..=40 => 256 + (class - 32) * 32,
-        _ => 512 + (class - 40) * 64,
+        25..PARTS => 128 + (class - 24) * 16,
+        _ => CHUNK_BYTES / (PARTS + PARTS_MAX - class),
     }
 }
 
-/// Slots of one dense class, in chunks of at most 8 KiB.
+/// What an allocation of its own takes for a large item: an allocator has four sizes between a power of
+/// two and the next, and the pointer to it is kept.
+fn large_bytes(item_bytes: usize) -> usize {
+    let step = item_bytes.next_power_of_two() / 8;
+    item_bytes.next_multiple_of(step) + size_of::<Box<[u8]>>()
+}
+
+/// Slots of one dense class, in chunks.
 struct Class {
     slot_bytes: usize,
-    /// log2 of the slots in a chunk.
-    chunk_shift: u32,
-    chunks: Vec<Box<[u8]>>,
+    /// Slots in a chunk.
+    chunk_slots: usize,
+    /// 2^[`RECIPROCAL_BITS`] over the slots in a chunk, rounded up: finding a chunk is to cost a
+    /// multiplication, not a division.
+    reciprocal: u64,
+    chunks: Vec<Box<[u8; CHUNK_BYTES]>>,
     len: usize,
 }
+
+/// Enough that the rounding of the reciprocal never reaches the quotient of a position.
+const RECIPROCAL_BITS: u32 = 40;
 
 impl Class {
     fn new(class: usize) -> Self {
         let slot_bytes = slot_bytes(class);
-        let chunk_shift = match slot_bytes {
-            ..=128 => 6,
-            129..=256 => 5,
-            257..=512 => 4,
-            _ => 3,
-        };
-        Self { slot_bytes, chunk_shift, chunks: Vec::new(), len: 0 }
-    }
-
-    fn chunk_bytes(&self) -> usize {
-        self.slot_bytes << self.chunk_shift
+        // The class of no bytes has no items.
+        let chunk_slots = CHUNK_BYTES / slot_bytes.max(1);
+        let reciprocal = (1_u64 << RECIPROCAL_BITS).div_ceil(chunk_slots as u64);
+        Self { slot_bytes, chunk_slots, reciprocal, chunks: Vec::new(), len: 0 }
     }
 
     fn is_full(&self) -> bool {
-        self.len == self.chunks.len() << self.chunk_shift
+        self.len == self.chunks.len() * self.chunk_slots
     }
 
+    /// The chunk of a position, and where in it the slot begins.
+    #[inline]
     fn place(&self, position: usize) -> (usize, usize) {
-        let within = position & ((1 << self.chunk_shift) - 1);
-        (position >> self.chunk_shift, within * self.slot_bytes)
+        let chunk = ((position as u64 * self.reciprocal) >> RECIPROCAL_BITS) as usize;
+        (chunk, (position - chunk * self.chunk_slots) * self.slot_bytes)
     }
 
+    #[inline]
     fn get(&self, position: usize) -> &[u8] {
         let (chunk, at) = self.place(position);
         &self.chunks[chunk][at..at + self.slot_bytes]
     }
 
+    #[inline]
     fn get_mut(&mut self, position: usize) -> &mut [u8] {
         let (chunk, at) = self.place(position);
         &mut self.chunks[chunk][at..at + self.slot_bytes]
@@ -139,7 +151,7 @@ impl Class {
                     .copy_from_slice(&tail[0][from..from + self.slot_bytes]);
             }
         }
-        if self.len == (self.chunks.len() - 1) << self.chunk_shift {
+        if self.len == (self.chunks.len() - 1) * self.chunk_slots {
             self.chunks.pop();
             if self.chunks.len() * 4 < self.chunks.capacity() {
                 self.chunks.shrink_to(self.chunks.len() * 2);
@@ -167,9 +179,9 @@ impl Arena {
     /// How many more bytes an item of `item_bytes` would make this take: 0 while a slot is free.
     pub(crate) fn growth(&self, item_bytes: usize) -> usize {
         match self.classes.get(class_of(item_bytes)) {
-            Some(class) if class.is_full() => class.chunk_bytes(),
+            Some(class) if class.is_full() => CHUNK_BYTES,
             Some(_) => 0,
-            None => item_bytes + LARGE_OVERHEAD_BYTES,
+            None => large_bytes(item_bytes),
         }
     }
 
@@ -189,7 +201,7 @@ impl Arena {
                 return None;
             }
             self.large.push(vec![0; item_bytes].into_boxed_slice());
-            self.allocated_bytes += item_bytes + LARGE_OVERHEAD_BYTES;
+            self.allocated_bytes += large_bytes(item_bytes);
             self.len += 1;
             return Some(Slot::new(class, self.large.len() - 1));
         }
@@ -198,8 +210,8 @@ impl Arena {
             return None;
         }
         if array.is_full() {
-            array.chunks.push(vec![0; array.chunk_bytes()].into_boxed_slice());
-            self.allocated_bytes += array.chunk_bytes();
+            array.chunks.push(Box::new([0; CHUNK_BYTES]));
+            self.allocated_bytes += CHUNK_BYTES;
         }
         array.len += 1;
         self.len += 1;
@@ -212,7 +224,7 @@ impl Arena {
         self.len -= 1;
         if slot.class() == LARGE {
             let gone = self.large.swap_remove(position);
-            self.allocated_bytes -= gone.len() + LARGE_OVERHEAD_BYTES;
+            self.allocated_bytes -= large_bytes(gone.len());
             if self.large.len() * 4 < self.large.capacity() {
                 self.large.shrink_to(self.large.len() * 2);
             }
@@ -221,7 +233,7 @@ impl Arena {
         let array = &mut self.classes[slot.class()];
         let chunks = array.chunks.len();
         let moved = array.swap_remove(position);
-        self.allocated_bytes -= (chunks - array.chunks.len()) * array.chunk_bytes();
+        self.allocated_bytes -= (chunks - array.chunks.len()) * CHUNK_BYTES;
         moved.then(|| Slot::new(slot.class(), array.len))
     }
 
@@ -310,6 +322,37 @@ mod tests {
         }
         assert_eq!(class_of(DENSE_BYTES_MAX + 1), LARGE);
         assert_eq!(slot_bytes(LARGE - 1), DENSE_BYTES_MAX);
+        assert_eq!(slot_bytes(PARTS), CHUNK_BYTES / PARTS_MAX);
+    }
+
+    #[test]
+    fn every_position_is_in_its_chunk() {
+        for class in (1..LARGE).map(Class::new) {
+            let slots = class.chunk_slots;
+            assert!(slots * class.slot_bytes <= CHUNK_BYTES);
+            let chunks = [0, 1, 2, 1000, POSITIONS_MAX / slots - 1];
+            for (chunk, within) in
+                chunks.into_iter().flat_map(|chunk| [(chunk, 0), (chunk, slots - 1)])
+            {
+                let place = class.place(chunk * slots + within);
+                assert_eq!(place, (chunk, within * class.slot_bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_item_is_counted_as_allocators_round_it() {
+        let sizes = [
+            (1025, 1280),
+            (1280, 1280),
+            (1281, 1536),
+            (2048, 2048),
+            (2049, 2560),
+            (100_000, 114_688),
+        ];
+        for (bytes, rounded) in sizes {
+            assert_eq!(large_bytes(bytes), rounded + 16);
+        }
     }
 
     #[test]
@@ -319,7 +362,7 @@ mod tests {
         for (number, slot) in slots.iter().enumerate() {
             arena.get_mut(*slot)[..8].copy_from_slice(&number.to_le_bytes());
         }
-        assert_eq!(arena.allocated_bytes(), 1000_usize.div_ceil(64) * 64 * 48);
+        assert_eq!(arena.allocated_bytes(), 1000_usize.div_ceil(85) * CHUNK_BYTES);
         let moved = arena.free(slots[3]).expect("the last of a thousand moves");
         assert_eq!(moved, slots[999]);
         assert_eq!(arena.get(slots[3])[..8], 999_usize.to_le_bytes());

@@ -36,7 +36,7 @@ impl Line {
 
 /// Lines in chunks of one page, so that growing never copies them.
 struct Lines {
-    chunks: Vec<Box<[Line]>>,
+    chunks: Vec<Box<[Line; CHUNK_LINES]>>,
     len: usize,
 }
 
@@ -58,7 +58,7 @@ impl Lines {
 
     fn push(&mut self) -> usize {
         if self.is_full() {
-            self.chunks.push(vec![Line::EMPTY; CHUNK_LINES].into_boxed_slice());
+            self.chunks.push(Box::new([Line::EMPTY; CHUNK_LINES]));
         }
         *self.get_mut(self.len) = Line::EMPTY;
         self.len += 1;

@@ -85,8 +85,9 @@ const CACHE_LINE_BYTES: usize = 64;
 const ACTIVE_WITHIN: u32 = 600;
 
 /// Victims of one store before the caller is asked to make room in other shards too: a large value
-/// must not empty the one shard it falls into. A chunk of slots is free after 64.
-const EVICTIONS_MAX: usize = 128;
+/// must not empty the one shard it falls into. A chunk of the smallest is free after some
+/// 170.
+const EVICTIONS_MAX: usize = 192;
 
 /// Random items among which the victim is chosen: Redis's approximation of LRU is close to exact
 /// with ten.

@@ -97,9 +97,11 @@ impl Engine {
         figures.cas = self.uniques.next(None);
         figures.deadline = Deadline::after_ms(at.now, left_ms);
         if stays {
-            self.store.set_figures(slot, figures);
             let mut item = self.store.item_mut(slot);
+            let former_cas = item.as_item().cas();
+            item.set_figures(figures);
             item.set_state_end(&self.limits.encoded);
+            self.store.note_cas(former_cas, figures.cas);
         } else {
             self.limits.encoded.splice(..0, [0, 0]);
             let rule = self.store.item(slot).state()?.rule;
