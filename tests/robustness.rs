@@ -222,8 +222,10 @@ fn garbage_costs_one_connection_at_most() {
 #[test]
 fn a_hundred_megabytes_of_keys_are_no_request() {
     let server = Server::start(&[]);
-    let before = server.resident_bytes();
     let mut client = server.connect();
+    // What its thread needs for anybody.
+    client.ask("mn\r\n", "MN\r\n");
+    let before = server.resident_bytes();
     pour(&mut client, b"get");
     pour(&mut client, &b" k".repeat(50 << 20));
     assert_eq!(client.closed(), "");

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-target}/clients"
 
 # Not ruby-dalli: Debian's speaks the binary protocol only.
-packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc php-cli php-memcached
+packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc make php-cli php-memcached
     libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind"
 # A python or a node that came another way is good enough.
 python3 -c 'import ensurepip, sysconfig, os

@@ -51,10 +51,12 @@ impl Dialect {
         match self {
             Self::Tollgate => true,
             Self::Memcached => !op.is_ours(),
-            Self::Floor => match op.space() {
-                Some(space) => matches!(space, Space::Counter),
-                None => false,
-            },
+            Self::Floor => matches!(
+                op,
+                Op::Incr { space: Space::Counter }
+                    | Op::Get { space: Space::Counter, .. }
+                    | Op::Fill { space: Space::Counter, exptime: 0 }
+            ),
             Self::Redis => match op {
                 Op::Take { space } => matches!(space, Space::Bucket | Space::Window),
                 // A limit's state cannot be read as the count of its calls.
@@ -149,5 +151,9 @@ mod tests {
             ["incr", "get"].iter().any(|verb| name.starts_with(verb)) && *name != "get-value"
         }));
         assert!(!Dialect::Redis.speaks(Op::Get { space: Space::Bucket, keys: 1 }));
+        for (exptime, has_it) in [(0, true), (60, false)] {
+            let fill = Op::Fill { space: Space::Counter, exptime };
+            assert_eq!(Dialect::Floor.speaks(fill), has_it);
+        }
     }
 }

@@ -33,6 +33,7 @@ pub mod exchange;
 pub mod keys;
 pub mod ledger;
 pub mod limits_file;
+pub mod local;
 pub mod machine;
 pub mod memory;
 pub mod op;

@@ -14,6 +14,10 @@ use benches::rng::mix;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
+/// That of the server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Slots of the table, 32 bytes each: no more than half as many keys fit.
 const SLOTS: usize = 1 << 21;
 /// Most that a connection may leave unanswered: one read.

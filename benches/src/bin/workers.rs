@@ -12,21 +12,25 @@
 )]
 
 use std::process::ExitCode;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use benches::keys::{Space, key};
+use benches::local::Local;
 use benches::rng::Rng;
 use benches::table::{Table, median, times, whole};
 use clap::Parser;
 use engine::Now;
 use tollgate::config::Config;
-use tollgate::limits::{InForce, Limits};
-use tollgate::scratch::Scratch;
+use tollgate::limits::Limits;
 use tollgate::service::Service;
-use tollgate::session::{Pause, Round, Session};
+use tollgate::session::Pause;
+
+/// That of the server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Requests that a client sends at once.
 const PIPELINE: usize = 16;
@@ -108,11 +112,12 @@ fn ops_per_second(stores: &[Store], threads: usize, time: Duration) -> f64 {
     let (begin, is_over) = (Barrier::new(threads + 1), AtomicBool::new(false));
     let work = |number: usize| {
         let store = &stores[number % stores.len()];
-        let mut worker = Worker::new(&store.service, number);
+        let mut worker = Local::new(&store.service, number);
+        let mut out = Vec::new();
         begin.wait();
         let mut batches = 0;
         while !is_over.load(Ordering::Relaxed) {
-            worker.answer(&store.wires[number][batches % BATCHES]);
+            answer(&mut worker, &store.service, &store.wires[number][batches % BATCHES], &mut out);
             batches += 1;
         }
         batches * PIPELINE
@@ -133,6 +138,14 @@ fn ops_per_second(stores: &[Store], threads: usize, time: Duration) -> f64 {
         let answered = workers.into_iter().map(|worker| worker.join().expect("it does not panic"));
         answered.sum::<usize>() as f64 / started.elapsed().as_secs_f64()
     })
+}
+
+/// Answers what a client sent; the answer is how much of it.
+fn answer(worker: &mut Local, service: &Service, wire: &[u8], out: &mut Vec<u8>) -> usize {
+    out.clear();
+    let (done, pause) = worker.answer(service, Now::at_ms(1000), wire, out);
+    assert!(done > 0 && !matches!(pause, Pause::Close), "a good request is answered");
+    done
 }
 
 /// A filled store, and what each thread's client asks of it.
@@ -166,41 +179,11 @@ impl Store {
                 (0..BATCHES).map(|_| batch()).collect()
             })
             .collect();
-        let store = Self { service, wires };
-        let mut worker = Worker::new(&store.service, 0);
+        let mut worker = Local::new(&service, 0);
         let mut rest = &fill[..];
         while !rest.is_empty() {
-            rest = &rest[worker.answer(rest)..];
+            rest = &rest[answer(&mut worker, &service, rest, &mut Vec::new())..];
         }
-        store
-    }
-}
-
-/// What a worker of the server has for itself.
-struct Worker<'a> {
-    service: &'a Service,
-    number: usize,
-    in_force: Arc<InForce>,
-    session: Session,
-    scratch: Scratch,
-    out: Vec<u8>,
-}
-
-impl<'a> Worker<'a> {
-    fn new(service: &'a Service, number: usize) -> Self {
-        let (session, scratch) = (Session::default(), Scratch::default());
-        let in_force = service.limits().load();
-        Self { service, number, in_force, session, scratch, out: Vec::new() }
-    }
-
-    /// Answers what a client sent; the answer is how much of it.
-    fn answer(&mut self, wire: &[u8]) -> usize {
-        let Self { service, number, in_force, session, scratch, out } = self;
-        let now = Now::at_ms(1000);
-        out.clear();
-        let mut round = Round::new(service, service.counters(*number), now, in_force, scratch);
-        let (done, pause) = session.run(&mut round, wire, out);
-        assert!(done > 0 && !matches!(pause, Pause::Close), "a good request is answered");
-        done
+        Self { service, wires }
     }
 }

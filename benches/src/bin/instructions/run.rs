@@ -6,6 +6,7 @@
 
 use std::hint::black_box;
 
+use benches::local::Local;
 use engine::{Now, Rule, Take as Units};
 use protocol::{
     Bounds, Command, CountLine, Decoded, Get, ItemView, Key, Native, Operation, Outcome, Policy,
@@ -13,9 +14,8 @@ use protocol::{
 };
 use tollgate::config::Config;
 use tollgate::limits::Limits;
-use tollgate::scratch::Scratch;
 use tollgate::service::Service;
-use tollgate::session::{Pause, Round, Session};
+use tollgate::session::Pause;
 
 use crate::case::{CASES, Case};
 
@@ -111,8 +111,7 @@ fn decode_all(case: &Case) -> bool {
 /// A server without sockets, and a client of it.
 struct Client {
     service: Service,
-    session: Session,
-    scratch: Scratch,
+    local: Local,
     now_ms: u64,
 }
 
@@ -122,8 +121,8 @@ impl Client {
         let config = Config { threads: 1, ..Config::default() };
         let limits = Limits::parse("limits", case.limits.as_bytes()).expect("good limits");
         let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
-        let (session, scratch) = (Session::default(), Scratch::default());
-        let mut client = Self { service, session, scratch, now_ms: 1000 };
+        let local = Local::new(&service, 0);
+        let mut client = Self { service, local, now_ms: 1000 };
         if !case.before.is_empty() {
             client.send(&wires(case.before, 1));
         }
@@ -142,12 +141,9 @@ impl Client {
 
     /// Answers what is sent at once, each into its place.
     fn answer(&mut self, wires: &[Vec<u8>], answers: &mut [Vec<u8>]) {
-        let Self { service, session, scratch, now_ms } = self;
-        let in_force = service.limits().load();
-        let now = Now::at_ms(*now_ms);
+        let now = Now::at_ms(self.now_ms);
         for (wire, out) in wires.iter().zip(answers) {
-            let mut round = Round::new(service, service.counters(0), now, &in_force, scratch);
-            let end = session.run(&mut round, wire, out);
+            let end = self.local.answer(&self.service, now, wire, out);
             assert_eq!(end, (wire.len(), Pause::Input(1)));
         }
     }
