@@ -3,6 +3,7 @@
 //! Not here: keys that a limit is bound to (`bound`), the native verbs (`limiting`), commands on no key
 //! (`admin`).
 
+use engine::Engine;
 use protocol::{Command, Form, Operation, Outcome, encode, encode_hit, encode_inspection};
 
 use crate::bound::{tell, written_policy};
@@ -54,12 +55,45 @@ impl Round<'_> {
     }
 
     fn command(&self, command: &Command<'_>, form: &Form<'_>, hash: u64, out: &mut Vec<u8>) {
+        self.service.shards().apply(self.now, hash, command, |outcome| {
+            self.answer_command(command, form, &outcome, out);
+        });
+    }
+
+    /// As `one_key`, of a key that no limit is bound to, whose shard is held; false if nothing was done,
+    /// because it has to go the long way.
+    pub(crate) fn command_at(
+        &self,
+        engine: &mut Engine,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let is_native = matches!(command.operation, Operation::Native(_));
+        if is_native || written_policy(&command.operation, form).is_some() {
+            return false;
+        }
+        match engine.apply(self.now, hash, command) {
+            Outcome::OutOfMemory => false,
+            outcome => {
+                self.answer_command(command, form, &outcome, out);
+                true
+            }
+        }
+    }
+
+    fn answer_command(
+        &self,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        outcome: &Outcome<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let meta = matches!(form, Form::Meta { .. });
         self.counters.cmd_meta.add(u64::from(meta));
-        self.service.shards().apply(self.now, hash, command, |outcome| {
-            self.note(command, &outcome, meta);
-            encode_outcome(out, command, form, &outcome);
-        });
+        self.note(command, outcome, meta);
+        encode_outcome(out, command, form, outcome);
     }
 
     fn retrieve(&self, command: &Command<'_>, hash: u64, with_cas: bool, out: &mut Vec<u8>) {

@@ -22,7 +22,7 @@ use crate::node::replies::Replies;
 use crate::plain::line;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::shards::{HELD_MAX, Shards};
+use crate::shards::{HELD_MAX, Held, Shards};
 
 pub(crate) use self::retrieve::Retrieval;
 
@@ -225,15 +225,15 @@ impl Session {
             if let Some(pause) = pause_before(round, out) {
                 return (done, Some(pause));
             }
-            let engine = held.as_mut().and_then(|held| held.engine(position));
-            let answer = if let (Some(engine), Asked::Quick(quick), Ok(None)) =
-                (engine, asked, &key.bound)
-                && round.answer_quickly(engine, quick, key.hash, out)
+            let answer = if let Some(held) = &mut held
+                && answer_held(round, (held, position), asked, key, out)
             {
                 Answer::Given
             } else {
                 // It may wait for other locks.
-                held = None;
+                if let Some(held) = &mut held {
+                    held.release();
+                }
                 let words = &input[done..(done + consumed).min(input.len())];
                 match asked {
                     Asked::Quick(quick) => self.answer(round, &quick.request(), words, key, out),
@@ -495,6 +495,28 @@ pub(crate) fn counted_key<'k>(
 enum End {
     Incomplete { scanned: usize, needed: usize },
     Refused(Refusal),
+}
+
+/// Answers a request on a key that no limit is bound to while its shard is held; false if nothing was
+/// done, because it has to go the long way.
+#[inline]
+fn answer_held(
+    round: &mut Round<'_>,
+    (held, position): (&mut Held<'_>, usize),
+    asked: &Asked<'_>,
+    key: &LookedUp<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    match (asked, &key.bound) {
+        (Asked::Quick(quick), Ok(None)) => {
+            round.answer_quickly(held.engine(position, key.hash), quick, key.hash, out)
+        }
+        (Asked::Other(Request::Command { command, form }), Ok(None)) => {
+            let engine = held.engine(position, key.hash);
+            round.command_at(engine, command, form, key.hash, out)
+        }
+        _ => false,
+    }
 }
 
 fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {

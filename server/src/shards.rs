@@ -19,7 +19,7 @@ pub(crate) use self::held::{HELD_MAX, Held};
 
 /// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
 /// lies in them, and another should seldom meet it there.
-const SHARDS_PER_WORKER: usize = 128;
+const SHARDS_PER_WORKER: usize = 256;
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
 /// A shard of a small store would be mostly half-empty chunks.
@@ -136,17 +136,17 @@ impl Shards {
         loop {
             let some: ArrayVec<u64, HELD_MAX> = hashes.by_ref().take(HELD_MAX).collect();
             let is_last = !some.is_full();
-            self.hold(some.into_iter());
+            Held::new(self, some.into_iter(), false);
             if is_last {
                 return;
             }
         }
     }
 
-    /// Holds the shards of these hashes, at most [`HELD_MAX`] of them, and fetches what they need.
+    /// Holds the shards of the first [`HELD_MAX`] of these hashes and fetches what their keys need.
     #[inline]
     pub(crate) fn hold(&self, hashes: impl Iterator<Item = u64> + Clone) -> Held<'_> {
-        Held::new(self, hashes)
+        Held::new(self, hashes, true)
     }
 
     /// Applies `command`, whose key has `hash`, and hands the outcome to `reply` while the shard is

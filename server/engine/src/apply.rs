@@ -83,11 +83,8 @@ impl Engine {
     /// or [`Engine::give_up`].
     pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
         let key = command.key.as_bytes();
-        let mut at = self.found(now, hash, key);
-        if let Some(slot) = at.slot
-            && self.store.expire_if_past(now, hash, slot)
-        {
-            at.slot = None;
+        let (at, expired) = self.live(now, hash, key);
+        if expired {
             self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
         }
         if at.slot.is_some_and(Slot::is_second) {
@@ -248,9 +245,20 @@ impl Engine {
 
     /// Where and when a command applies: finds the item, and removes it if it is past its deadline.
     pub(crate) fn at<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> At<'k> {
-        let At { slot, .. } = self.found(now, hash, key);
-        let slot = slot.filter(|slot| !self.store.expire_if_past(now, hash, *slot));
-        At { now, hash, key, slot }
+        self.live(now, hash, key).0
+    }
+
+    /// As [`Engine::at`], and whether there was an item past its deadline.
+    fn live<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> (At<'k>, bool) {
+        self.flush_if_due(now);
+        let found = self.store.find_item(hash, key);
+        match found.map(|(slot, item)| (slot, item.deadline().is_past(now))) {
+            Some((past, true)) => {
+                self.store.expire(hash, past);
+                (At { now, hash, key, slot: None }, true)
+            }
+            found => (At { now, hash, key, slot: found.map(|(slot, _)| slot) }, false),
+        }
     }
 
     /// As [`Engine::at`], but the item may be past its deadline.

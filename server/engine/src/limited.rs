@@ -193,13 +193,13 @@ impl Engine {
         rule: Option<Rule<'_>>,
         take: &Take,
     ) -> Limited {
-        let mut at = self.found(now, hash, key);
+        let at = self.found(now, hash, key);
         if let Some(slot) = at.slot
             && let Some(limited) = self.take_in_place(at, slot, rule, take)
         {
             return limited;
         }
-        at.slot = at.slot.filter(|slot| !self.store.expire_if_past(now, hash, *slot));
+        let at = self.at(now, hash, key);
         self.take_apart(at, rule, take)
     }
 

@@ -255,20 +255,32 @@ impl Store {
     /// The item of `key`, past its deadline or not.
     #[inline]
     pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Slot> {
+        self.find_item(hash, key).map(|(slot, _)| slot)
+    }
+
+    /// As [`Store::find`], with the item.
+    #[inline]
+    pub(crate) fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
         let (hinted, slot) = self.hints[hint_of(hash)];
         // Another item may lie there by now; but one that has the key is the one of the key.
         if hinted == hash
             && let Some(bytes) = self.arena(slot).get_if_used(slot)
             && Item(bytes).key() == key
         {
-            return Some(slot);
+            return Some((slot, Item(bytes)));
         }
         self.find_in_index(hash, key)
     }
 
-    fn find_in_index(&self, hash: u64, key: &[u8]) -> Option<Slot> {
-        let is_it = |slot| self.item(Slot::from_raw(slot)).key() == key;
-        self.index.find(hash, is_it).map(Slot::from_raw)
+    fn find_in_index(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
+        let mut found = None;
+        self.index.find(hash, |slot| {
+            let slot = Slot::from_raw(slot);
+            let item = self.item(slot);
+            found = (item.key() == key).then_some((slot, item));
+            found.is_some()
+        });
+        found
     }
 
     /// Asks for the index line of a key ahead of its use.
@@ -289,15 +301,6 @@ impl Store {
         if bytes.len() > CACHE_LINE_BYTES {
             prefetch(&bytes[bytes.len().min(2 * CACHE_LINE_BYTES) - 1]);
         }
-    }
-
-    /// Removes the item in `slot` if it is past its deadline; true when it was.
-    pub(crate) fn expire_if_past(&mut self, now: Now, hash: u64, slot: Slot) -> bool {
-        let is_past = self.item(slot).deadline().is_past(now);
-        if is_past {
-            self.expire(hash, slot);
-        }
-        is_past
     }
 
     /// Removes the item in `slot`, which is past its deadline.
@@ -395,7 +398,7 @@ impl Store {
         let mut place = slot;
         // Making room may have moved the old item, but never removes it. A hint could tell the new one.
         if old.is_some()
-            && let Some(old) = self.find_in_index(hash, key)
+            && let Some((old, _)) = self.find_in_index(hash, key)
         {
             // What was written may have the figures that were there before.
             self.unseen = self.unseen.wrapping_add(1);

@@ -73,14 +73,16 @@ impl Session {
                     return if waits { Answer::NotYet } else { Answer::Partly };
                 }
                 last = start + offset;
-                let engine = held.as_mut().and_then(|held| held.engine(position));
-                if let (Some(engine), Ok(None)) = (engine, &looked.bound)
-                    && round.get_quickly(engine, key.as_bytes(), looked.hash, out)
-                {
-                    continue;
+                if let (Some(held), Ok(None)) = (&mut held, &looked.bound) {
+                    let engine = held.engine(position, looked.hash);
+                    if round.get_quickly(engine, key.as_bytes(), looked.hash, out) {
+                        continue;
+                    }
                 }
                 // It may wait for other locks.
-                held = None;
+                if let Some(held) = &mut held {
+                    held.release();
+                }
                 self.retrieve_key(round, retrieval, key.clone(), looked, out);
             }
             if group.len() < BATCH_REQUESTS {

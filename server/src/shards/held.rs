@@ -13,28 +13,35 @@ use super::Shards;
 /// Keys at once: as many cache misses as the processor has room for.
 pub(crate) const HELD_MAX: usize = 16;
 
-/// The shards of up to [`HELD_MAX`] keys. Whoever has one waits for no other lock before it is dropped.
+/// Shards that are held. It waits for one only while it has no other, so that two who hold some cannot
+/// wait for each other; and whoever has it waits for no other lock before it is [released](Held::release).
 pub(crate) struct Held<'a> {
+    shards: &'a Shards,
     numbers: ArrayVec<usize, HELD_MAX>,
     engines: ArrayVec<MutexGuard<'a, Engine>, HELD_MAX>,
-    /// By key, its shard among `engines`; past their end for one that somebody else had.
+    /// By key, its shard among `engines`; past their end for one that somebody else had. Empty once
+    /// shards are held one after the other.
     places: ArrayVec<u8, HELD_MAX>,
 }
 
 impl<'a> Held<'a> {
-    /// Takes the shards of the first [`HELD_MAX`] `hashes` and fetches what the keys need, all at once
-    /// instead of one after the other: a lookup by itself waits for two cache misses and more, and a
-    /// batch of them need not wait longer than one does.
+    /// Takes the shards of up to [`HELD_MAX`] `hashes` and fetches what the keys need, all at once instead
+    /// of one after the other: a lookup by itself waits for two cache misses and more, and a batch of
+    /// them need not wait longer than one does.
     ///
     /// All are locked first: between two locks the processor lets no two misses overlap. A shard that
-    /// somebody else has is left alone, so nobody waits here for another.
+    /// somebody else has is left alone; only the first is waited for, and only if `may_wait`.
     #[inline]
-    pub(super) fn new(shards: &'a Shards, hashes: impl Iterator<Item = u64> + Clone) -> Self {
+    pub(super) fn new(
+        shards: &'a Shards,
+        hashes: impl Iterator<Item = u64> + Clone,
+        may_wait: bool,
+    ) -> Self {
         let hashes = hashes.take(HELD_MAX);
-        let mut held =
-            Self { numbers: ArrayVec::new(), engines: ArrayVec::new(), places: ArrayVec::new() };
+        let (numbers, engines, places) = (ArrayVec::new(), ArrayVec::new(), ArrayVec::new());
+        let mut held = Self { shards, numbers, engines, places };
         for hash in hashes.clone() {
-            let place = held.place(shards, shards.shard(hash));
+            let place = held.place(shards.shard(hash), may_wait);
             if let Some(engine) = held.engines.get(usize::from(place)) {
                 engine.prefetch_line(hash);
             }
@@ -53,23 +60,50 @@ impl<'a> Held<'a> {
 
     /// Where a shard is among those held, which it now is if it can be had.
     #[inline]
-    fn place(&mut self, shards: &'a Shards, number: usize) -> u8 {
-        let place = self.numbers.iter().position(|held| *held == number);
-        let place = place.unwrap_or_else(|| match shards.shards[number].try_lock() {
-            Some(engine) => {
-                self.numbers.push(number);
-                self.engines.push(engine);
-                self.engines.len() - 1
-            }
-            None => HELD_MAX,
-        });
-        place as u8
+    fn place(&mut self, number: usize, may_wait: bool) -> u8 {
+        if let Some(place) = self.numbers.iter().position(|held| *held == number) {
+            return place as u8;
+        }
+        let shard = &self.shards.shards[number];
+        let engine = match shard.try_lock() {
+            None if may_wait && self.engines.is_empty() => Some(shard.lock()),
+            tried => tried,
+        };
+        let Some(engine) = engine else { return HELD_MAX as u8 };
+        self.numbers.push(number);
+        self.engines.push(engine);
+        (self.engines.len() - 1) as u8
     }
 
-    /// The engine of the key at `position` among those it was made with; `None` if somebody else had it.
+    /// The engine of a key with this hash, at this position among those it was made with. Where it is not
+    /// held all others are released, and from then on one is held at a time.
     #[inline]
-    pub(crate) fn engine(&mut self, position: usize) -> Option<&mut Engine> {
-        let place = self.places.get(position)?;
-        self.engines.get_mut(usize::from(*place)).map(|engine| &mut **engine)
+    pub(crate) fn engine(&mut self, position: usize, hash: u64) -> &mut Engine {
+        let place = self.places.get(position).map(|place| usize::from(*place));
+        let place = match place.filter(|place| *place < self.engines.len()) {
+            Some(place) => place,
+            None => self.hold_only(self.shards.shard(hash)),
+        };
+        &mut self.engines[place]
+    }
+
+    #[cold]
+    fn hold_only(&mut self, number: usize) -> usize {
+        if !self.places.is_empty() || self.numbers.first() != Some(&number) {
+            self.release();
+            self.numbers.push(number);
+            self.engines.push(self.shards.shards[number].lock());
+        }
+        0
+    }
+
+    /// Lets all go.
+    pub(crate) fn release(&mut self) {
+        if self.engines.is_empty() {
+            return;
+        }
+        self.places.clear();
+        self.numbers.clear();
+        self.engines.clear();
     }
 }
