@@ -37,6 +37,53 @@ fn increments_of_many_are_all_counted() {
     first.ask("get n\r\n", "VALUE n 0 6\r\n160000\r\nEND\r\n");
 }
 
+/// Batches meet on a few keys in all orders, and requests that need every shard are among them: nobody
+/// waits for ever, and every count is there.
+#[test]
+fn batches_that_meet_are_counted_and_end() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 400;
+    const KEYS: usize = 12;
+    const EACH: usize = 3 * KEYS;
+    let server = Server::start(&["-t", "4"]);
+    let mut first = server.connect();
+    for key in 0..KEYS {
+        first.ask(format!("set n{key} 0 0 1\r\n0\r\n"), "STORED\r\n");
+    }
+    thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let mut client = server.connect();
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut batch = String::new();
+                    for place in 0..EACH {
+                        // Each client has a step of its own through the keys, coprime with their number.
+                        let key = (round + place * [1, 5, 7, 11][number % 4]) % KEYS;
+                        batch += &format!("incr n{key} 1\r\n");
+                        match place % 10 {
+                            3 => batch += &format!("get n{key}\r\n"),
+                            5 => batch += &format!("touch n{key} 0\r\n"),
+                            7 => batch += &format!("take t{key} 1 fixed:1000000/d\r\n"),
+                            9 if round % 16 == 0 => batch += "stats\r\n",
+                            _ => {}
+                        }
+                    }
+                    client.ask_until(batch + "mn\r\n", "MN\r\n");
+                }
+            });
+        }
+    });
+    let mut taken = 0;
+    for key in 0..KEYS {
+        first.ask(format!("incr n{key} 0\r\n"), &format!("{}\r\n", 3 * CLIENTS * ROUNDS));
+        let answer = first.ask_until(format!("get t{key}\r\n"), "END\r\n");
+        let count: usize = answer.lines().nth(1).map_or(0, |line| line.parse().expect(line));
+        taken += count;
+    }
+    // At the places 7, 17 and 27 of each batch.
+    assert_eq!(taken, 3 * CLIENTS * ROUNDS);
+}
+
 /// All say `request` at once, again and again; in each round `check` sees the answers. What a
 /// round needs is in the round's number, which `request` is told.
 fn race(

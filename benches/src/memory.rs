@@ -35,6 +35,8 @@ const EXPTIME: u32 = 3600;
 const IDLE_CONNECTIONS: u32 = 10_000;
 /// For a server to do what it does after its last answer.
 const SETTLE: Duration = Duration::from_secs(2);
+/// For an allocator to give back what is free, which those that do put off for some ten seconds.
+const GIVE_BACK: Duration = Duration::from_secs(20);
 const COUNTER: Space = Space::Counter;
 
 /// Weighs every server and writes it into `report`.
@@ -64,7 +66,7 @@ pub fn run(
         let idle = idle_bytes(&server, &mut books)?;
         let delete = Op::Delete { space: COUNTER };
         tally.add(for_all_keys(&server, &mut books, delete, "delete", progress)?);
-        thread::sleep(SETTLE);
+        thread::sleep(GIVE_BACK);
         let (deleted, _) = server.resident_bytes()?;
         drop(server);
         let bucket = bucket_bytes(options, recipe, cores, progress, &mut tally)?;
