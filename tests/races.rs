@@ -55,20 +55,20 @@ fn batches_that_meet_are_counted_and_end() {
             let mut client = server.connect();
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let mut batch = String::new();
+                    let mut batch: Vec<String> = Vec::new();
                     for place in 0..EACH {
                         // Each client has a step of its own through the keys, coprime with their number.
                         let key = (round + place * [1, 5, 7, 11][number % 4]) % KEYS;
-                        batch += &format!("incr n{key} 1\r\n");
+                        batch.push(format!("incr n{key} 1\r\n"));
                         match place % 10 {
-                            3 => batch += &format!("get n{key}\r\n"),
-                            5 => batch += &format!("touch n{key} 0\r\n"),
-                            7 => batch += &format!("take t{key} 1 fixed:1000000/d\r\n"),
-                            9 if round % 16 == 0 => batch += "stats\r\n",
+                            3 => batch.push(format!("get n{key}\r\n")),
+                            5 => batch.push(format!("touch n{key} 0\r\n")),
+                            7 => batch.push(format!("take t{key} 1 fixed:1000000/d\r\n")),
+                            9 if round % 16 == 0 => batch.push("stats\r\n".to_owned()),
                             _ => {}
                         }
                     }
-                    client.ask_until(batch + "mn\r\n", "MN\r\n");
+                    client.ask_until(batch.concat() + "mn\r\n", "MN\r\n");
                 }
             });
         }

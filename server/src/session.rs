@@ -507,7 +507,7 @@ fn answer_held(
     key: &LookedUp<'_>,
     out: &mut Vec<u8>,
 ) -> bool {
-    match (asked, &key.bound) {
+    let is_done = match (asked, &key.bound) {
         (Asked::Quick(quick), Ok(None)) => {
             round.answer_quickly(held.engine(position, key.hash), quick, key.hash, out)
         }
@@ -516,7 +516,9 @@ fn answer_held(
             round.command_at(engine, command, form, key.hash, out)
         }
         _ => false,
-    }
+    };
+    held.done(position);
+    is_done
 }
 
 fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {

@@ -76,6 +76,7 @@ impl Session {
                 if let (Some(held), Ok(None)) = (&mut held, &looked.bound) {
                     let engine = held.engine(position, looked.hash);
                     if round.get_quickly(engine, key.as_bytes(), looked.hash, out) {
+                        held.done(position);
                         continue;
                     }
                 }

@@ -18,7 +18,10 @@ pub(crate) const HELD_MAX: usize = 16;
 pub(crate) struct Held<'a> {
     shards: &'a Shards,
     numbers: ArrayVec<usize, HELD_MAX>,
-    engines: ArrayVec<MutexGuard<'a, Engine>, HELD_MAX>,
+    /// `None` once the last key of a shard is done with.
+    engines: ArrayVec<Option<MutexGuard<'a, Engine>>, HELD_MAX>,
+    /// The position of the last key of each.
+    lasts: ArrayVec<u8, HELD_MAX>,
     /// By key, its shard among `engines`; past their end for one that somebody else had. Empty once
     /// shards are held one after the other.
     places: ArrayVec<u8, HELD_MAX>,
@@ -38,12 +41,14 @@ impl<'a> Held<'a> {
         may_wait: bool,
     ) -> Self {
         let hashes = hashes.take(HELD_MAX);
-        let (numbers, engines, places) = (ArrayVec::new(), ArrayVec::new(), ArrayVec::new());
-        let mut held = Self { shards, numbers, engines, places };
+        let (numbers, engines) = (ArrayVec::new(), ArrayVec::new());
+        let (lasts, places) = (ArrayVec::new(), ArrayVec::new());
+        let mut held = Self { shards, numbers, engines, lasts, places };
         for hash in hashes.clone() {
             let place = held.place(shards.shard(hash), may_wait);
-            if let Some(engine) = held.engines.get(usize::from(place)) {
+            if let Some(Some(engine)) = held.engines.get(usize::from(place)) {
                 engine.prefetch_line(hash);
+                held.lasts[usize::from(place)] = held.places.len() as u8;
             }
             held.places.push(place);
         }
@@ -51,7 +56,7 @@ impl<'a> Held<'a> {
             return held;
         }
         for (hash, place) in hashes.zip(&held.places) {
-            if let Some(engine) = held.engines.get_mut(usize::from(*place)) {
+            if let Some(Some(engine)) = held.engines.get_mut(usize::from(*place)) {
                 engine.prefetch_item(hash);
             }
         }
@@ -71,7 +76,8 @@ impl<'a> Held<'a> {
         };
         let Some(engine) = engine else { return HELD_MAX as u8 };
         self.numbers.push(number);
-        self.engines.push(engine);
+        self.engines.push(Some(engine));
+        self.lasts.push(0);
         (self.engines.len() - 1) as u8
     }
 
@@ -84,7 +90,18 @@ impl<'a> Held<'a> {
             Some(place) => place,
             None => self.hold_only(self.shards.shard(hash)),
         };
-        &mut self.engines[place]
+        self.engines[place].as_mut().expect("a key behind it is not done with")
+    }
+
+    /// The key at this position is done with: its shard is let go, unless others behind it need it.
+    #[inline]
+    pub(crate) fn done(&mut self, position: usize) {
+        let Some(place) = self.places.get(position).map(|place| usize::from(*place)) else {
+            return;
+        };
+        if self.lasts.get(place).is_some_and(|last| usize::from(*last) == position) {
+            self.engines[place] = None;
+        }
     }
 
     #[cold]
@@ -92,7 +109,7 @@ impl<'a> Held<'a> {
         if !self.places.is_empty() || self.numbers.first() != Some(&number) {
             self.release();
             self.numbers.push(number);
-            self.engines.push(self.shards.shards[number].lock());
+            self.engines.push(Some(self.shards.shards[number].lock()));
         }
         0
     }
@@ -105,5 +122,6 @@ impl<'a> Held<'a> {
         self.places.clear();
         self.numbers.clear();
         self.engines.clear();
+        self.lasts.clear();
     }
 }
