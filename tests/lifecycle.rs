@@ -382,3 +382,12 @@ fn who_never_stops_sending_does_not_hold_up_the_end() {
     writing.join().expect("it ends");
     println!("{} bytes", reading.join().expect("it ends"));
 }
+
+/// Whether it may lock memory or not: an allocator's spare addresses are not made memory for it.
+#[test]
+fn memory_is_locked_as_it_comes_into_use() {
+    let server = Server::start(&["-k", "-m", "64"]);
+    server.connect().ask("set k 0 0 1\r\n1\r\nincr k 1\r\n", "STORED\r\n2\r\n");
+    let resident = server.resident_bytes();
+    assert!(resident < 64 << 20, "{resident}");
+}

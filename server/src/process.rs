@@ -199,6 +199,9 @@ pub fn raise_core_limit() -> Result<(), ProcessError> {
 /// lifted, what it will have. A refusal is only warned of, as in memcached. Returns whether all of
 /// it is locked.
 ///
+/// Pages are locked as they come into use: the allocator sets aside far more addresses than it uses, and
+/// all of them would become memory at once.
+///
 /// Call it after [`daemonize`]: a fork inherits no lock.
 pub fn lock_memory() -> bool {
     // Only root may raise it; what came of it is asked next.
@@ -212,6 +215,8 @@ pub fn lock_memory() -> bool {
     } else {
         MlockAllFlags::MCL_CURRENT
     };
+    // nix has no name for it.
+    let flags = flags | MlockAllFlags::from_bits_retain(nix::libc::MCL_ONFAULT);
     match mlockall(flags) {
         Ok(()) if unlimited => true,
         Ok(()) => {
