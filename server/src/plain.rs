@@ -8,6 +8,7 @@ use protocol::{Command, Form, Operation, Outcome, encode, encode_hit, encode_ins
 
 use crate::bound::{tell, written_policy};
 use crate::limits::Found;
+use crate::quick::HELD_VALUE_BYTES_MAX;
 use crate::session::{LookedUp, Round};
 
 impl Round<'_> {
@@ -70,8 +71,12 @@ impl Round<'_> {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> bool {
-        let is_native = matches!(command.operation, Operation::Native(_));
-        if is_native || written_policy(&command.operation, form).is_some() {
+        let has_a_way_of_its_own = match &command.operation {
+            Operation::Native(_) => true,
+            Operation::Set(set) => set.value.len() > HELD_VALUE_BYTES_MAX,
+            _ => written_policy(&command.operation, form).is_some(),
+        };
+        if has_a_way_of_its_own {
             return false;
         }
         match engine.apply(self.now, hash, command) {

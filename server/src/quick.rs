@@ -13,6 +13,9 @@ use protocol::{
 use crate::limiting::verdict_line;
 use crate::session::Round;
 
+/// Longer values are copied under the lock of their own shard alone.
+pub(crate) const HELD_VALUE_BYTES_MAX: usize = 4096;
+
 impl Round<'_> {
     /// Answers a request on a key that no limit is bound to; false if nothing was done, because it has
     /// to go the long way.
@@ -80,6 +83,7 @@ impl Round<'_> {
         out: &mut Vec<u8>,
     ) -> bool {
         match engine.get_in_place(self.now, hash, key) {
+            InPlace::Done((value, _)) if value.len() > HELD_VALUE_BYTES_MAX => return false,
             InPlace::Done((value, client_flags)) => {
                 self.counters.get_hits.add(1);
                 let item = ItemView { value, client_flags, ..ItemView::default() };
@@ -99,7 +103,9 @@ impl Round<'_> {
         (client_flags, exptime, value): (u32, Exptime, &[u8]),
         out: &mut Vec<u8>,
     ) -> bool {
-        let Some(key) = Key::plain(key) else { return false };
+        let Some(key) = Key::plain(key).filter(|_| value.len() <= HELD_VALUE_BYTES_MAX) else {
+            return false;
+        };
         let set = Set::plain(SetMode::Set, client_flags, exptime, value);
         let command = Command { key, operation: Operation::Set(set) };
         let Outcome::Stored(_) = engine.apply(self.now, hash, &command) else { return false };
