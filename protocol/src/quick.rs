@@ -112,13 +112,13 @@ pub fn quick(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
     let quick = match verb {
         b"incr" | b"decr" => {
             rest.blank()?;
-            let (key, delta) = (rest.key()?, rest.number()?);
+            let (key, delta) = (rest.word()?, rest.number()?);
             Quick::Count { key, delta, decrement: verb == b"decr" }
         }
-        b"get " => Quick::Get { key: rest.key()? },
+        b"get " => Quick::Get { key: rest.word()? },
         b"take" => {
             rest.blank()?;
-            let (key, cost) = (rest.key()?, rest.number()?);
+            let (key, cost) = (rest.word()?, rest.number()?);
             rest.blank()?;
             let policy = rest.word()?;
             if cost > COUNT_MAX || matches!(policy[0], b'-' | b'=') || policy == b"noreply" {
@@ -127,7 +127,7 @@ pub fn quick(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
             Quick::Take { key, cost, policy }
         }
         b"set " => {
-            let (key, client_flags) = (rest.key()?, u32::try_from(rest.number()?).ok()?);
+            let (key, client_flags) = (rest.word()?, u32::try_from(rest.number()?).ok()?);
             let exptime = Exptime(i32::try_from(rest.number()?).ok()?);
             let length = usize::try_from(rest.number()?).ok()?;
             rest.end()?;
@@ -163,18 +163,13 @@ impl<'a> Rest<'a> {
         Some(())
     }
 
-    /// A word of 1 to 250 bytes above the blank: no more than a key may have.
+    /// A word of 1 to 250 bytes above the blank: no more than a key may have, and any such word is one.
     #[inline]
     fn word(&mut self) -> Option<&'a [u8]> {
         let end = word_end(&self.0[..self.0.len().min(KEY_BYTES_MAX + 1)])?;
         let (word, rest) = self.0.split_at(end);
         self.0 = rest;
         (!word.is_empty()).then_some(word)
-    }
-
-    #[inline]
-    fn key(&mut self) -> Option<&'a [u8]> {
-        self.word()
     }
 
     /// A blank and a number of digits alone.

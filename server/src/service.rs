@@ -190,7 +190,7 @@ impl Service {
     }
 
     pub(crate) fn note_prefix(&self, command: &Command<'_>, hit: bool) {
-        if self.prefixes.is_enabled() {
+        if self.notes_prefixes() {
             self.prefixes.note(command, hit);
         }
     }

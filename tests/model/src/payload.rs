@@ -325,26 +325,14 @@ impl Payload {
         let value = [b'x'; 64];
         let operation = match verb {
             Verb::Add => Operation::Arithmetic(Arithmetic {
-                decrement: false,
-                delta: 1,
                 vivify: Some(Exptime(0)),
                 initial: 1,
-                exptime: None,
-                compare_cas: None,
-                new_cas: None,
-                base64: false,
+                ..Arithmetic::plain(1, false)
             }),
-            Verb::Put(bytes) => Operation::Set(Set {
-                mode: SetMode::Set,
-                client_flags: 0,
-                exptime: Exptime(0),
-                value: &value[..(bytes as usize).min(value.len())],
-                compare_cas: None,
-                new_cas: None,
-                invalidate: false,
-                vivify: None,
-                base64: false,
-            }),
+            Verb::Put(bytes) => {
+                let value = &value[..(bytes as usize).min(value.len())];
+                Operation::Set(Set::plain(SetMode::Set, 0, Exptime(0), value))
+            }
             Verb::Delete => Operation::Delete(Delete::default()),
             _ => Operation::Inspect,
         };
