@@ -6,8 +6,8 @@
 
 use engine::{Engine, InPlace, Limited, Rule, Take};
 use protocol::{
-    Command, Form, ItemView, Key, Operation, Quick, Set, SetMode, encode_hit, encode_number,
-    encode_verdict,
+    Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set, SetMode, encode_hit,
+    encode_number, encode_verdict,
 };
 
 use crate::limiting::verdict_line;
@@ -56,10 +56,7 @@ impl Round<'_> {
                 true
             }
             Quick::Set { key, client_flags, exptime, value } => {
-                let Some(key) = Key::plain(key) else { return false };
-                let set = Set::plain(SetMode::Set, client_flags, exptime, value);
-                let command = Command { key, operation: Operation::Set(set) };
-                self.command_at(engine, &command, &Form::Text { quiet: false }, hash, out)
+                self.set_quickly(engine, (key, hash), (client_flags, exptime, value), out)
             }
             Quick::Take { key, cost, policy } => {
                 let Ok(written) = self.scratch.written.parse(policy) else { return false };
@@ -96,6 +93,25 @@ impl Round<'_> {
             InPlace::Apart => return false,
         }
         self.counters.cmd_get.add(1);
+        true
+    }
+
+    fn set_quickly(
+        &self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        (client_flags, exptime, value): (u32, Exptime, &[u8]),
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(key) = Key::plain(key).filter(|_| value.len() <= HELD_VALUE_BYTES_MAX) else {
+            return false;
+        };
+        let set = Set::plain(SetMode::Set, client_flags, exptime, value);
+        let command = Command { key, operation: Operation::Set(set) };
+        let Outcome::Stored(_) = engine.apply(self.now, hash, &command) else { return false };
+        self.counters.cmd_set.add(1);
+        self.counters.total_items.add(1);
+        out.extend_from_slice(b"STORED\r\n");
         true
     }
 }
