@@ -9,7 +9,7 @@ check:
 
 # All tests, or those whose name contains NAME
 test NAME="":
-    cargo build --workspace
+    cargo build --workspace --lib --bins --tests --examples
     cargo test --workspace {{NAME}}
 
 # The transcripts against a real memcached

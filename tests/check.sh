@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 tests/setup.sh
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --locked -- -D warnings
-cargo build --workspace --locked
+# All at once: what is built alone has other features than beside its tests, and is built twice.
+cargo build --workspace --lib --bins --tests --examples --locked
 cargo test --workspace --locked
 # Every reply is checked; the figures of so short a run mean nothing.
 cargo build --release --locked -p tollgate -p benches
