@@ -11,7 +11,7 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 cargo build --workspace --lib --bins --tests --examples --locked
 cargo test --workspace --locked
 # Every reply is checked; the figures of so short a run mean nothing.
-cargo build --release --locked -p tollgate -p benches
+cargo build --release --locked -p tollgate -p benches --bin tollgate --bin load --bin accuracy --bin instructions
 target/release/load --quick
 # The figures and pictures of docs/accuracy are those of this engine.
 target/release/accuracy --check
