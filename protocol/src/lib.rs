@@ -16,6 +16,7 @@
 //! assert_eq!(out, b"42\r\n");
 //! ```
 
+mod backwards;
 mod bounds;
 mod decode;
 mod error;

@@ -4,6 +4,7 @@
 //! it is passed on as it stands.
 //! Source: the project's protocol design, "Native verbs".
 
+use crate::backwards::Backwards;
 use crate::bounds::{ID_BYTES_MAX, KEY_BYTES_MAX, TAKE_KEYS_MAX};
 use crate::decode::{Decoded, Line, Refusal};
 use crate::error::ProtocolError;
@@ -407,19 +408,30 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
     }
 }
 
+/// The longest word, four numbers and the blanks between them.
+const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20);
+
 /// Appends a verdict line, as `take` and `takem` are answered.
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
-    out.extend_from_slice(match line.word {
-        VerdictWord::Allow => b"ALLOW",
-        VerdictWord::Deny => b"DENY",
-        VerdictWord::Wait => b"WAIT",
-        VerdictWord::Part => b"PART",
-        VerdictWord::Exists => b"EXISTS",
-    });
-    number(out, line.limit);
-    number(out, line.remaining);
-    number_or_never(out, line.retry_ms);
-    number(out, line.reset_ms);
+    let mut front = Backwards::<VERDICT_FRONT_BYTES_MAX>::new();
+    front.number(line.reset_ms);
+    front.bytes(b" ");
+    match line.retry_ms {
+        Some(ms) => front.number(ms),
+        None => front.bytes(b"-1"),
+    }
+    front.bytes(b" ");
+    front.number(line.remaining);
+    front.bytes(b" ");
+    front.number(line.limit);
+    match line.word {
+        VerdictWord::Allow => front.bytes(b"ALLOW "),
+        VerdictWord::Deny => front.bytes(b"DENY "),
+        VerdictWord::Wait => front.bytes(b"WAIT "),
+        VerdictWord::Part => front.bytes(b"PART "),
+        VerdictWord::Exists => front.bytes(b"EXISTS "),
+    }
+    out.extend_from_slice(front.written());
     pair(out, b" cas=", line.cas);
     pair(out, b" lease=", line.lease);
     pair(out, b" granted=", line.granted);

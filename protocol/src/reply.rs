@@ -4,6 +4,7 @@
 //! of answers. Not here: the words themselves (`text`, `meta`), lines that concern no key
 //! (`server`).
 
+use crate::backwards::Backwards;
 use crate::request::{Command, Form};
 use crate::{meta, native, text};
 
@@ -354,12 +355,16 @@ pub fn encode_number(out: &mut Vec<u8>, value: u64) {
         10..100 => out.extend_from_slice(&[digit(10), digit(1), CR, LF]),
         100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1), CR, LF]),
         _ => {
-            write_number(out, value);
-            out.extend_from_slice(b"\r\n");
+            let mut line = Backwards::<NUMBER_LINE_BYTES_MAX>::new();
+            line.bytes(b"\r\n");
+            line.number(value);
+            out.extend_from_slice(line.written());
         }
     }
 }
 
+/// Twenty digits and a line end.
+const NUMBER_LINE_BYTES_MAX: usize = 22;
 const CR: u8 = b'\r';
 const LF: u8 = b'\n';
 

@@ -1,0 +1,82 @@
+//! A piece of an answer, written from its end: numbers come from their last digit on, and the whole piece is
+//! copied once.
+//!
+//! Not here: what answers say (`native`, `reply`).
+
+/// Room for `N` bytes.
+pub(crate) struct Backwards<const N: usize> {
+    bytes: [u8; N],
+    start: usize,
+}
+
+impl<const N: usize> Backwards<N> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; N], start: N }
+    }
+
+    /// Puts `bytes` before what is written.
+    #[inline]
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        let start = self.start - bytes.len();
+        self.bytes[start..self.start].copy_from_slice(bytes);
+        self.start = start;
+    }
+
+    /// Puts `value`, in decimal, before what is written.
+    #[inline]
+    pub(crate) fn number(&mut self, mut value: u64) {
+        while value >= 100 {
+            self.bytes(&TWO_DIGITS[(value % 100) as usize]);
+            value /= 100;
+        }
+        let [ten, one] = TWO_DIGITS[value as usize];
+        if value < 10 { self.bytes(&[one]) } else { self.bytes(&[ten, one]) }
+    }
+
+    #[inline]
+    pub(crate) fn written(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+/// 00 to 99.
+const TWO_DIGITS: [[u8; 2]; 100] = {
+    let mut digits = [[0; 2]; 100];
+    let mut value = 0;
+    while value < 100 {
+        digits[value] = [b'0' + value as u8 / 10, b'0' + value as u8 % 10];
+        value += 1;
+    }
+    digits
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(number: u64) {
+        let mut piece = Backwards::<32>::new();
+        piece.number(number);
+        piece.bytes(b"word ");
+        assert_eq!(piece.written(), format!("word {number}").as_bytes());
+    }
+
+    #[test]
+    fn numbers_of_any_length_are_written() {
+        for edge in (0..20).map(|digits| 10_u64.pow(digits)) {
+            check(edge);
+            check(edge - 1);
+        }
+        check(u64::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn any_number_is_written(number: u64) {
+            check(number);
+        }
+    }
+}
