@@ -4,7 +4,7 @@
 //! (`admin`).
 
 use engine::Engine;
-use protocol::{Command, Form, Operation, Outcome, encode, encode_hit, encode_inspection};
+use protocol::{Command, Form, Operation, Outcome, SetMode, encode, encode_hit, encode_inspection};
 
 use crate::bound::{tell, written_policy};
 use crate::limits::Found;
@@ -61,8 +61,9 @@ impl Round<'_> {
         });
     }
 
-    /// As `one_key`, of a key that no limit is bound to, whose shard is held; false if nothing was done,
-    /// because it has to go the long way.
+    /// As `one_key`, of a key that no limit is bound to, whose shard is held, and of a command without
+    /// [a way of its own](has_a_way_of_its_own); false if it is not answered, because room has to be made
+    /// for it elsewhere.
     pub(crate) fn command_at(
         &self,
         engine: &mut Engine,
@@ -71,14 +72,6 @@ impl Round<'_> {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> bool {
-        let has_a_way_of_its_own = match &command.operation {
-            Operation::Native(_) => true,
-            Operation::Set(set) => set.value.len() > HELD_VALUE_BYTES_MAX,
-            _ => written_policy(&command.operation, form).is_some(),
-        };
-        if has_a_way_of_its_own {
-            return false;
-        }
         match engine.apply(self.now, hash, command) {
             Outcome::OutOfMemory => false,
             outcome => {
@@ -166,6 +159,20 @@ impl Round<'_> {
             Operation::Inspect | Operation::Native(_) => {}
         }
         self.service.note_prefix(command, hit);
+    }
+}
+
+/// Whether a command must not be applied while the shards of others are held: because it is more than one
+/// step, or copies a value that may be long.
+#[inline]
+pub(crate) fn has_a_way_of_its_own(command: &Command<'_>, form: &Form<'_>) -> bool {
+    match &command.operation {
+        Operation::Native(_) => true,
+        Operation::Set(set) => {
+            let is_joined = matches!(set.mode, SetMode::Append | SetMode::Prepend);
+            is_joined || set.value.len() > HELD_VALUE_BYTES_MAX
+        }
+        operation => written_policy(operation, form).is_some(),
     }
 }
 

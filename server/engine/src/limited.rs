@@ -197,6 +197,7 @@ impl Engine {
         if let Some(slot) = at.slot
             && let Some(limited) = self.take_in_place(at, slot, rule, take)
         {
+            self.let_go_of_a_large_state();
             return limited;
         }
         let at = self.at(now, hash, key);
@@ -450,6 +451,11 @@ impl Engine {
         if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() * HOLD_BYTES <= SPARE_BYTES_MAX {
             self.limits.spare = (holds, state);
         }
+        self.let_go_of_a_large_state();
+    }
+
+    #[inline]
+    fn let_go_of_a_large_state(&mut self) {
         if self.limits.encoded.capacity() > SPARE_BYTES_MAX {
             self.limits.encoded = Vec::new();
         }

@@ -59,7 +59,9 @@ impl Session {
                 .collect();
             let hashes = looked.iter().map(|key| key.hash);
             let mut held = None;
-            if !retrieval.with_cas && retrieval.touch.is_none() && self.may_be_quick(round) {
+            let may_be_quick =
+                !retrieval.with_cas && retrieval.touch.is_none() && self.may_be_quick(round);
+            if may_be_quick && looked.iter().any(LookedUp::is_unbound) {
                 held = Some(round.service.shards().hold(hashes));
             } else if group.len() > 1 {
                 round.prefetch(hashes);
@@ -73,7 +75,9 @@ impl Session {
                     return if waits { Answer::NotYet } else { Answer::Partly };
                 }
                 last = start + offset;
-                if let (Some(held), Ok(None)) = (&mut held, &looked.bound) {
+                if let Some(held) = &mut held
+                    && looked.is_unbound()
+                {
                     let engine = held.engine(position, looked.hash);
                     if round.get_quickly(engine, key.as_bytes(), looked.hash, out) {
                         held.done(position);
