@@ -16,6 +16,7 @@ mod limits;
 mod live;
 mod memory;
 mod players;
+mod pressed;
 mod races;
 mod robustness;
 mod snapshots;

@@ -169,6 +169,17 @@ fn reset_zeroes_what_was_counted_and_no_more() {
 }
 
 #[test]
+fn detail_counts_what_comes_behind_it_in_one_write() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    client.ask(
+        "stats detail on\r\nset p:c 0 0 1\r\nx\r\nget p:c\r\nget p:c p:d\r\ndelete p:c\r\nstats detail dump\r\n",
+        "OK\r\nSTORED\r\nVALUE p:c 0 1\r\nx\r\nEND\r\nVALUE p:c 0 1\r\nx\r\nEND\r\nDELETED\r\n\
+         PREFIX p get 3 hit 2 set 1 del 1\r\nEND\r\n",
+    );
+}
+
+#[test]
 fn detail_counts_by_prefix_while_it_is_on() {
     let server = Server::start(&["-D", ":"]);
     let mut client = server.connect();

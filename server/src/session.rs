@@ -206,20 +206,7 @@ impl Session {
                 }
             }
         }
-        let mut hash = 0;
-        let keys: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = batch
-            .iter()
-            .zip(keys)
-            .map(|(decided, counted)| match decided.asked.first_key() {
-                Some(key) => {
-                    let looked = look_up(round, key, counted);
-                    hash = looked.hash;
-                    looked
-                }
-                // As the key before it: no further shard is held for what has none.
-                None => LookedUp { hash, bound: Ok(None) },
-            })
-            .collect();
+        let keys = look_up_all(round, &batch, keys);
         let hashes = keys.iter().map(|key| key.hash);
         let mut held = None;
         let mut asked = batch.iter().zip(&keys);
@@ -454,6 +441,26 @@ impl Asked<'_> {
             Self::Other(Request::Admin { .. }) => None,
         }
     }
+}
+
+/// Looks the first keys of all requests up; `counted` has room for each key that a limit makes.
+#[inline]
+fn look_up_all<'a>(
+    round: &Round<'a>,
+    batch: &'a [Decided<'_>],
+    counted: &'a mut [Vec<u8>],
+) -> ArrayVec<LookedUp<'a>, BATCH_REQUESTS> {
+    let mut hash = 0;
+    let look_up = |(decided, counted): (&'a Decided<'_>, _)| match decided.asked.first_key() {
+        Some(key) => {
+            let looked = look_up(round, key, counted);
+            hash = looked.hash;
+            looked
+        }
+        // As the key before it: no further shard is held for what has none.
+        None => LookedUp { hash, bound: Ok(None) },
+    };
+    batch.iter().zip(counted).map(look_up).collect()
 }
 
 /// What was found out about a key before it is used.

@@ -7,10 +7,11 @@ mod copies;
 mod held;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
-use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Record};
+use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach, Record};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
@@ -24,8 +25,11 @@ const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
 /// A shard of a small store would be mostly half-empty chunks.
 const SHARD_BYTES_MIN: usize = 256 << 10;
-/// Victims taken from one shard before the next has its turn, when room is made for a large value.
-const EVICTIONS_PER_TURN: usize = 64;
+/// Victims taken from one shard before the next has its turn: a chunk of the smallest items is free after
+/// some 170.
+const EVICTIONS_PER_TURN: usize = 192;
+/// Room is made for so much at least: a chunk, and what the index may grow by.
+const ROOM_BYTES_MIN: usize = 16 << 10;
 
 /// How the store is laid out.
 #[derive(Debug, Clone)]
@@ -56,6 +60,8 @@ pub struct Shards {
     /// How far right a hash is shifted to give its shard.
     shift: u32,
     may_evict: bool,
+    /// Where room is made next.
+    next_to_give: AtomicUsize,
     bounds: Bounds,
 }
 
@@ -105,7 +111,16 @@ impl Shards {
         let turns = (0..count).map(|_| Mutex::default()).collect();
         let shift = 64 - count.trailing_zeros();
         let (may_evict, bounds) = (options.may_evict, options.bounds);
-        Self { shards, turns, hasher, budget, shift, may_evict, bounds }
+        Self {
+            shards,
+            turns,
+            hasher,
+            budget,
+            shift,
+            may_evict,
+            next_to_give: AtomicUsize::new(0),
+            bounds,
+        }
     }
 
     /// The item size bound.
@@ -179,7 +194,7 @@ impl Shards {
             Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
             _ => 0,
         };
-        while self.make_room(now, home, bytes) {
+        while self.make_room(now, bytes) {
             match self.shards[home].lock().apply(now, hash, command) {
                 Outcome::OutOfMemory => {}
                 outcome => return reply(outcome),
@@ -213,7 +228,7 @@ impl Shards {
             if let Some(done) = change(&mut self.shards[home].lock()) {
                 return Some(done);
             }
-            if !self.make_room(now, home, bytes) {
+            if !self.make_room(now, bytes) {
                 return None;
             }
         }
@@ -228,11 +243,10 @@ impl Shards {
         mut change: impl FnMut(&mut Together<'_>) -> Result<T, u64>,
     ) -> Option<T> {
         loop {
-            let lacking = match change(&mut self.lock_all(hashes.clone())) {
-                Ok(done) => return Some(done),
-                Err(hash) => self.shard(hash),
-            };
-            if !self.make_room(now, lacking, 0) {
+            if let Ok(done) = change(&mut self.lock_all(hashes.clone())) {
+                return Some(done);
+            }
+            if !self.make_room(now, 0) {
                 return None;
             }
         }
@@ -253,21 +267,29 @@ impl Shards {
         Together { shards: self, engines }
     }
 
-    /// Evicts by turns in all shards, `home` last, until `bytes` fit; false when nothing may go.
-    fn make_room(&self, now: Now, home: usize, bytes: usize) -> bool {
-        let mut freed = false;
-        if !self.may_evict {
-            return freed;
+    /// Evicts in all shards by turns until `bytes` fit, states of limits only where no plain item is left;
+    /// false when nothing may go, or would help.
+    fn make_room(&self, now: Now, bytes: usize) -> bool {
+        if !self.may_evict || self.budget.is_mostly_free() {
+            return false;
         }
-        for step in 1..=self.shards.len() {
-            let mut engine = self.shards[(home + step) % self.shards.len()].lock();
+        self.evict_by_turns(now, bytes, Reach::Plain) || self.evict_by_turns(now, bytes, Reach::All)
+    }
+
+    fn evict_by_turns(&self, now: Now, bytes: usize, reach: Reach) -> bool {
+        let mut freed = false;
+        // Not always the same shards first.
+        let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
+        for step in 0..self.shards.len() {
+            let mut engine = self.shards[first.wrapping_add(step) % self.shards.len()].lock();
             for _ in 0..EVICTIONS_PER_TURN {
-                freed |= engine.evict(now);
-            }
-            // An empty shard gives nothing, and what is stored may need more than its `bytes`: go
-            // on to one that gives.
-            if freed && !self.budget.lacks(bytes) {
-                break;
+                if !engine.evict(now, reach) {
+                    break;
+                }
+                freed = true;
+                if !self.budget.lacks(bytes.max(ROOM_BYTES_MIN)) {
+                    return freed;
+                }
             }
         }
         freed

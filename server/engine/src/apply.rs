@@ -18,7 +18,7 @@ use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
 use crate::placer::KeyHasher;
 use crate::record::Record;
-use crate::store::{Budget, Losses, Store};
+use crate::store::{Budget, Losses, Reach, Store};
 use crate::time::{Deadline, Now};
 
 pub use self::quick::InPlace;
@@ -122,14 +122,18 @@ impl Engine {
     }
 
     /// Drops the item that a store was meant to replace and could not, as memcached does: a client
-    /// told "not stored" must not go on reading the old value. Append and prepend leave it.
+    /// told "not stored" must not go on reading the old value. Append and prepend leave it, and all the
+    /// state of a limit: what was used stays used.
     pub fn give_up(&mut self, hash: u64, command: &Command<'_>) {
         let replaces = match &command.operation {
             Operation::TooLarge { drop } => *drop,
             Operation::Set(set) => !matches!(set.mode, SetMode::Append | SetMode::Prepend),
             _ => false,
         };
-        if replaces && let Some(slot) = self.store.find(hash, command.key.as_bytes()) {
+        if replaces
+            && let Some(slot) = self.store.find(hash, command.key.as_bytes())
+            && !slot.is_second()
+        {
             self.store.remove(hash, slot);
         }
     }
@@ -159,14 +163,14 @@ impl Engine {
     }
 
     /// Removes one item to make room elsewhere; false when there is none that may go.
-    pub fn evict(&mut self, now: Now) -> bool {
-        self.store.evict(now, b"").is_ok()
+    pub fn evict(&mut self, now: Now, reach: Reach) -> bool {
+        self.store.evict(now, b"", reach).is_ok()
     }
 
     /// Evicts at most `count` items while the memory cap, lowered since, is exceeded.
     pub fn shrink(&mut self, now: Now, count: usize) {
         for _ in 0..count {
-            if !self.store.is_over() || self.store.evict(now, b"").is_err() {
+            if !self.store.is_over() || !self.evict(now, self.store.reach()) {
                 return;
             }
         }

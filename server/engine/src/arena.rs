@@ -193,6 +193,11 @@ impl Arena {
         }
     }
 
+    /// Whether the slot lies in a chunk with others.
+    pub(crate) fn is_dense(&self, slot: Slot) -> bool {
+        slot.class() < self.classes.len()
+    }
+
     /// A slot for `item_bytes`, holding whatever it held; `None` when the class is at its bound.
     pub(crate) fn allocate(&mut self, item_bytes: usize) -> Option<Slot> {
         let class = class_of(item_bytes);

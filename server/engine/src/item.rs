@@ -201,7 +201,9 @@ impl<'a> Item<'a> {
 
     /// Tenths of a second since the last use of a value or counter: the greater, the sooner evicted.
     pub(crate) fn idle(self, now: Now) -> u32 {
-        access_time(now).wrapping_sub(u32::from_le_bytes(self.read(ACCESS)))
+        let idle = access_time(now).wrapping_sub(u32::from_le_bytes(self.read(ACCESS)));
+        // Another worker, whose batch is younger, has used it meanwhile.
+        if idle > u32::MAX / 2 { 0 } else { idle }
     }
 
     pub(crate) fn has(self, mark: Mark) -> bool {

@@ -50,6 +50,6 @@ pub use policies::Rule;
 pub use prefetch::prefetch;
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
-pub use store::{Budget, Losses};
+pub use store::{Budget, Losses, Reach};
 pub use time::{Nanos, Now};
 pub use undo::Saved;

@@ -20,6 +20,8 @@ use crate::time::Now;
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicUsize,
+    /// Of those, by plain items.
+    plain: AtomicUsize,
     limit: AtomicUsize,
 }
 
@@ -27,7 +29,8 @@ impl Budget {
     /// A cap of `limit_bytes` (memcached's `-m`).
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit_bytes) }
+        let (used, plain) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { used, plain, limit: AtomicUsize::new(limit_bytes) }
     }
 
     /// The cap in bytes.
@@ -52,7 +55,49 @@ impl Budget {
     pub fn lacks(&self, more_bytes: usize) -> bool {
         self.used_bytes().saturating_add(more_bytes) > self.limit_bytes()
     }
+
+    /// Whether one item of so many bytes is too much: most others would have to go for it, if it fits at
+    /// all.
+    fn refuses(&self, item_bytes: usize) -> bool {
+        item_bytes > self.limit_bytes() / 2
+    }
+
+    /// Whether so much is free that it is not room that a store lacks: none may need more than half, and
+    /// what is rounded.
+    #[must_use]
+    pub fn is_mostly_free(&self) -> bool {
+        !self.lacks(self.limit_bytes() / 4 * 3)
+    }
+
+    /// Which items a shard may give for a store of its own: where the plain items of all shards take some
+    /// memory, others have them if it has none.
+    fn reach(&self) -> Reach {
+        let plain = self.plain.load(Ordering::Relaxed);
+        if plain > self.limit_bytes() / PLAIN_PART { Reach::Plain } else { Reach::All }
+    }
 }
+
+/// What may be evicted. Items past their deadline may always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Values and counters.
+    Plain,
+    /// The states of limits, too.
+    All,
+}
+
+/// Sets a store's part of a shared figure, which was `former`, to `now`.
+fn move_figure(shared: &AtomicUsize, former: &mut usize, now: usize) {
+    if now >= *former {
+        shared.fetch_add(now - *former, Ordering::Relaxed);
+    } else {
+        shared.fetch_sub(*former - now, Ordering::Relaxed);
+    }
+    *former = now;
+}
+
+/// With less than this part of the memory in plain items a shard need not look for them in others.
+const PLAIN_PART: usize = 16;
 
 /// There is no room, and nothing in this shard may or can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +170,8 @@ pub(crate) struct Store {
     budget: Arc<Budget>,
     /// What `budget` was last told.
     accounted_bytes: usize,
+    /// Of those, by plain items.
+    accounted_plain_bytes: usize,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
     /// How many states there are of each rule, by its number.
@@ -145,6 +192,7 @@ pub(crate) struct Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.accounted_bytes, Ordering::Relaxed);
+        self.budget.plain.fetch_sub(self.accounted_plain_bytes, Ordering::Relaxed);
     }
 }
 
@@ -157,6 +205,7 @@ impl Store {
             hasher,
             budget,
             accounted_bytes: 0,
+            accounted_plain_bytes: 0,
             item_bytes: 0,
             states_by_rule: Vec::new(),
             hints: [(0, FIRST); HINTS],
@@ -190,18 +239,13 @@ impl Store {
     /// Tells the budget what changed. Chunks come and go once in many items: only then is the
     /// shared figure touched.
     fn account(&mut self) {
-        let allocated = self.plain.allocated_bytes()
-            + self.states.allocated_bytes()
-            + self.index.allocated_bytes();
-        if allocated == self.accounted_bytes {
+        let plain = self.plain.allocated_bytes();
+        let allocated = plain + self.states.allocated_bytes() + self.index.allocated_bytes();
+        if (allocated, plain) == (self.accounted_bytes, self.accounted_plain_bytes) {
             return;
         }
-        if allocated >= self.accounted_bytes {
-            self.budget.used.fetch_add(allocated - self.accounted_bytes, Ordering::Relaxed);
-        } else {
-            self.budget.used.fetch_sub(self.accounted_bytes - allocated, Ordering::Relaxed);
-        }
-        self.accounted_bytes = allocated;
+        move_figure(&self.budget.used, &mut self.accounted_bytes, allocated);
+        move_figure(&self.budget.plain, &mut self.accounted_plain_bytes, plain);
     }
 
     fn arena(&self, slot: Slot) -> &Arena {
@@ -361,8 +405,16 @@ impl Store {
     ) -> Result<Slot, Full> {
         let bytes = Layout::of(content).item_bytes(key.len(), figures.client_flags);
         let is_state = matches!(content, Content::State(_));
-        let fits =
-            |slot: Slot| slot.is_second() == is_state && self.arena(slot).same_class(slot, bytes);
+        // Where there is no room a smaller item stays where it lies: what a limit gets back must not be lost
+        // for want of memory, nor cost another item its place.
+        let fits = |slot: Slot| {
+            let arena = self.arena(slot);
+            slot.is_second() == is_state
+                && (arena.same_class(slot, bytes)
+                    || (is_state || arena.is_dense(slot))
+                        && arena.get(slot).len() >= bytes
+                        && self.lacks_room_for(bytes, is_state, None))
+        };
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
             self.note_cas(self.item(slot).cas(), figures.cas);
             if let Content::State(state) = content
@@ -430,11 +482,14 @@ impl Store {
         new: Option<u64>,
         keep: &[u8],
     ) -> Result<(), Full> {
+        if self.budget.refuses(bytes) {
+            return Err(Full);
+        }
         for _ in 0..EVICTIONS_MAX {
             if !self.lacks_room_for(bytes, is_state, new) {
                 return Ok(());
             }
-            self.evict(now, keep)?;
+            self.evict(now, keep, self.reach())?;
         }
         Err(Full)
     }
@@ -448,6 +503,11 @@ impl Store {
         growth > 0 && self.budget.lacks(growth)
     }
 
+    /// What this store may evict for itself.
+    pub(crate) fn reach(&self) -> Reach {
+        self.budget.reach()
+    }
+
     /// Whether the cap is exceeded as it stands.
     pub(crate) fn is_over(&self) -> bool {
         self.budget.lacks(0)
@@ -457,7 +517,7 @@ impl Store {
     /// longest unused, else, where there are only states of limits, the one that is idle soonest. Who
     /// is being refused goes last: a flood of other keys must not free an offender, even where all are
     /// idle at the end of the same window.
-    pub(crate) fn evict(&mut self, now: Now, keep: &[u8]) -> Result<(), Full> {
+    pub(crate) fn evict(&mut self, now: Now, keep: &[u8], reach: Reach) -> Result<(), Full> {
         let mut best: Option<(Rank, Slot)> = None;
         let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
         for draw in 0..draws {
@@ -498,7 +558,8 @@ impl Store {
             self.expire(hash, victim);
             return Ok(());
         }
-        if !self.may_evict {
+        let is_out_of_reach = reach == Reach::Plain && matches!(rank, Rank::State(_));
+        if !self.may_evict || is_out_of_reach {
             return Err(Full);
         }
         let unfetched = !item.has(Mark::FETCHED);
