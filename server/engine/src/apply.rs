@@ -14,11 +14,12 @@ use protocol::{
 };
 
 use crate::arena::Slot;
+use crate::budget::{Budget, Reach};
 use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
 use crate::placer::KeyHasher;
 use crate::record::Record;
-use crate::store::{Budget, Losses, Reach, Store};
+use crate::store::{Losses, Store};
 use crate::time::{Deadline, Now};
 
 pub use self::quick::InPlace;

@@ -21,6 +21,7 @@
 mod apply;
 mod arena;
 mod bound;
+mod budget;
 mod copy;
 mod incrx;
 mod index;
@@ -40,6 +41,7 @@ mod undo;
 
 pub use apply::{Engine, InPlace, Options};
 pub use bound::{added, adding, counted, taking, undecided};
+pub use budget::{Budget, Reach};
 pub use copy::{Cursor, ItemMark, PutError};
 pub use lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
@@ -50,6 +52,6 @@ pub use policies::Rule;
 pub use prefetch::prefetch;
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
-pub use store::{Budget, Losses, Reach};
+pub use store::Losses;
 pub use time::{Nanos, Now};
 pub use undo::Saved;

@@ -7,97 +7,14 @@ mod range;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arena::{Arena, FIRST, Slot};
+use crate::budget::{Budget, Reach, Taken};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
 use crate::prefetch::prefetch;
 use crate::time::Now;
-
-/// The memory cap of a process: shared by its shards, which each add what they take.
-#[derive(Debug)]
-pub struct Budget {
-    used: AtomicUsize,
-    /// Of those, by plain items.
-    plain: AtomicUsize,
-    limit: AtomicUsize,
-}
-
-impl Budget {
-    /// A cap of `limit_bytes` (memcached's `-m`).
-    #[must_use]
-    pub fn new(limit_bytes: usize) -> Self {
-        let (used, plain) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { used, plain, limit: AtomicUsize::new(limit_bytes) }
-    }
-
-    /// The cap in bytes.
-    #[must_use]
-    pub fn limit_bytes(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// Changes the cap; shards shrink to a lower one as they store.
-    pub fn set_limit_bytes(&self, limit_bytes: usize) {
-        self.limit.store(limit_bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes taken from the allocator by all shards.
-    #[must_use]
-    pub fn used_bytes(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Whether `more_bytes` would pass the cap.
-    #[must_use]
-    pub fn lacks(&self, more_bytes: usize) -> bool {
-        self.used_bytes().saturating_add(more_bytes) > self.limit_bytes()
-    }
-
-    /// Whether one item of so many bytes is too much: most others would have to go for it, if it fits at
-    /// all.
-    fn refuses(&self, item_bytes: usize) -> bool {
-        item_bytes > self.limit_bytes() / 2
-    }
-
-    /// Whether so much is free that it is not room that a store lacks: none may need more than half, and
-    /// what is rounded.
-    #[must_use]
-    pub fn is_mostly_free(&self) -> bool {
-        !self.lacks(self.limit_bytes() / 4 * 3)
-    }
-
-    /// Which items a shard may give for a store of its own: where the plain items of all shards take some
-    /// memory, others have them if it has none.
-    fn reach(&self) -> Reach {
-        let plain = self.plain.load(Ordering::Relaxed);
-        if plain > self.limit_bytes() / PLAIN_PART { Reach::Plain } else { Reach::All }
-    }
-}
-
-/// What may be evicted. Items past their deadline may always.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Values and counters.
-    Plain,
-    /// The states of limits, too.
-    All,
-}
-
-/// Sets a store's part of a shared figure, which was `former`, to `now`.
-fn move_figure(shared: &AtomicUsize, former: &mut usize, now: usize) {
-    if now >= *former {
-        shared.fetch_add(now - *former, Ordering::Relaxed);
-    } else {
-        shared.fetch_sub(*former - now, Ordering::Relaxed);
-    }
-    *former = now;
-}
-
-/// With less than this part of the memory in plain items a shard need not look for them in others.
-const PLAIN_PART: usize = 16;
 
 /// There is no room, and nothing in this shard may or can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,9 +86,7 @@ pub(crate) struct Store {
     hasher: KeyHasher,
     budget: Arc<Budget>,
     /// What `budget` was last told.
-    accounted_bytes: usize,
-    /// Of those, by plain items.
-    accounted_plain_bytes: usize,
+    accounted: Taken,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
     /// How many states there are of each rule, by its number.
@@ -191,8 +106,7 @@ pub(crate) struct Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.accounted_bytes, Ordering::Relaxed);
-        self.budget.plain.fetch_sub(self.accounted_plain_bytes, Ordering::Relaxed);
+        self.budget.change(self.accounted, Taken::default());
     }
 }
 
@@ -204,8 +118,7 @@ impl Store {
             states: Arena::new(),
             hasher,
             budget,
-            accounted_bytes: 0,
-            accounted_plain_bytes: 0,
+            accounted: Taken::default(),
             item_bytes: 0,
             states_by_rule: Vec::new(),
             hints: [(0, FIRST); HINTS],
@@ -240,12 +153,12 @@ impl Store {
     /// shared figure touched.
     fn account(&mut self) {
         let plain = self.plain.allocated_bytes();
-        let allocated = plain + self.states.allocated_bytes() + self.index.allocated_bytes();
-        if (allocated, plain) == (self.accounted_bytes, self.accounted_plain_bytes) {
-            return;
+        let all = plain + self.states.allocated_bytes() + self.index.allocated_bytes();
+        let taken = Taken { all, plain };
+        if taken != self.accounted {
+            self.budget.change(self.accounted, taken);
+            self.accounted = taken;
         }
-        move_figure(&self.budget.used, &mut self.accounted_bytes, allocated);
-        move_figure(&self.budget.plain, &mut self.accounted_plain_bytes, plain);
     }
 
     fn arena(&self, slot: Slot) -> &Arena {
