@@ -19,6 +19,7 @@ use crate::limits::{BoundKeyError, Found};
 use crate::plain::line;
 use crate::scratch::Scratch;
 use crate::session::{Round, TakeMany};
+use crate::shards::NoRoom;
 use crate::together::{Change, Charged};
 use crate::written::Written;
 
@@ -181,7 +182,7 @@ impl<'a> Round<'a> {
                 let Scratch { charges, notes, .. } = &mut *self.scratch;
                 let leased = charges.locked(place, |engines| {
                     match charges.lease(place, notes, engines, &ask) {
-                        Ok(Leased::Full) => Err(charges.first().1),
+                        Ok(Leased::Full) => Err(NoRoom),
                         other => other,
                     }
                 });

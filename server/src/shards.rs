@@ -31,6 +31,10 @@ const EVICTIONS_PER_TURN: usize = 192;
 /// Room is made for so much at least: a chunk, and what the index may grow by.
 const ROOM_BYTES_MIN: usize = 16 << 10;
 
+/// A key's shard had no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
 /// How the store is laid out.
 #[derive(Debug, Clone)]
 pub struct ShardsOptions {
@@ -234,13 +238,13 @@ impl Shards {
         }
     }
 
-    /// As [`Shards::with_room`], on all shards of `hashes` at once. `change` says with the hash of a
-    /// key that it found no room for that one, and has then changed nothing.
+    /// As [`Shards::with_room`], on all shards of `hashes` at once. `change` may find
+    /// no room for one of them, and has then changed nothing.
     pub(crate) fn together<T>(
         &self,
         now: Now,
         hashes: &(impl Iterator<Item = u64> + Clone),
-        mut change: impl FnMut(&mut Together<'_>) -> Result<T, u64>,
+        mut change: impl FnMut(&mut Together<'_>) -> Result<T, NoRoom>,
     ) -> Option<T> {
         loop {
             if let Ok(done) = change(&mut self.lock_all(hashes.clone())) {

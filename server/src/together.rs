@@ -16,7 +16,7 @@ use engine::{
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
 use crate::limits::{BoundKeyError, Found, InForce, Limits, Parents};
-use crate::shards::{KEYS_TOGETHER_MAX, Shards, Together};
+use crate::shards::{KEYS_TOGETHER_MAX, NoRoom, Shards, Together};
 
 /// One key of several.
 #[derive(Debug)]
@@ -248,19 +248,19 @@ impl Charges {
     pub(crate) fn locked<T>(
         &self,
         place: Place<'_>,
-        change: impl FnMut(&mut Together<'_>) -> Result<T, u64>,
+        change: impl FnMut(&mut Together<'_>) -> Result<T, NoRoom>,
     ) -> Option<T> {
         place.shards.together(place.now, &self.hashes(), change)
     }
 
-    /// Takes from all keys or from none. An error is the hash of the key that found no room.
+    /// Takes from all keys or from none.
     pub(crate) fn take(
         &self,
         place: Place<'_>,
         notes: &mut Notes,
         engines: &mut Together<'_>,
         take: &Take,
-    ) -> Result<Charged, u64> {
+    ) -> Result<Charged, NoRoom> {
         let Some(first) = self.rows.first() else {
             return Ok(Charged::undecided(Limited::NotFound));
         };
@@ -325,7 +325,7 @@ impl Charges {
         notes: &mut Notes,
         engines: &mut Together<'_>,
         take: &Take,
-    ) -> Result<Option<Limited>, u64> {
+    ) -> Result<Option<Limited>, NoRoom> {
         notes.forget_saved();
         for (number, row) in self.rows.iter().enumerate() {
             let engine = engines.engine(row.hash);
@@ -350,7 +350,7 @@ impl Charges {
             }
             return match taken {
                 Limited::Decided(_) => Ok(None),
-                Limited::Full => Err(row.hash),
+                Limited::Full => Err(NoRoom),
                 undecided => Ok(Some(undecided)),
             };
         }
@@ -418,7 +418,7 @@ impl Charges {
         notes: &mut Notes,
         engines: &mut Together<'_>,
         ask: &LeaseAsk<'_>,
-    ) -> Result<Leased, u64> {
+    ) -> Result<Leased, NoRoom> {
         let now = place.now;
         let Some((first, others)) = self.rows.split_first() else { return Ok(Leased::Full) };
         if others.iter().any(|row| !is_leasable(&row.policy)) {
@@ -454,7 +454,7 @@ impl Charges {
                 engine.bring_back(now, row.hash, self.key(row), saved, &notes.bytes);
             }
             return match taken {
-                Limited::Full => Err(row.hash),
+                Limited::Full => Err(NoRoom),
                 // Two limits meet in one key, and the second saw what the first had taken.
                 _ => Ok(Leased::Told(LeaseLine {
                     granted: 0,
@@ -472,7 +472,7 @@ impl Charges {
         place: Place<'_>,
         engines: &mut Together<'_>,
         change: Change,
-    ) -> Result<Limited, u64> {
+    ) -> Result<Limited, NoRoom> {
         let now = place.now;
         let mut told = None;
         for row in &self.rows {
@@ -480,7 +480,7 @@ impl Charges {
             let done = change.apply(engine, now, hash, key, Some(place.rule(row)));
             match done {
                 // Nothing is changed yet. Later keys without room go without: less passes.
-                Limited::Full if told.is_none() => return Err(row.hash),
+                Limited::Full if told.is_none() => return Err(NoRoom),
                 Limited::Decided(_) if told.is_none() => told = Some(done),
                 _ => {}
             }
