@@ -77,3 +77,30 @@ impl Engine {
 pub(super) fn counted(number: u64, delta: u64, decrement: bool) -> u64 {
     if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use protocol::{Command, Exptime, Key, Operation, Outcome, Set, SetMode};
+
+    use super::*;
+    use crate::{Budget, KeyHasher, Options};
+
+    #[test]
+    fn an_item_used_by_a_younger_batch_is_not_idle() {
+        let budget = Arc::new(Budget::new(64 << 20));
+        let mut engine = Engine::new(KeyHasher::new([1, 2, 3, 4]), budget, Options::default());
+        let key = Key::plain(b"hot").expect("a key");
+        let set = Operation::Set(Set::plain(SetMode::Set, 0, Exptime(0), b"1"));
+        let inspect = Command { key: key.clone(), operation: Operation::Inspect };
+        engine.apply(Now::at_ms(1000), 7, &Command { key, operation: set });
+        assert_eq!(engine.count_in_place(Now::at_ms(9000), 7, b"hot", 1, false), InPlace::Done(2));
+        for (ms, idle) in [(8950, 0), (9000, 0), (12_000, 3)] {
+            let Outcome::Hit(item) = engine.apply(Now::at_ms(ms), 7, &inspect) else {
+                panic!("it is there")
+            };
+            assert_eq!(item.idle_seconds, idle, "{ms}");
+        }
+    }
+}
