@@ -28,6 +28,8 @@ const SHARD_BYTES_MIN: usize = 256 << 10;
 /// Victims taken from one shard before the next has its turn: a chunk of the smallest items is free after
 /// some 170.
 const EVICTIONS_PER_TURN: usize = 192;
+/// Victims of one turn of the sweep where the cap was lowered: no lock is held for long.
+const SHRINK_EVICTIONS: usize = 64;
 /// Room is made for so much at least: a chunk, and what the index may grow by.
 const ROOM_BYTES_MIN: usize = 16 << 10;
 
@@ -313,7 +315,7 @@ impl Shards {
             let mut engine = shard.lock();
             let count = (engine.len() / parts + 1).min(SWEEP_ITEMS_MAX);
             engine.sweep(now, count);
-            engine.shrink(now, EVICTIONS_PER_TURN);
+            engine.shrink(now, SHRINK_EVICTIONS);
         }
     }
 
