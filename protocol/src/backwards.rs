@@ -25,13 +25,27 @@ impl<const N: usize> Backwards<N> {
 
     /// Puts `value`, in decimal, before what is written.
     #[inline]
-    pub(crate) fn number(&mut self, mut value: u64) {
+    pub(crate) fn number(&mut self, value: u64) {
+        let [ten, one] = self.all_but_two_digits(value);
+        if ten == b'0' { self.bytes(&[one]) } else { self.bytes(&[ten, one]) }
+    }
+
+    /// Puts a blank and `value`, in decimal, before what is written.
+    #[inline]
+    pub(crate) fn blank_and_number(&mut self, value: u64) {
+        let [ten, one] = self.all_but_two_digits(value);
+        if ten == b'0' { self.bytes(&[b' ', one]) } else { self.bytes(&[b' ', ten, one]) }
+    }
+
+    /// Puts all digits of `value` but its first two. These are the answer; the first is 0 where there is
+    /// only one.
+    #[inline]
+    fn all_but_two_digits(&mut self, mut value: u64) -> [u8; 2] {
         while value >= 100 {
             self.bytes(&TWO_DIGITS[(value % 100) as usize]);
             value /= 100;
         }
-        let [ten, one] = TWO_DIGITS[value as usize];
-        if value < 10 { self.bytes(&[one]) } else { self.bytes(&[ten, one]) }
+        TWO_DIGITS[value as usize]
     }
 
     #[inline]
@@ -58,10 +72,11 @@ mod tests {
     use super::*;
 
     fn check(number: u64) {
-        let mut piece = Backwards::<32>::new();
+        let mut piece = Backwards::<48>::new();
         piece.number(number);
-        piece.bytes(b"word ");
-        assert_eq!(piece.written(), format!("word {number}").as_bytes());
+        piece.blank_and_number(number);
+        piece.bytes(b"word");
+        assert_eq!(piece.written(), format!("word {number}{number}").as_bytes());
     }
 
     #[test]

@@ -408,30 +408,38 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
     }
 }
 
-/// The longest word, four numbers and the blanks between them.
-const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20);
+/// The longest word, four numbers, the blanks before them, and the end of the line.
+const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20) + 2;
 
 /// Appends a verdict line, as `take` and `takem` are answered.
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
     let mut front = Backwards::<VERDICT_FRONT_BYTES_MAX>::new();
-    front.number(line.reset_ms);
-    front.bytes(b" ");
-    match line.retry_ms {
-        Some(ms) => front.number(ms),
-        None => front.bytes(b"-1"),
+    let has_pairs = line.has_pairs();
+    if !has_pairs {
+        front.bytes(b"\r\n");
     }
-    front.bytes(b" ");
-    front.number(line.remaining);
-    front.bytes(b" ");
-    front.number(line.limit);
+    front.blank_and_number(line.reset_ms);
+    match line.retry_ms {
+        Some(ms) => front.blank_and_number(ms),
+        None => front.bytes(b" -1"),
+    }
+    front.blank_and_number(line.remaining);
+    front.blank_and_number(line.limit);
     match line.word {
-        VerdictWord::Allow => front.bytes(b"ALLOW "),
-        VerdictWord::Deny => front.bytes(b"DENY "),
-        VerdictWord::Wait => front.bytes(b"WAIT "),
-        VerdictWord::Part => front.bytes(b"PART "),
-        VerdictWord::Exists => front.bytes(b"EXISTS "),
+        VerdictWord::Allow => front.bytes(b"ALLOW"),
+        VerdictWord::Deny => front.bytes(b"DENY"),
+        VerdictWord::Wait => front.bytes(b"WAIT"),
+        VerdictWord::Part => front.bytes(b"PART"),
+        VerdictWord::Exists => front.bytes(b"EXISTS"),
     }
     out.extend_from_slice(front.written());
+    if has_pairs {
+        encode_pairs(out, line);
+    }
+}
+
+#[cold]
+fn encode_pairs(out: &mut Vec<u8>, line: &VerdictLine) {
     pair(out, b" cas=", line.cas);
     pair(out, b" lease=", line.lease);
     pair(out, b" granted=", line.granted);

@@ -175,6 +175,17 @@ impl<'a> Rest<'a> {
     /// A blank and a number of digits alone.
     #[inline]
     fn number(&mut self) -> Option<u64> {
+        // Most have one digit.
+        match self.0 {
+            [b' ', digit @ b'0'..=b'9', b' ' | b'\r', ..] => {
+                self.0 = &self.0[2..];
+                Some(u64::from(digit - b'0'))
+            }
+            _ => self.any_number(),
+        }
+    }
+
+    fn any_number(&mut self) -> Option<u64> {
         self.blank()?;
         let mut value = 0_u64;
         let mut digits = 0;

@@ -130,6 +130,14 @@ pub struct VerdictLine {
     pub degraded: bool,
 }
 
+impl VerdictLine {
+    /// Whether more is told than the verdict and its four numbers.
+    pub(crate) fn has_pairs(&self) -> bool {
+        let Self { cas, lease, granted, at, shadow, degraded, .. } = *self;
+        cas.is_some() || lease.is_some() || granted.is_some() || at.is_some() || shadow || degraded
+    }
+}
+
 /// A grant of quota to spend locally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseLine {
