@@ -4,7 +4,7 @@
 //! Not here: reading them (`protocol`), everything else about them (`session`, `plain`, `limiting`), which
 //! also answers them wherever the short way does not go.
 
-use engine::{Engine, InPlace, Limited, Rule, Take};
+use engine::{Engine, InPlace, Limited, Rule};
 use protocol::{
     Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set, SetMode, encode_hit,
     encode_number, encode_verdict,
@@ -59,10 +59,10 @@ impl Round<'_> {
                 self.set_quickly(engine, (key, hash), (client_flags, exptime, value), out)
             }
             Quick::Take { key, cost, policy } => {
-                let Ok(written) = self.scratch.written.parse(policy) else { return false };
-                let rule = Rule::from(self.scratch.written.policy(written));
-                let take = Take { cost, ..Take::default() };
-                match engine.take(self.now, hash, key, Some(rule), &take) {
+                let scratch = &mut *self.scratch;
+                let Ok(written) = scratch.written.parse(policy) else { return false };
+                let rule = Rule::from(scratch.written.policy(written));
+                match engine.take_units(self.now, (hash, key), rule, cost, &mut scratch.state) {
                     Limited::Decided(facts) => {
                         encode_verdict(out, &verdict_line(&facts, false));
                         true

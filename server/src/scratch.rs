@@ -15,4 +15,6 @@ pub struct Scratch {
     pub(crate) charges: Charges,
     pub(crate) notes: Notes,
     pub(crate) written: WrittenPolicies,
+    /// The state that a take decides on.
+    pub(crate) state: Vec<u8>,
 }

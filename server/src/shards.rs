@@ -108,7 +108,7 @@ impl Shards {
                     may_evict: options.may_evict,
                     cas: options.cas,
                     shard,
-                    shards: count as u64,
+                    shards: count as u32,
                 };
                 let engine = Engine::new(hasher.clone(), Arc::clone(&budget), engine_options);
                 CachePadded::new(Mutex::new(engine))

@@ -6,6 +6,7 @@
 
 mod quick;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use protocol::{
@@ -18,6 +19,7 @@ use crate::budget::{Budget, Reach};
 use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
 use crate::placer::KeyHasher;
+use crate::prefetch::CACHE_LINE_BYTES;
 use crate::record::Record;
 use crate::store::{Losses, Store};
 use crate::time::{Deadline, Now};
@@ -36,7 +38,7 @@ pub struct Options {
     /// This shard's number, and how many there are: so that no two shards give one cas unique.
     pub shard: u64,
     /// At least 1.
-    pub shards: u64,
+    pub shards: u32,
 }
 
 impl Default for Options {
@@ -49,30 +51,43 @@ impl Default for Options {
 const OWN_CAS_MAX: u64 = u64::MAX / 2;
 
 /// One shard: a store and the rules for changing it.
+///
+/// The order of the fields is that in memory. What most commands change comes first, and is no longer than a
+/// cache line together with the lock in front of it: processors that share a shard hand each other
+/// that one line, and all others are read by all at once.
+#[repr(C)]
 pub struct Engine {
+    pub(crate) uniques: Uniques,
     pub(crate) store: Store,
     pub(crate) limits: LimitParts,
     options: Options,
-    pub(crate) uniques: Uniques,
     /// A `flush_all` that is still to come.
     flush: Deadline,
     get_expired: u64,
 }
+
+/// The lock of a shard, as it lies in front of it.
+const LOCK_BYTES: usize = 8;
+
+const _: () = assert!(
+    LOCK_BYTES + std::mem::offset_of!(Engine, store) + Store::HINTS_BYTES <= CACHE_LINE_BYTES,
+    "what most commands change is one cache line"
+);
 
 impl Engine {
     /// An empty shard that draws on `budget`.
     #[must_use]
     pub fn new(hasher: KeyHasher, budget: Arc<Budget>, options: Options) -> Self {
         Self {
-            store: Store::new(hasher, budget, options.may_evict),
-            limits: LimitParts::default(),
-            options,
             uniques: Uniques {
                 last: options.shard,
                 given: None,
-                are_kept: options.cas,
                 step: options.shards,
+                are_kept: options.cas,
             },
+            store: Store::new(hasher, budget, options.may_evict),
+            limits: LimitParts::default(),
+            options,
             flush: Deadline::NEVER,
             get_expired: 0,
         }
@@ -118,7 +133,7 @@ impl Engine {
     }
 
     /// Asks for the item of a key: the second step. Where it lies is remembered for a while.
-    pub fn prefetch_item(&mut self, hash: u64) {
+    pub fn prefetch_item(&self, hash: u64) {
         self.store.prefetch_item(hash);
     }
 
@@ -279,7 +294,7 @@ impl Engine {
 
     /// This shard's number, and how many there are.
     pub(crate) fn shard(&self) -> (u64, u64) {
-        (self.options.shard, self.options.shards)
+        (self.options.shard, self.options.shards.into())
     }
 
     fn get(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
@@ -494,11 +509,11 @@ impl Engine {
 pub(crate) struct Uniques {
     last: u64,
     /// What the command under way names cas unique and lease, where the caller says so.
-    pub(crate) given: Option<u64>,
+    pub(crate) given: Option<NonZeroU64>,
+    /// From one to the next.
+    step: u32,
     /// Without them all are 0.
     are_kept: bool,
-    /// From one to the next.
-    step: u64,
 }
 
 impl Uniques {
@@ -507,8 +522,8 @@ impl Uniques {
         if !self.are_kept {
             return 0;
         }
-        explicit.or(self.given).unwrap_or_else(|| {
-            self.last += self.step;
+        explicit.or(self.given.map(NonZeroU64::get)).unwrap_or_else(|| {
+            self.last += u64::from(self.step);
             self.last
         })
     }
@@ -516,8 +531,8 @@ impl Uniques {
     /// Goes past one of another process: with another number of shards it may be of any.
     pub(crate) fn raise(&mut self, cas: u64) {
         if self.last < cas && cas <= OWN_CAS_MAX {
-            let behind = (cas - self.last).div_ceil(self.step);
-            self.last += behind * self.step;
+            let step = u64::from(self.step);
+            self.last += (cas - self.last).div_ceil(step) * step;
         }
     }
 }

@@ -242,6 +242,7 @@ impl Arena {
         moved.then(|| Slot::new(slot.class(), array.len))
     }
 
+    #[inline]
     pub(crate) fn get(&self, slot: Slot) -> &[u8] {
         match self.classes.get(slot.class()) {
             Some(class) => class.get(slot.position()),
@@ -250,6 +251,7 @@ impl Arena {
     }
 
     /// As [`Arena::get`], for a slot that may be free.
+    #[inline]
     pub(crate) fn get_if_used(&self, slot: Slot) -> Option<&[u8]> {
         let position = slot.position();
         match self.classes.get(slot.class()) {
@@ -259,6 +261,7 @@ impl Arena {
         }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut [u8] {
         match self.classes.get_mut(slot.class()) {
             Some(class) => class.get_mut(slot.position()),

@@ -16,6 +16,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::num::NonZeroU64;
+
 use protocol::{KEY_BYTES_MAX, Value};
 
 use crate::apply::Engine;
@@ -184,7 +186,7 @@ impl Engine {
     /// the clock, nor other keys of the shard, nor how many shards there are have a part in it. A
     /// command that is tried again is told the same number again.
     pub fn begin_at(&mut self, unique: u64) {
-        self.uniques.given = Some(unique.max(1));
+        self.uniques.given = NonZeroU64::new(unique.max(1));
     }
 
     /// Shows keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of the

@@ -194,11 +194,14 @@ impl Engine {
         take: &Take,
     ) -> Limited {
         let at = self.found(now, hash, key);
-        if let Some(slot) = at.slot
-            && let Some(limited) = self.take_in_place(at, slot, rule, take)
-        {
-            self.let_go_of_a_large_state();
-            return limited;
+        if let Some(slot) = at.slot {
+            let mut state = std::mem::take(&mut self.limits.encoded);
+            let limited = self.take_in_place(at, slot, rule, take, &mut state);
+            let_go_of_a_large(&mut state);
+            self.limits.encoded = state;
+            if let Some(limited) = limited {
+                return limited;
+            }
         }
         let at = self.at(now, hash, key);
         self.take_apart(at, rule, take)
@@ -278,7 +281,7 @@ impl Engine {
     /// [`Engine::begin_at`] it is the number given there.
     pub fn next_lease(&mut self, now: Now) -> u64 {
         if let Some(unique) = self.uniques.given {
-            return unique;
+            return unique.get();
         }
         let (shard, shards) = self.shard();
         let by_clock = now.unix_ms.saturating_mul(shards).saturating_add(shard);
@@ -451,14 +454,7 @@ impl Engine {
         if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() * HOLD_BYTES <= SPARE_BYTES_MAX {
             self.limits.spare = (holds, state);
         }
-        self.let_go_of_a_large_state();
-    }
-
-    #[inline]
-    fn let_go_of_a_large_state(&mut self) {
-        if self.limits.encoded.capacity() > SPARE_BYTES_MAX {
-            self.limits.encoded = Vec::new();
-        }
+        let_go_of_a_large(&mut self.limits.encoded);
     }
 
     fn facts(&mut self, loaded: Loaded, decision: Decision, shadow: bool) -> Facts {
@@ -554,6 +550,13 @@ pub struct SetUsed {
 
 fn is_state(at: At<'_>) -> bool {
     at.slot.is_some_and(Slot::is_second)
+}
+
+/// One large state must not cost its memory for ever.
+fn let_go_of_a_large(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > SPARE_BYTES_MAX {
+        *buffer = Vec::new();
+    }
 }
 
 /// Whether a decision is only told, because the policy watches: then nobody is refused, made to wait, or

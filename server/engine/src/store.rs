@@ -5,6 +5,7 @@
 
 mod range;
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::budget::{Budget, Reach, Taken};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
-use crate::prefetch::prefetch;
+use crate::prefetch::{CACHE_LINE_BYTES, prefetch};
 use crate::time::Now;
 
 /// There is no room, and nothing in this shard may or can go.
@@ -41,8 +42,6 @@ pub struct Losses {
     pub sweep_checked: u64,
 }
 
-const CACHE_LINE_BYTES: usize = 64;
-
 /// Idle for less than this counts as `evicted_active`, in tenths of a second.
 const ACTIVE_WITHIN: u32 = 600;
 
@@ -60,6 +59,14 @@ const CANDIDATES_FOR_EXPIRY: usize = 64;
 /// Hints of a shard: a batch seldom has more keys of one.
 const HINTS: usize = 4;
 
+/// Where the item of a key lay a moment ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hint {
+    /// The low half of its hash.
+    hash: u32,
+    slot: Slot,
+}
+
 fn hint_of(hash: u64) -> usize {
     // The low bits choose the line, the next ones the tag: neither tells keys of one line apart.
     (hash >> 32) as usize % HINTS
@@ -76,7 +83,11 @@ enum Rank {
     Past,
 }
 
+/// The order of the fields is that in memory: what most commands change comes first ([`Engine`](crate::Engine)).
+#[repr(C)]
 pub(crate) struct Store {
+    /// Of keys that were asked for ahead of their use, or used last.
+    hints: [Cell<Hint>; HINTS],
     index: Index,
     /// Values and counters.
     plain: Arena,
@@ -91,8 +102,6 @@ pub(crate) struct Store {
     item_bytes: usize,
     /// How many states there are of each rule, by its number.
     states_by_rule: Vec<u32>,
-    /// Hashes that were asked for ahead of their use, and where their items lay.
-    hints: [(u64, Slot); HINTS],
     /// Where the draw of candidates for eviction goes on.
     draw: u64,
     /// Where the sweep goes on.
@@ -111,8 +120,12 @@ impl Drop for Store {
 }
 
 impl Store {
+    /// Bytes in front that most commands change.
+    pub(crate) const HINTS_BYTES: usize = std::mem::offset_of!(Self, index);
+
     pub(crate) fn new(hasher: KeyHasher, budget: Arc<Budget>, may_evict: bool) -> Self {
         let mut store = Self {
+            hints: [const { Cell::new(Hint { hash: 0, slot: FIRST }) }; HINTS],
             index: Index::new(),
             plain: Arena::new(),
             states: Arena::new(),
@@ -121,7 +134,6 @@ impl Store {
             accounted: Taken::default(),
             item_bytes: 0,
             states_by_rule: Vec::new(),
-            hints: [(0, FIRST); HINTS],
             draw: 1,
             sweep: FIRST,
             unseen: 0,
@@ -161,18 +173,22 @@ impl Store {
         }
     }
 
+    #[inline]
     fn arena(&self, slot: Slot) -> &Arena {
         if slot.is_second() { &self.states } else { &self.plain }
     }
 
+    #[inline]
     fn arena_mut(&mut self, slot: Slot) -> &mut Arena {
         if slot.is_second() { &mut self.states } else { &mut self.plain }
     }
 
+    #[inline]
     pub(crate) fn item(&self, slot: Slot) -> Item<'_> {
         Item(self.arena(slot).get(slot))
     }
 
+    #[inline]
     pub(crate) fn item_mut(&mut self, slot: Slot) -> ItemMut<'_> {
         ItemMut(self.arena_mut(slot).get_mut(slot))
     }
@@ -186,7 +202,9 @@ impl Store {
     /// Notes a change from one cas unique to another. It may be the same: a client may name any, and
     /// without uniques all are 0.
     pub(crate) fn note_cas(&mut self, former: u64, cas: u64) {
-        self.unseen = self.unseen.wrapping_add(u32::from(former == cas));
+        if former == cas {
+            self.unseen = self.unseen.wrapping_add(1);
+        }
     }
 
     /// Notes that items are removed before a command, which may then write one of the same figures.
@@ -218,9 +236,9 @@ impl Store {
     /// As [`Store::find`], with the item.
     #[inline]
     pub(crate) fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
-        let (hinted, slot) = self.hints[hint_of(hash)];
+        let Hint { hash: hinted, slot } = self.hints[hint_of(hash)].get();
         // Another item may lie there by now; but one that has the key is the one of the key.
-        if hinted == hash
+        if hinted == hash as u32
             && let Some(bytes) = self.arena(slot).get_if_used(slot)
             && Item(bytes).key() == key
         {
@@ -237,19 +255,36 @@ impl Store {
             found = (item.key() == key).then_some((slot, item));
             found.is_some()
         });
+        if let Some((slot, _)) = found {
+            self.note_hint(hash, slot);
+        }
         found
     }
 
     /// Asks for the index line of a key ahead of its use.
     pub(crate) fn prefetch_line(&self, hash: u64) {
-        self.index.prefetch(hash);
+        if !self.is_hinted(hash) {
+            self.index.prefetch(hash);
+        }
+    }
+
+    /// Whether it is remembered where the item lies: it was used a moment ago and need not be fetched.
+    fn is_hinted(&self, hash: u64) -> bool {
+        self.hints[hint_of(hash)].get().hash == hash as u32
+    }
+
+    fn note_hint(&self, hash: u64, slot: Slot) {
+        self.hints[hint_of(hash)].set(Hint { hash: hash as u32, slot });
     }
 
     /// Asks for the item of a key ahead of its use; the line must be here already. It is the first with
     /// the tag of the key, mostly, and where it lies is remembered.
-    pub(crate) fn prefetch_item(&mut self, hash: u64) {
+    pub(crate) fn prefetch_item(&self, hash: u64) {
+        if self.is_hinted(hash) {
+            return;
+        }
         let Some(slot) = self.index.find(hash, |_| true).map(Slot::from_raw) else { return };
-        self.hints[hint_of(hash)] = (hash, slot);
+        self.note_hint(hash, slot);
         let bytes = self.arena(slot).get(slot);
         prefetch(&bytes[0]);
         // A slot of a counter lies across two cache lines as often as not, and the end of a state

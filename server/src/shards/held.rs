@@ -5,7 +5,7 @@
 //! waited for (`shards`).
 
 use arrayvec::ArrayVec;
-use engine::Engine;
+use engine::{Engine, prefetch_for_write};
 use parking_lot::MutexGuard;
 
 use super::Shards;
@@ -18,6 +18,8 @@ pub(crate) const HELD_MAX: usize = 16;
 pub(crate) struct Held<'a> {
     shards: &'a Shards,
     numbers: ArrayVec<usize, HELD_MAX>,
+    /// A bit for the last six bits of each number: where it is missing, no number need be looked for.
+    seen: u64,
     /// `None` once the last key of a shard is done with.
     engines: ArrayVec<Option<MutexGuard<'a, Engine>>, HELD_MAX>,
     /// The position of the last key of each.
@@ -43,7 +45,11 @@ impl<'a> Held<'a> {
         let hashes = hashes.take(HELD_MAX);
         let (numbers, engines) = (ArrayVec::new(), ArrayVec::new());
         let (lasts, places) = (ArrayVec::new(), ArrayVec::new());
-        let mut held = Self { shards, numbers, engines, lasts, places };
+        let mut held = Self { shards, numbers, seen: 0, engines, lasts, places };
+        // The lock of each, and what most commands change beside it, may be another processor's now.
+        for hash in hashes.clone().skip(1) {
+            prefetch_for_write(&*shards.shards[shards.shard(hash)]);
+        }
         for hash in hashes.clone() {
             let place = held.place(shards.shard(hash), may_wait);
             if let Some(Some(engine)) = held.engines.get(usize::from(place)) {
@@ -56,7 +62,7 @@ impl<'a> Held<'a> {
             return held;
         }
         for (hash, place) in hashes.zip(&held.places) {
-            if let Some(Some(engine)) = held.engines.get_mut(usize::from(*place)) {
+            if let Some(Some(engine)) = held.engines.get(usize::from(*place)) {
                 engine.prefetch_item(hash);
             }
         }
@@ -66,7 +72,10 @@ impl<'a> Held<'a> {
     /// Where a shard is among those held, which it now is if it can be had.
     #[inline]
     fn place(&mut self, number: usize, may_wait: bool) -> u8 {
-        if let Some(place) = self.numbers.iter().position(|held| *held == number) {
+        let bit = 1 << (number % u64::BITS as usize);
+        if self.seen & bit != 0
+            && let Some(place) = self.numbers.iter().position(|held| *held == number)
+        {
             return place as u8;
         }
         let shard = &self.shards.shards[number];
@@ -75,6 +84,7 @@ impl<'a> Held<'a> {
             tried => tried,
         };
         let Some(engine) = engine else { return HELD_MAX as u8 };
+        self.seen |= bit;
         self.numbers.push(number);
         self.engines.push(Some(engine));
         self.lasts.push(0);

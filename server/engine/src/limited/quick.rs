@@ -4,24 +4,49 @@
 //! It may be past its deadline, for a key whose calls are few is idle again before the next: its
 //! place is used again as it is. All else goes the long way (`limited`), which answers the same.
 
-use super::{Facts, Limited, Take, holds_by_itself, only_watches};
+use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watches};
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, Mark, State};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::Rule;
-use crate::time::Deadline;
+use crate::time::{Deadline, Now};
 
 impl Engine {
+    /// As [`Engine::take`] of so many units, without anything else that a take may ask for: most are
+    /// that. `state` is memory of the caller's: any of the shard's own goes from processor to processor.
+    pub fn take_units(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        rule: Rule<'_>,
+        cost: u64,
+        state: &mut Vec<u8>,
+    ) -> Limited {
+        let take = Take { cost, ..Take::default() };
+        let at = self.found(now, hash, key);
+        if let Some(slot) = at.slot {
+            let limited = self.take_in_place(at, slot, Some(rule), &take, state);
+            let_go_of_a_large(state);
+            if let Some(limited) = limited {
+                return limited;
+            }
+        }
+        let at = self.at(now, hash, key);
+        self.take_apart(at, Some(rule), &take)
+    }
+
     /// Takes from the state in `slot`, which may be past its deadline; `None` if it is no such take,
-    /// and then nothing is changed.
-    #[inline]
+    /// and then nothing is changed. The state is decided on in `state`, whatever lies there.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
     pub(super) fn take_in_place(
         &mut self,
         at: At<'_>,
         slot: Slot,
         rule: Option<Rule<'_>>,
         take: &Take,
+        state: &mut Vec<u8>,
     ) -> Option<Limited> {
         let Take { cost, part, peek, wait, .. } = *take;
         let is_simple =
@@ -43,7 +68,6 @@ impl Engine {
         if !is_asked_for || holds_by_itself(policy) {
             return None;
         }
-        let state = &mut self.limits.encoded;
         state.clear();
         let own_bytes = own.len();
         let mut figures = if is_past {
@@ -69,26 +93,27 @@ impl Engine {
             self.store.item_mut(slot).set_mark(Mark::REFUSED);
         }
         let kept = Kept { slot, figures, stays };
-        let Some((cas, has_state)) = self.keep_in_place(at, kept, &decision) else {
+        let Some((cas, has_state)) = self.keep_in_place(at, kept, &decision, state) else {
             return Some(Limited::Full);
         };
         let client_flags = figures.client_flags;
         Some(Limited::Decided(Facts { decision, cas, client_flags, has_state, shadow }))
     }
 
-    /// Keeps the state that lies in the buffer. The answer is its cas unique, and whether there is a
-    /// state; `None` for no room.
-    #[inline]
+    /// Keeps `state`. The answer is its cas unique, and whether there is a state; `None` for no room.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
     fn keep_in_place(
         &mut self,
         at: At<'_>,
         Kept { slot, mut figures, stays }: Kept,
         decision: &Decision,
+        state: &mut Vec<u8>,
     ) -> Option<(u64, bool)> {
         if !decision.changed {
             return Some((figures.cas, true));
         }
-        if self.limits.encoded.is_empty() {
+        if state.is_empty() {
             self.store.remove(at.hash, slot);
             return Some((0, false));
         }
@@ -100,12 +125,12 @@ impl Engine {
             let mut item = self.store.item_mut(slot);
             let former_cas = item.as_item().cas();
             item.set_figures(figures);
-            item.set_state_end(&self.limits.encoded);
+            item.set_state_end(state);
             self.store.note_cas(former_cas, figures.cas);
         } else {
-            self.limits.encoded.splice(..0, [0, 0]);
+            state.splice(..0, [0, 0]);
             let rule = self.store.item(slot).state()?.rule;
-            let content = Content::State(State { rule, body: &self.limits.encoded });
+            let content = Content::State(State { rule, body: state });
             self.store.write(at.now, at.hash, at.key, Some(slot), figures, content).ok()?;
         }
         Some((figures.cas, true))
@@ -159,6 +184,7 @@ mod tests {
         ) {
             let policies = POLICIES.map(|word| Policy::parse(word.as_bytes()).expect(word));
             let (mut quick, mut apart) = (engine(), engine());
+            let mut state = b"of another key".to_vec();
             let mut ms = 1000;
             for (policy, key, cost, later, [part, peek, remembered, holds]) in steps {
                 ms += later;
@@ -169,7 +195,12 @@ mod tests {
                 // Mostly one policy a key, so that states are met again.
                 let policy = if later < 45 { &policies[policy] } else { &policies[hash as usize % 12] };
                 let rule = (!remembered).then_some(Rule { policy, limit: 0 });
-                let one = quick.take(now, hash, key.as_bytes(), rule, &take);
+                let one = match rule {
+                    Some(rule) if take == (Take { cost, ..Take::default() }) => {
+                        quick.take_units(now, (hash, key.as_bytes()), rule, cost, &mut state)
+                    }
+                    rule => quick.take(now, hash, key.as_bytes(), rule, &take),
+                };
                 let at = apart.at(now, hash, key.as_bytes());
                 let other = apart.take_apart(at, rule, &take);
                 prop_assert_eq!(one, other);
