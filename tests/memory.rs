@@ -3,6 +3,8 @@
 //! Not here: memory of connections (`robustness`). Resident memory is compared with the cap and a
 //! third of it, for what the allocator rounds and cannot use again at once.
 
+use std::time::Duration;
+
 use crate::live::{Client, Server};
 
 const MIB: u64 = 1 << 20;
@@ -214,6 +216,35 @@ fn memory_of_items_that_are_gone_is_used_again() {
         delete_all(&mut client, count);
         assert_eq!(client.stat("curr_items"), 0);
     }
+}
+
+/// What the allocator keeps of one size for later must not come on top of what another size takes.
+#[test]
+fn sizes_that_change_all_the_time_cost_no_memory() {
+    const CAP: u64 = 64 * MIB;
+    let server = Server::start(&["-m", "64"]);
+    let mut client = server.connect();
+    let mut peak = 0;
+    for (turn, length) in
+        [1000, 30_000, 100_000, 400_000, 3000, 100_000, 300_000, 60_000].into_iter().enumerate()
+    {
+        let value = "v".repeat(length);
+        let wave = (4 << 20) / length;
+        for number in 0..20 {
+            let request: String = (number * wave..(number + 1) * wave)
+                .map(|key| format!("set key{turn}-{key} 0 0 {length} noreply\r\n{value}\r\n"))
+                .collect::<Vec<_>>()
+                .concat();
+            client.send(request);
+            client.ask("mn\r\n", "MN\r\n");
+            peak = peak.max(server.resident_bytes());
+        }
+        // It goes back within half a second.
+        std::thread::sleep(Duration::from_millis(600));
+        println!("{length}: {} KiB so far", peak >> 10);
+    }
+    // All of one size, as much of the size before that has not gone back, and the process.
+    assert!(peak < 3 * CAP, "{peak}");
 }
 
 /// Bytes that can be taken from the allocator before the cap is reached.
