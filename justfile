@@ -23,7 +23,7 @@ fuzz SECONDS="600":
 # Random cases in every property test: all of the engine's, then the others
 prop CASES="100000":
     PROPTEST_CASES={{CASES}} cargo test --release -p tollgate-engine --lib --tests
-    PROPTEST_CASES={{CASES}} cargo test --release --workspace --exclude tollgate-engine --lib --tests -- garbage twin decode
+    PROPTEST_CASES={{CASES}} cargo test --release --workspace --exclude tollgate-engine --lib --tests -- garbage twin decode ways
 
 # Eight clients at a log of 100 a second for SECONDS: no second admits more
 hammer SECONDS="30":

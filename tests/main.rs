@@ -23,3 +23,4 @@ mod snapshots;
 mod stats;
 mod tidy;
 mod transcript;
+mod ways;

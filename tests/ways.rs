@@ -1,0 +1,133 @@
+//! The short way of the commonest requests and the long way of all others: whoever asks cannot tell which was
+//! gone.
+//!
+//! A server that keeps `stats detail` goes the long way always; one that does not goes the short way where
+//! it can. Both are asked the same at the same time. Not here: what the answers say (`transcript`).
+
+use engine::Now;
+use proptest::prelude::*;
+use tests::{Core, CoreClient};
+use tollgate::config::Config;
+
+const POLICIES: [&str; 8] = [
+    "bucket:5/1s",
+    "bucket:4/3s,capacity=9,debt=2",
+    "gcra:3/1s,burst=4",
+    "fixed:6/2s",
+    "sliding:7/2s",
+    "log:5/1s",
+    "concurrency:3,hold=1s",
+    "bucket:2/1s,shadow",
+];
+
+fn key() -> impl Strategy<Value = String> {
+    (0..6_u8).prop_map(|number| format!("key{number}"))
+}
+
+/// What counters and limits are asked, in all spellings that have a way of their own.
+fn request() -> impl Strategy<Value = String> {
+    let exptime = prop::sample::select(vec!["0", "0", "0", "1", "2", "-1"]);
+    let value = prop_oneof![
+        4 => (0..300_u64).prop_map(|number| number.to_string()),
+        1 => prop::sample::select(vec![
+            "", "word", "007", " 5", "4294967295", "18446744073709551615", "99999999999999999999",
+        ]).prop_map(str::to_owned),
+        1 => (1000..6000_usize).prop_map(|length| "v".repeat(length)),
+    ];
+    let verb =
+        prop::sample::select(vec!["set", "set", "set", "add", "replace", "append", "prepend"]);
+    let store = (verb, key(), prop::sample::select(vec![0, 0, 0, 7, u32::MAX]), exptime, value)
+        .prop_map(|(verb, key, flags, exptime, value)| {
+            format!("{verb} {key} {flags} {exptime} {}\r\n{value}\r\n", value.len())
+        });
+    let delta = prop::sample::select(vec!["1", "1", "1", "0", "5", "300", "4294967295", "x"]);
+    let count = (prop::sample::select(vec!["incr", "decr"]), key(), delta, any::<bool>()).prop_map(
+        |(verb, key, delta, quiet)| {
+            format!("{verb} {key} {delta}{}\r\n", if quiet { " noreply" } else { "" })
+        },
+    );
+    let get = (prop::sample::select(vec!["get", "get", "gets", "gat 2"]), key(), key(), 1..4_u8)
+        .prop_map(|(verb, one, other, count)| match count {
+            1 | 2 => format!("{verb} {one}\r\n"),
+            _ => format!("{verb} {one} {other} {one}\r\n"),
+        });
+    let options = ["", "", "", "", " peek", " part", " hold=300ms", " wait=200ms", " cas"];
+    let take = (
+        key(),
+        0..7_u64,
+        prop::sample::select(POLICIES.to_vec()),
+        prop::sample::select(options.to_vec()),
+    )
+        .prop_map(|(key, cost, policy, option)| {
+            // Mostly one policy a key.
+            let own = POLICIES[usize::from(key.as_bytes()[3]) % POLICIES.len()];
+            let policy = if cost < 6 { own } else { policy };
+            format!("take {key}-limit {cost} {policy}{option}\r\n")
+        });
+    let other = (
+        prop::sample::select(vec![
+            "delete {}",
+            "touch {} 1",
+            "mg {} v c t h l s f",
+            "mg {} v N1 R2",
+            "ma {} N0 J7 v t c",
+            "ma {} MD D3 q",
+            "md {} I T2",
+            "me {}",
+            "take {} 1 fixed:3/1s",
+            "refund {}-limit 1",
+            "get {}-limit",
+            "incr {}-limit 1",
+            "delete {}-limit",
+            "incrx {} 2 5s",
+            "mn",
+            "version",
+            "flush_all 1",
+            "bogus {}",
+        ]),
+        key(),
+    )
+        .prop_map(|(line, key)| format!("{}\r\n", line.replace("{}", &key)));
+    prop_oneof![4 => count, 3 => store, 3 => get, 4 => take, 2 => other]
+}
+
+fn server(detail_enabled: bool) -> Core {
+    Core::new(Config { memory_bytes: 8 << 20, threads: 1, detail_enabled, ..Config::default() })
+}
+
+fn ask(core: &Core, client: &mut CoreClient, wire: &str) -> String {
+    let mut out = Vec::new();
+    client.send(core, wire.as_bytes(), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// All figures but those of the process.
+fn stats(core: &Core, client: &mut CoreClient) -> String {
+    let stats = ask(core, client, "stats\r\n");
+    let lines = stats.lines().filter(|line| !line.starts_with("STAT rusage_"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_ways_answer_and_count_the_same(
+        batches in prop::collection::vec(
+            (prop::sample::select(vec![0_u64, 1, 90, 400, 1100]), prop::collection::vec(request(), 1..40)),
+            1..12,
+        ),
+    ) {
+        let (mut short, mut long) = (server(false), server(true));
+        let (mut one, mut other) = (CoreClient::default(), CoreClient::default());
+        let mut ms = 1_000;
+        for (later, batch) in batches {
+            ms += later;
+            (short.now, long.now) = (Now::at_ms(ms), Now::at_ms(ms));
+            let wire = batch.concat();
+            let answers = ask(&short, &mut one, &wire);
+            prop_assert_eq!(answers, ask(&long, &mut other, &wire), "{}", wire.escape_debug());
+        }
+        prop_assert_eq!(stats(&short, &mut one), stats(&long, &mut other));
+    }
+}
