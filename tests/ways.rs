@@ -105,7 +105,7 @@ fn ask(core: &Core, client: &mut CoreClient, wire: &str) -> String {
 fn stats(core: &Core, client: &mut CoreClient) -> String {
     let stats = ask(core, client, "stats\r\n");
     let lines = stats.lines().filter(|line| !line.starts_with("STAT rusage_"));
-    lines.map(|line| format!("{line}\n")).collect()
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 proptest! {
