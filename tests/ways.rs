@@ -20,12 +20,34 @@ const POLICIES: [&str; 8] = [
     "bucket:2/1s,shadow",
 ];
 
-fn key() -> impl Strategy<Value = String> {
-    (0..6_u8).prop_map(|number| format!("key{number}"))
-}
+const PLAIN_KEYS: [&str; 6] = ["a", "b2", "c33", "d444", "e5555", "f66666"];
+
+/// What the limits of the file below are bound to, and what is beside it.
+const BOUND_KEYS: [&str; 18] = [
+    "login:192.0.2.1",
+    "login:192.0.2.200",
+    "login:203.0.113.9",
+    "login:10.1.1.1",
+    "login:nowhere",
+    "rack::attack:12:req/ip:192.0.2.1",
+    "api:a",
+    "api:a#remaining",
+    "api:a#info",
+    "quiet:a",
+    "watched:a",
+    "counted:a",
+    "tenant:t",
+    "user:t:u",
+    "seat:t:u",
+    "queue:t:u",
+    "tokens:t:u",
+    "plain",
+];
+const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/limits/bound.toml");
 
 /// What counters and limits are asked, in all spellings that have a way of their own.
-fn request() -> impl Strategy<Value = String> {
+fn request(keys: &'static [&'static str]) -> impl Strategy<Value = String> {
+    let key = || prop::sample::select(keys);
     let exptime = prop::sample::select(vec!["0", "0", "0", "1", "2", "-1"]);
     let value = prop_oneof![
         4 => (0..300_u64).prop_map(|number| number.to_string()),
@@ -60,7 +82,7 @@ fn request() -> impl Strategy<Value = String> {
     )
         .prop_map(|(key, cost, policy, option)| {
             // Mostly one policy a key.
-            let own = POLICIES[usize::from(key.as_bytes()[3]) % POLICIES.len()];
+            let own = POLICIES[key.len() % POLICIES.len()];
             let policy = if cost < 6 { own } else { policy };
             format!("take {key}-limit {cost} {policy}{option}\r\n")
         });
@@ -87,12 +109,16 @@ fn request() -> impl Strategy<Value = String> {
         ]),
         key(),
     )
-        .prop_map(|(line, key)| format!("{}\r\n", line.replace("{}", &key)));
+        .prop_map(|(line, key)| format!("{}\r\n", line.replace("{}", key)));
     prop_oneof![4 => count, 3 => store, 3 => get, 4 => take, 2 => other]
 }
 
-fn server(detail_enabled: bool) -> Core {
-    Core::new(Config { memory_bytes: 8 << 20, threads: 1, detail_enabled, ..Config::default() })
+type Batches = Vec<(u64, Vec<String>)>;
+
+/// What is sent at once, each so many milliseconds after the one before.
+fn batches(keys: &'static [&'static str]) -> impl Strategy<Value = Batches> {
+    let later = prop::sample::select(vec![0, 1, 90, 400, 1100, 21_000]);
+    prop::collection::vec((later, prop::collection::vec(request(keys), 1..40)), 1..12)
 }
 
 fn ask(core: &Core, client: &mut CoreClient, wire: &str) -> String {
@@ -103,31 +129,41 @@ fn ask(core: &Core, client: &mut CoreClient, wire: &str) -> String {
 
 /// All figures but those of the process.
 fn stats(core: &Core, client: &mut CoreClient) -> String {
-    let stats = ask(core, client, "stats\r\n");
+    let stats = ask(core, client, "stats\r\nstats limits\r\n");
     let lines = stats.lines().filter(|line| !line.starts_with("STAT rusage_"));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+fn check(limits: Option<&str>, batches: Batches) -> Result<(), TestCaseError> {
+    let [mut short, mut long] = [false, true].map(|detail_enabled| {
+        let limits_file = limits.map(Into::into);
+        let memory_bytes = 8 << 20;
+        let config = Config { memory_bytes, limits_file, detail_enabled, ..Config::default() };
+        Core::new(config)
+    });
+    let (mut one, mut other) = (CoreClient::default(), CoreClient::default());
+    let mut ms = 1_000;
+    for (later, batch) in batches {
+        ms += later;
+        (short.now, long.now) = (Now::at_ms(ms), Now::at_ms(ms));
+        let wire = batch.concat();
+        let answers = ask(&short, &mut one, &wire);
+        prop_assert_eq!(answers, ask(&long, &mut other, &wire), "{}", wire.escape_debug());
+    }
+    prop_assert_eq!(stats(&short, &mut one), stats(&long, &mut other));
+    Ok(())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_ways_answer_and_count_the_same(
-        batches in prop::collection::vec(
-            (prop::sample::select(vec![0_u64, 1, 90, 400, 1100]), prop::collection::vec(request(), 1..40)),
-            1..12,
-        ),
-    ) {
-        let (mut short, mut long) = (server(false), server(true));
-        let (mut one, mut other) = (CoreClient::default(), CoreClient::default());
-        let mut ms = 1_000;
-        for (later, batch) in batches {
-            ms += later;
-            (short.now, long.now) = (Now::at_ms(ms), Now::at_ms(ms));
-            let wire = batch.concat();
-            let answers = ask(&short, &mut one, &wire);
-            prop_assert_eq!(answers, ask(&long, &mut other, &wire), "{}", wire.escape_debug());
-        }
-        prop_assert_eq!(stats(&short, &mut one), stats(&long, &mut other));
+    fn both_ways_answer_and_count_the_same(batches in batches(&PLAIN_KEYS)) {
+        check(None, batches)?;
+    }
+
+    #[test]
+    fn both_ways_answer_and_count_the_same_under_limits(batches in batches(&BOUND_KEYS)) {
+        check(Some(LIMITS), batches)?;
     }
 }

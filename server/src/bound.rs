@@ -91,7 +91,7 @@ impl Round<'_> {
 
     /// A plain client compares with the limit and knows of no override: what a smaller one refuses is
     /// told above both.
-    fn above_limit<'t>(&self, found: &Found<'_>, item: ItemView<'t>) -> ItemView<'t> {
+    pub(crate) fn above_limit<'t>(&self, found: &Found<'_>, item: ItemView<'t>) -> ItemView<'t> {
         let Value::Number(told) = item.value else { return item };
         if found.overridden().is_none() {
             return item;

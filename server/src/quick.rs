@@ -4,29 +4,31 @@
 //! Not here: reading them (`protocol`), everything else about them (`session`, `plain`, `limiting`), which
 //! also answers them wherever the short way does not go.
 
-use engine::{Engine, InPlace, Limited, Rule};
+use engine::{Engine, InPlace, Limited, Rule, counted, taking};
 use protocol::{
-    Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set, SetMode, encode_hit,
-    encode_number, encode_verdict,
+    Arithmetic, Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set, SetMode, Value,
+    encode_hit, encode_number, encode_verdict,
 };
 
 use crate::limiting::verdict_line;
-use crate::session::Round;
+use crate::limits::Found;
+use crate::session::{LookedUp, Round};
 
 /// Longer values are stored, and read by `get`, under the lock of their own shard alone.
 pub(crate) const HELD_VALUE_BYTES_MAX: usize = 4096;
 
 impl Round<'_> {
-    /// Answers a request on a key that no limit is bound to; false if it is not answered, because it has
-    /// to go the long way.
+    /// Answers a request; only an `incr` may be on a key that a limit is bound to. False if it is not
+    /// answered, because it has to go the long way.
     #[inline]
     pub(crate) fn answer_quickly(
         &mut self,
         engine: &mut Engine,
         quick: &Quick<'_>,
-        hash: u64,
+        looked: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) -> bool {
+        let hash = looked.hash;
         match *quick {
             Quick::Get { key } => {
                 let is_done = self.get_quickly(engine, key, hash, out);
@@ -34,6 +36,9 @@ impl Round<'_> {
                     out.extend_from_slice(b"END\r\n");
                 }
                 is_done
+            }
+            Quick::Count { delta, .. } if let Ok(Some(found)) = &looked.bound => {
+                self.count_bound_quickly(engine, (found, hash), delta, out)
             }
             Quick::Count { key, delta, decrement } => {
                 let counters = self.counters;
@@ -71,6 +76,34 @@ impl Round<'_> {
                 }
             }
         }
+    }
+
+    /// As `bound_command` of an `incr`, where nothing is charged but the key itself.
+    fn count_bound_quickly(
+        &self,
+        engine: &mut Engine,
+        (found, hash): (&Found<'_>, u64),
+        delta: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let take = taking(&Arithmetic::plain(delta, false));
+        let limited = engine.take(self.now, hash, found.key(), Some(self.rule_of(found)), &take);
+        let item = match counted(limited, take.cost) {
+            Outcome::Number(item) => item,
+            Outcome::Refused(item) => self.above_limit(found, item),
+            _ => return false,
+        };
+        self.note_judgement(found.limit().index(), limited.judgement(&take));
+        self.counters.incr_hits.add(1);
+        match item.value {
+            Value::Number(number) => encode_number(out, number),
+            // Usage is a number always.
+            Value::Bytes(bytes) => {
+                out.extend_from_slice(bytes);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+        true
     }
 
     /// A `VALUE` block, or nothing where there is no item.

@@ -423,6 +423,9 @@ impl Asked<'_> {
     #[inline]
     fn is_quick(&self, key: &LookedUp<'_>) -> bool {
         let knows_the_way = match self {
+            Self::Quick(Quick::Count { decrement: false, .. }) => {
+                return key.is_unbound() || key.is_bound_alone();
+            }
             Self::Quick(Quick::Set { value, .. }) => value.len() <= HELD_VALUE_BYTES_MAX,
             Self::Quick(_) => true,
             Self::Other(Request::Command { command, form }) => !has_a_way_of_its_own(command, form),
@@ -476,6 +479,12 @@ impl LookedUp<'_> {
     #[inline]
     pub(crate) fn is_unbound(&self) -> bool {
         matches!(self.bound, Ok(None))
+    }
+
+    /// A limit is bound to the key, and nothing else is charged with it.
+    fn is_bound_alone(&self) -> bool {
+        let found = self.bound.as_ref().ok().and_then(Option::as_ref);
+        found.is_some_and(|found| found.companion().is_none() && !found.has_parents())
     }
 }
 
@@ -552,7 +561,7 @@ fn answer_held(
     }
     let engine = held.engine(position, key.hash);
     let is_answered = match asked {
-        Asked::Quick(quick) => round.answer_quickly(engine, quick, key.hash, out),
+        Asked::Quick(quick) => round.answer_quickly(engine, quick, key, out),
         Asked::Other(Request::Command { command, form }) => {
             round.command_at(engine, command, form, key.hash, out)
         }
