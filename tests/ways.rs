@@ -97,6 +97,8 @@ fn request(keys: &'static [&'static str]) -> impl Strategy<Value = String> {
             "md {} I T2",
             "me {}",
             "take {} 1 fixed:3/1s",
+            "take {} 1 -",
+            "take {} 2 -",
             "refund {}-limit 1",
             "get {}-limit",
             "incr {}-limit 1",

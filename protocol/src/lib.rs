@@ -44,7 +44,7 @@ pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, PolicyError, Rate,
     SLICES_MAX, Warm, Window,
 };
-pub use quick::{Quick, quick};
+pub use quick::{BOUND_POLICY, Quick, quick};
 pub use reply::{
     CountLine, ItemView, LeaseLine, Outcome, TooMany, Value, VerdictLine, VerdictWord, encode,
     encode_hit, encode_inspection, encode_number,

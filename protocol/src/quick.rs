@@ -1,7 +1,7 @@
 //! The commonest lines, read in one pass: what [`decode`](crate::decode) says of them, for a third of
 //! what it costs.
 //!
-//! Here: `get` of one key, `incr`, `decr`, `set` and `take` under a written policy, each without
+//! Here: `get` of one key, `incr`, `decr`, `set` and `take` under a written policy or that of the key, each without
 //! options, in the spelling that clients use. Not here: anything else, and any fault: that is
 //! [`decode`](crate::decode)'s to read.
 
@@ -47,10 +47,13 @@ pub enum Quick<'a> {
         key: &'a [u8],
         /// Units, 0 to [`COUNT_MAX`].
         cost: u64,
-        /// A policy token, not parsed.
+        /// [`BOUND_POLICY`], or a policy token, not parsed.
         policy: &'a [u8],
     },
 }
+
+/// The policy of the limit that the key is bound to.
+pub const BOUND_POLICY: &[u8] = b"-";
 
 impl<'a> Quick<'a> {
     /// The key it is about.
@@ -85,9 +88,13 @@ impl<'a> Quick<'a> {
                 Form::Text { quiet: false },
             ),
             Self::Take { cost, policy, .. } => {
+                let policy = match policy {
+                    BOUND_POLICY => PolicyWord::Bound,
+                    token => PolicyWord::Written(token),
+                };
                 let take = Take {
                     cost,
-                    policy: PolicyWord::Written(policy),
+                    policy,
                     peek: false,
                     part: false,
                     wait: None,
@@ -121,7 +128,8 @@ pub fn quick(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
             let (key, cost) = (rest.word()?, rest.number()?);
             rest.blank()?;
             let policy = rest.word()?;
-            if cost > COUNT_MAX || matches!(policy[0], b'-' | b'=') || policy == b"noreply" {
+            let is_option = policy[0] == b'-' && policy != BOUND_POLICY || policy == b"noreply";
+            if cost > COUNT_MAX || policy[0] == b'=' || is_option {
                 return None;
             }
             Quick::Take { key, cost, policy }
@@ -260,6 +268,7 @@ mod tests {
             "set k 4294967295 2147483647 5\r\nhe\r\no\r\n".to_owned(),
             "set k 0 0 0\r\n\r\n".to_owned(),
             "take user:1 9007199254740991 bucket:5/s\r\n".to_owned(),
+            "take user:1 2 -\r\n".to_owned(),
         ] {
             assert!(assert_same(line.as_bytes(), Bounds::default()), "{line}");
         }
@@ -287,7 +296,7 @@ mod tests {
             "set k 0 0 2\r\nab".to_owned(),
             "set k 0 -1 1\r\na\r\n".to_owned(),
             "set k 0 0 9999999999\r\na\r\n".to_owned(),
-            "take k 1 -\r\n".to_owned(),
+            "take k 1 -1\r\n".to_owned(),
             "take k 1 =login\r\n".to_owned(),
             "take k 1 noreply\r\n".to_owned(),
             "take k 9007199254740992 bucket:5/s\r\n".to_owned(),

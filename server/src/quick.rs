@@ -4,10 +4,10 @@
 //! Not here: reading them (`protocol`), everything else about them (`session`, `plain`, `limiting`), which
 //! also answers them wherever the short way does not go.
 
-use engine::{Engine, InPlace, Limited, Rule, counted, taking};
+use engine::{Engine, InPlace, Limited, Rule, Take, counted, taking};
 use protocol::{
-    Arithmetic, Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set, SetMode, Value,
-    encode_hit, encode_number, encode_verdict,
+    Arithmetic, BOUND_POLICY, Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set,
+    SetMode, Value, encode_hit, encode_number, encode_verdict,
 };
 
 use crate::limiting::verdict_line;
@@ -18,8 +18,8 @@ use crate::session::{LookedUp, Round};
 pub(crate) const HELD_VALUE_BYTES_MAX: usize = 4096;
 
 impl Round<'_> {
-    /// Answers a request; only an `incr` may be on a key that a limit is bound to. False if it is not
-    /// answered, because it has to go the long way.
+    /// Answers a request; on a key that a limit is bound to only an `incr`, or a `take` under that limit.
+    /// False if it is not answered, because it has to go the long way.
     #[inline]
     pub(crate) fn answer_quickly(
         &mut self,
@@ -63,6 +63,10 @@ impl Round<'_> {
             Quick::Set { key, client_flags, exptime, value } => {
                 self.set_quickly(engine, (key, hash), (client_flags, exptime, value), out)
             }
+            Quick::Take { cost, policy: BOUND_POLICY, .. } => {
+                let Ok(Some(found)) = &looked.bound else { return false };
+                self.take_bound_quickly(engine, (found, hash), cost, out)
+            }
             Quick::Take { key, cost, policy } => {
                 let scratch = &mut *self.scratch;
                 let Ok(written) = scratch.written.parse(policy) else { return false };
@@ -103,6 +107,23 @@ impl Round<'_> {
                 out.extend_from_slice(b"\r\n");
             }
         }
+        true
+    }
+
+    /// As `native` of a `take` under the key's own limit, where nothing is charged but the key itself.
+    fn take_bound_quickly(
+        &mut self,
+        engine: &mut Engine,
+        (found, hash): (&Found<'_>, u64),
+        cost: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let (key, rule) = ((hash, found.key()), self.rule_of(found));
+        let limited = engine.take_units(self.now, key, rule, cost, &mut self.scratch.state);
+        let Limited::Decided(facts) = limited else { return false };
+        let judgement = limited.judgement(&Take { cost, ..Take::default() });
+        self.note_judgement(found.limit().index(), judgement);
+        encode_verdict(out, &verdict_line(&facts, false));
         true
     }
 

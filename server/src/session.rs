@@ -9,8 +9,8 @@ mod retrieve;
 use arrayvec::ArrayVec;
 use engine::Now;
 use protocol::{
-    Admin, Command, Decoded, Form, Key, Keys, Operation, ProtocolError, Quick, Refusal, Request,
-    SetMode, decode, likely_key, quick,
+    Admin, BOUND_POLICY, Command, Decoded, Form, Key, Keys, Operation, ProtocolError, Quick,
+    Refusal, Request, SetMode, decode, likely_key, quick,
 };
 
 use crate::admin::SHUTDOWN_NOT_ENABLED;
@@ -426,6 +426,7 @@ impl Asked<'_> {
             Self::Quick(Quick::Count { decrement: false, .. }) => {
                 return key.is_unbound() || key.is_bound_alone();
             }
+            Self::Quick(Quick::Take { policy: BOUND_POLICY, .. }) => return key.is_bound_alone(),
             Self::Quick(Quick::Set { value, .. }) => value.len() <= HELD_VALUE_BYTES_MAX,
             Self::Quick(_) => true,
             Self::Other(Request::Command { command, form }) => !has_a_way_of_its_own(command, form),
