@@ -128,8 +128,12 @@ pub fn quick(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
             let (key, cost) = (rest.word()?, rest.number()?);
             rest.blank()?;
             let policy = rest.word()?;
-            let is_option = policy[0] == b'-' && policy != BOUND_POLICY || policy == b"noreply";
-            if cost > COUNT_MAX || policy[0] == b'=' || is_option {
+            let is_one = match policy {
+                BOUND_POLICY => true,
+                [b'-' | b'=', ..] | b"noreply" => false,
+                _ => true,
+            };
+            if cost > COUNT_MAX || !is_one {
                 return None;
             }
             Quick::Take { key, cost, policy }
