@@ -87,7 +87,8 @@ fn the_idle_are_sent_away_and_the_active_stay() {
         thread::yield_now();
     }
     let waited = waiting.join().expect("it was closed in silence");
-    assert!(waited >= Duration::from_secs(1) && waited < PATIENCE, "{waited:?}");
+    // The server counts whole milliseconds, and the first may have been almost over.
+    assert!(waited >= Duration::from_millis(999) && waited < PATIENCE, "{waited:?}");
     assert_eq!(active.stat("idle_kicks"), 2);
     assert_eq!(active.stat("curr_connections"), 1);
 }
