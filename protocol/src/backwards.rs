@@ -23,13 +23,6 @@ impl<const N: usize> Backwards<N> {
         self.start = start;
     }
 
-    /// Puts `value`, in decimal, before what is written.
-    #[inline]
-    pub(crate) fn number(&mut self, value: u64) {
-        let [ten, one] = self.all_but_two_digits(value);
-        if ten == b'0' { self.bytes(&[one]) } else { self.bytes(&[ten, one]) }
-    }
-
     /// Puts a blank and `value`, in decimal, before what is written.
     #[inline]
     pub(crate) fn blank_and_number(&mut self, value: u64) {
@@ -73,10 +66,9 @@ mod tests {
 
     fn check(number: u64) {
         let mut piece = Backwards::<48>::new();
-        piece.number(number);
         piece.blank_and_number(number);
         piece.bytes(b"word");
-        assert_eq!(piece.written(), format!("word {number}{number}").as_bytes());
+        assert_eq!(piece.written(), format!("word {number}").as_bytes());
     }
 
     #[test]

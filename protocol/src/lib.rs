@@ -18,6 +18,7 @@
 
 mod backwards;
 mod bounds;
+mod decimal;
 mod decode;
 mod error;
 mod key;

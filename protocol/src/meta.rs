@@ -5,11 +5,12 @@
 //! Source: memcached's `doc/protocol.txt`, Meta Commands, and measurements of it.
 
 use crate::bounds::OPAQUE_BYTES_MAX;
+use crate::decimal::write_number;
 use crate::decode::{Block, Decoded, Line, Refusal};
 use crate::error::ProtocolError;
 use crate::key::{Key, write_base64};
 use crate::number::{strict_i32, strict_u64};
-use crate::reply::{ItemView, Outcome, write_short_number};
+use crate::reply::{ItemView, Outcome};
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Get, Operation, Request, Set, SetMode, Words,
 };
@@ -296,7 +297,7 @@ impl Answer<'_> {
         let with_value = !item.value_unwanted && self.flags().any(|(flag, _)| flag == b'v');
         if with_value {
             out.extend_from_slice(b"VA ");
-            write_short_number(out, item.value.len() as u64);
+            write_number(out, item.value.len() as u64);
         } else {
             out.extend_from_slice(b"HD");
         }
@@ -376,5 +377,5 @@ fn word(out: &mut Vec<u8>, flag: u8, token: &[u8]) {
 
 fn number(out: &mut Vec<u8>, flag: u8, value: u64) {
     out.extend_from_slice(&[b' ', flag]);
-    write_short_number(out, value);
+    write_number(out, value);
 }

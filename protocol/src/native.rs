@@ -6,14 +6,13 @@
 
 use crate::backwards::Backwards;
 use crate::bounds::{ID_BYTES_MAX, KEY_BYTES_MAX, TAKE_KEYS_MAX};
+use crate::decimal::write_number;
 use crate::decode::{Decoded, Line, Refusal};
 use crate::error::ProtocolError;
 use crate::key::Key;
 use crate::number::{bounded_i64, strict_u64};
 use crate::policy::{COUNT_MAX, SLICES_MAX, duration_nanos};
-use crate::reply::{
-    CountLine, LeaseLine, Outcome, VerdictLine, VerdictWord, write_number, write_short_number,
-};
+use crate::reply::{CountLine, LeaseLine, Outcome, VerdictLine, VerdictWord};
 use crate::request::{
     CasAsk, Command, Form, IncrX, Keys, Lease, Native, Operation, PolicyWord, Request, Slide, Take,
     Ttl, TtlMode, Words,
@@ -474,7 +473,7 @@ fn encode_count(out: &mut Vec<u8>, line: &CountLine) {
 
 fn number(out: &mut Vec<u8>, value: u64) {
     out.push(b' ');
-    write_short_number(out, value);
+    write_number(out, value);
 }
 
 fn number_or_never(out: &mut Vec<u8>, value: Option<u64>) {

@@ -4,7 +4,7 @@
 //! of answers. Not here: the words themselves (`text`, `meta`), lines that concern no key
 //! (`server`).
 
-use crate::backwards::Backwards;
+use crate::decimal::{digits, write_long_number, write_number};
 use crate::request::{Command, Form};
 use crate::{meta, native, text};
 
@@ -307,9 +307,9 @@ pub fn encode_hit(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, with_cas: 
         };
     }
     out.push(b' ');
-    write_short_number(out, u64::from(item.client_flags));
+    write_number(out, u64::from(item.client_flags));
     out.push(b' ');
-    write_short_number(out, item.value.len() as u64);
+    write_number(out, item.value.len() as u64);
     if with_cas {
         out.push(b' ');
         write_number(out, item.cas);
@@ -338,23 +338,6 @@ pub fn encode_inspection(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, siz
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `value` in decimal.
-pub(crate) fn write_number(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-}
-
-/// As [`write_number`], quicker for numbers of up to three digits: a few bytes of a known length need no
-/// call to copy them.
-pub(crate) fn write_short_number(out: &mut Vec<u8>, value: u64) {
-    let digit = digits(value);
-    match value {
-        0..10 => out.push(digit(1)),
-        10..100 => out.extend_from_slice(&[digit(10), digit(1)]),
-        100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1)]),
-        _ => write_number(out, value),
-    }
-}
-
 /// Appends the answer of `incr`: the count on a line of its own.
 pub fn encode_number(out: &mut Vec<u8>, value: u64) {
     let digit = digits(value);
@@ -363,23 +346,14 @@ pub fn encode_number(out: &mut Vec<u8>, value: u64) {
         10..100 => out.extend_from_slice(&[digit(10), digit(1), CR, LF]),
         100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1), CR, LF]),
         _ => {
-            let mut line = Backwards::<NUMBER_LINE_BYTES_MAX>::new();
-            line.bytes(b"\r\n");
-            line.number(value);
-            out.extend_from_slice(line.written());
+            write_long_number(out, value);
+            out.extend_from_slice(b"\r\n");
         }
     }
 }
 
-/// Twenty digits and a line end.
-const NUMBER_LINE_BYTES_MAX: usize = 22;
 const CR: u8 = b'\r';
 const LF: u8 = b'\n';
-
-/// Tells the digit of `value` at a place, 1 being the last.
-fn digits(value: u64) -> impl Fn(u64) -> u8 {
-    move |place| b'0' + (value / place % 10) as u8
-}
 
 #[cfg(test)]
 mod tests {
@@ -390,7 +364,7 @@ mod tests {
         let edges = [10_u64, 100, 1000, 10_000].map(|edge| [edge - 1, edge, edge + 1]);
         for value in edges.into_iter().flatten().chain([0, 5, 321, u64::MAX]) {
             let mut out = Vec::new();
-            write_short_number(&mut out, value);
+            write_number(&mut out, value);
             encode_number(&mut out, value);
             assert_eq!(out, format!("{value}{value}\r\n").into_bytes());
             let item = ItemView { value: Value::Number(value), ..ItemView::default() };

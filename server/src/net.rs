@@ -12,11 +12,12 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
@@ -154,7 +155,7 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tcp(stream) => poll_recv(stream, context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
             #[cfg(feature = "simulation")]
             Self::Simulated(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -169,7 +170,7 @@ impl AsyncWrite for Stream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tcp(stream) => poll_send(stream, context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
             #[cfg(feature = "simulation")]
             Self::Simulated(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -186,6 +187,76 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             #[cfg(feature = "simulation")]
             Self::Simulated(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// As `poll_read` of the stream itself, by a system call without the C library: that brackets each with two
+/// atomic operations where there are threads, for they might be cancelled.
+fn poll_recv(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    let room = buffer.initialize_unfilled();
+    let most = room.len();
+    let call = || recv(stream, &mut *room, RecvFlags::empty()).map(|(count, _)| count);
+    let count = ready!(poll_call(stream, context, Interest::READABLE, most, call))?;
+    buffer.advance(count);
+    Poll::Ready(Ok(()))
+}
+
+/// As `poll_write` of the stream itself, likewise.
+fn poll_send(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    bytes: &[u8],
+) -> Poll<io::Result<usize>> {
+    let call = || send(stream, bytes, SendFlags::NOSIGNAL);
+    poll_call(stream, context, Interest::WRITABLE, bytes.len(), call)
+}
+
+/// Makes a call, which moves `most` bytes at most, once the stream is ready for it. One that moves fewer has
+/// left nothing to do: as after one that would block, the stream is not ready before the system says so.
+#[inline]
+fn poll_call(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    interest: Interest,
+    most: usize,
+    mut call: impl FnMut() -> rustix::io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(if interest.is_readable() {
+            stream.poll_read_ready(context)
+        } else {
+            stream.poll_write_ready(context)
+        })?;
+        let mut moved = None;
+        let tried = stream.try_io(interest, || match call() {
+            Ok(count) => {
+                moved = Some(count);
+                if (1..most).contains(&count) {
+                    Err(io::ErrorKind::WouldBlock.into())
+                } else {
+                    Ok(())
+                }
+            }
+            Err(errno) => Err(errno.into()),
+        });
+        if let Some(count) = moved {
+            return Poll::Ready(Ok(count));
+        }
+        match tried {
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return Poll::Ready(Err(error));
+            }
+            _ => {}
         }
     }
 }

@@ -4,27 +4,29 @@
 //! here: sockets (`connection`), the state all clients share (`service`), retrievals (`retrieve`), the
 //! short way of the commonest requests (`quick`).
 
+mod looked_up;
 mod retrieve;
+mod short;
 
 use arrayvec::ArrayVec;
 use engine::Now;
 use protocol::{
-    Admin, BOUND_POLICY, Command, Decoded, Form, Key, Keys, Operation, ProtocolError, Quick,
-    Refusal, Request, SetMode, decode, likely_key, quick,
+    Admin, BOUND_POLICY, Bounds, Command, Decoded, Form, Key, Keys, Operation, ProtocolError,
+    Quick, Refusal, Request, SetMode, decode, likely_key, quick,
 };
 
 use crate::admin::SHUTDOWN_NOT_ENABLED;
-use crate::bound::Bound;
 use crate::counters::Counters;
-use crate::limits::{Found, InForce};
+use crate::limits::InForce;
 use crate::node::front::Front;
 use crate::node::replies::Replies;
 use crate::plain::{has_a_way_of_its_own, line};
 use crate::quick::HELD_VALUE_BYTES_MAX;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::shards::{HELD_MAX, Held, Shards};
+use crate::shards::{HELD_MAX, Held};
 
+pub(crate) use self::looked_up::{LookedUp, counted_key, look_up, look_up_in};
 pub(crate) use self::retrieve::Retrieval;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
@@ -165,6 +167,9 @@ impl Session {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
+        if let Some(ran) = self.run_short(round, input, out) {
+            return ran;
+        }
         let mut keys = std::mem::take(&mut round.scratch.keys);
         keys.resize_with(BATCH_REQUESTS, Vec::new);
         let ran = self.run_batch_with(round, &mut keys, input, out);
@@ -185,7 +190,7 @@ impl Session {
         let mut ahead = 0;
         let mut end = None;
         while ahead < input.len() && !batch.is_full() {
-            if let Some((quick, consumed)) = quick(&input[ahead..], bounds) {
+            if let Some((quick, consumed)) = quick_apart(&input[ahead..], bounds) {
                 batch.push(Decided { asked: Asked::Quick(quick), consumed });
                 ahead += consumed;
                 continue;
@@ -207,13 +212,13 @@ impl Session {
             }
         }
         let keys = look_up_all(round, &batch, keys);
-        let hashes = keys.iter().map(|key| key.hash);
+        let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut held = None;
         let mut asked = batch.iter().zip(&keys);
         if self.may_be_quick(round) && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
-            held = Some(round.service.shards().hold(hashes));
+            held = Some(round.service.shards().hold(&hashes));
         } else if batch.len() > 1 {
-            round.prefetch(hashes);
+            round.prefetch(hashes.iter().copied());
         }
         let mut done = 0;
         for (position, (Decided { asked, consumed }, key)) in batch.iter().zip(&keys).enumerate() {
@@ -240,11 +245,8 @@ impl Session {
                 }
                 answer
             };
-            match answer {
-                Answer::Given => {}
-                Answer::Partly => return (done, Some(Pause::Replies)),
-                Answer::NotYet => return (done, Some(Pause::Peers)),
-                Answer::Close => return (done + consumed, Some(Pause::Close)),
+            if !matches!(answer, Answer::Given) {
+                return answer.ends_at(done, done + consumed);
             }
             round.requests -= 1;
             self.scanned = 0;
@@ -447,6 +449,12 @@ impl Asked<'_> {
     }
 }
 
+/// As [`quick`], by itself: it is read into where the commonest batches are.
+#[inline(never)]
+fn quick_apart(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
+    quick(input, bounds)
+}
+
 /// Looks the first keys of all requests up; `counted` has room for each key that a limit makes.
 #[inline]
 fn look_up_all<'a>(
@@ -467,28 +475,6 @@ fn look_up_all<'a>(
     batch.iter().zip(counted).map(look_up).collect()
 }
 
-/// What was found out about a key before it is used.
-pub(crate) struct LookedUp<'a> {
-    /// Of the key as it is counted.
-    pub(crate) hash: u64,
-    /// What it is bound to.
-    pub(crate) bound: Bound<'a>,
-}
-
-impl LookedUp<'_> {
-    /// No limit is bound to the key.
-    #[inline]
-    pub(crate) fn is_unbound(&self) -> bool {
-        matches!(self.bound, Ok(None))
-    }
-
-    /// A limit is bound to the key, and nothing else is charged with it.
-    fn is_bound_alone(&self) -> bool {
-        let found = self.bound.as_ref().ok().and_then(Option::as_ref);
-        found.is_some_and(|found| found.companion().is_none() && !found.has_parents())
-    }
-}
-
 /// A `takem`.
 #[derive(Clone, Copy)]
 pub(crate) struct TakeMany<'a> {
@@ -496,49 +482,6 @@ pub(crate) struct TakeMany<'a> {
     pub(crate) keys: Keys<'a>,
     pub(crate) peek: bool,
     pub(crate) id: Option<&'a [u8]>,
-}
-
-/// Looks a key up; `counted` holds the key that is counted where a limit makes one.
-#[inline]
-pub(crate) fn look_up<'a>(
-    round: &Round<'a>,
-    key: &'a [u8],
-    counted: &'a mut Vec<u8>,
-) -> LookedUp<'a> {
-    look_up_in(round.service.shards(), round.in_force, key, counted)
-}
-
-/// As [`look_up`], without a round.
-#[inline]
-pub(crate) fn look_up_in<'a>(
-    shards: &Shards,
-    in_force: &'a InForce,
-    key: &'a [u8],
-    counted: &'a mut Vec<u8>,
-) -> LookedUp<'a> {
-    let limits = in_force.limits();
-    if limits.is_empty() {
-        return LookedUp { hash: shards.hash(key), bound: Ok(None) };
-    }
-    let bound = limits.find(key, counted);
-    let counted = bound.as_ref().ok().and_then(Option::as_ref).map_or(key, Found::key);
-    LookedUp { hash: shards.hash(counted), bound }
-}
-
-/// The key that an operation is on, and its hash: `own` is as the client wrote it, `operation` none for
-/// a retrieval. To native verbs a companion is a key of its own.
-pub(crate) fn counted_key<'k>(
-    shards: &Shards,
-    own: &'k [u8],
-    operation: Option<&Operation<'_>>,
-    looked: &LookedUp<'k>,
-) -> (&'k [u8], u64) {
-    let Ok(Some(found)) = &looked.bound else { return (own, looked.hash) };
-    let is_native = matches!(operation, Some(Operation::Native(_)));
-    if is_native && found.companion().is_some() {
-        return (own, shards.hash(own));
-    }
-    (found.key(), looked.hash)
 }
 
 /// What ends a batch besides its being full.
@@ -591,4 +534,16 @@ pub(crate) enum Answer {
     /// Not before answers that are owed are told: the same request again then.
     NotYet,
     Close,
+}
+
+impl Answer {
+    /// Where a batch stops that gets this answer to the request from `start` to `end`, and why.
+    fn ends_at(self, start: usize, end: usize) -> (usize, Option<Pause>) {
+        match self {
+            Self::Given => (end, None),
+            Self::Partly => (start, Some(Pause::Replies)),
+            Self::NotYet => (start, Some(Pause::Peers)),
+            Self::Close => (end, Some(Pause::Close)),
+        }
+    }
 }

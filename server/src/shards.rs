@@ -157,7 +157,7 @@ impl Shards {
         loop {
             let some: ArrayVec<u64, HELD_MAX> = hashes.by_ref().take(HELD_MAX).collect();
             let is_last = !some.is_full();
-            Held::new(self, some.into_iter(), false);
+            Held::new(self, &some, false);
             if is_last {
                 return;
             }
@@ -166,8 +166,8 @@ impl Shards {
 
     /// Holds the shards of the first [`HELD_MAX`] of these hashes and fetches what their keys need.
     #[inline]
-    pub(crate) fn hold(&self, hashes: impl Iterator<Item = u64> + Clone) -> Held<'_> {
-        Held::new(self, hashes, true)
+    pub(crate) fn hold(&self, hashes: &[u64]) -> Held<'_> {
+        Held::new(self, &hashes[..hashes.len().min(HELD_MAX)], true)
     }
 
     /// Applies `command`, whose key has `hash`, and hands the outcome to `reply` while the shard is

@@ -43,6 +43,9 @@ const READ_BYTES_MAX: usize = 64 << 10;
 /// With less room than this left the round reads no more connections.
 const READ_BYTES_MIN: usize = 16 << 10;
 
+/// What is longer is several requests, most likely.
+const ALONE_BYTES_MAX: usize = 256;
+
 /// A client on its way to a worker.
 pub(crate) struct Arrival {
     pub(crate) stream: DetachedStream,
@@ -348,15 +351,17 @@ impl Worker {
         work
     }
 
-    /// Fetches what the first request of each connection needs. What follows a first request is
-    /// fetched by the session.
+    /// Fetches what the only request of a connection needs. Those of a connection that sends several are
+    /// fetched together by its session.
     fn prefetch(&self, work: &[Work]) {
         if work.len() < 2 {
             return;
         }
         let hashes: ArrayVec<u64, ROUND_CONNECTIONS> = work
             .iter()
-            .filter_map(|work| likely_key(&self.input[work.input.clone()?]))
+            .filter_map(|work| Some(&self.input[work.input.clone()?]))
+            .filter(|input| input.len() <= ALONE_BYTES_MAX)
+            .filter_map(likely_key)
             .map(|key| self.service.shards().hash(key))
             .collect();
         self.service.shards().prefetch(hashes.iter().copied());

@@ -261,6 +261,17 @@ impl Arena {
         }
     }
 
+    /// As [`Arena::get_mut`], for a slot that may be free.
+    #[inline]
+    pub(crate) fn get_mut_if_used(&mut self, slot: Slot) -> Option<&mut [u8]> {
+        let position = slot.position();
+        match self.classes.get_mut(slot.class()) {
+            Some(class) if position < class.len => Some(class.get_mut(position)),
+            Some(_) => None,
+            None => self.large.get_mut(position).map(|item| &mut **item),
+        }
+    }
+
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut [u8] {
         match self.classes.get_mut(slot.class()) {

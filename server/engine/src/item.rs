@@ -240,6 +240,20 @@ impl<'a> Item<'a> {
         &self.0[start..start + usize::from(self.head()[KEY_BYTES])]
     }
 
+    /// Whether it is the item of this key. Most keys are too short for a call that compares.
+    #[inline]
+    pub(crate) fn has_key(self, key: &[u8]) -> bool {
+        let own = self.key();
+        if own.len() != key.len() {
+            return false;
+        }
+        let (Some(own_end), Some(end)) = (own.last_chunk::<8>(), key.last_chunk::<8>()) else {
+            return own == key;
+        };
+        let eights = own.as_chunks::<8>().0.iter().zip(key.as_chunks::<8>().0);
+        own_end == end && eights.into_iter().all(|(own, other)| own == other)
+    }
+
     pub(crate) fn value(self) -> Value<'a> {
         match self.layout() {
             Layout::Narrow => Value::Number(u64::from(u32::from_le_bytes(self.read(NUMBER)))),
@@ -335,6 +349,7 @@ impl<'a> ItemMut<'a> {
     }
 
     /// Changes the count of a counter; false when it does not fit the item's layout.
+    #[inline]
     pub(crate) fn set_number(&mut self, number: u64) -> bool {
         let layout = Item(self.0).layout();
         let fits = match layout {

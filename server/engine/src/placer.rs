@@ -82,6 +82,7 @@ impl KeyHasher {
     }
 
     /// The hash of a key: the low bits choose a line, the high ones may choose a shard.
+    #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> u64 {
         match &self.placed {
@@ -108,6 +109,7 @@ pub(crate) fn spread_of(hash: u64) -> u64 {
     hash.reverse_bits()
 }
 
+#[inline]
 fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
     let mut hasher = state.build_hasher();
     hasher.write(key);

@@ -3,9 +3,9 @@
 //! Here: `index` and `arena` put together, memory accounting, eviction, the sweep for items past
 //! their deadline. Not here: what commands do to items (`apply`).
 
+mod hints;
 mod range;
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
 use crate::prefetch::{CACHE_LINE_BYTES, prefetch};
 use crate::time::Now;
+
+use self::hints::Hints;
 
 /// There is no room, and nothing in this shard may or can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,22 +58,6 @@ const CANDIDATES: usize = 12;
 /// The same where only an item past its deadline may go.
 const CANDIDATES_FOR_EXPIRY: usize = 64;
 
-/// Hints of a shard: a batch seldom has more keys of one.
-const HINTS: usize = 4;
-
-/// Where the item of a key lay a moment ago.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hint {
-    /// The low half of its hash.
-    hash: u32,
-    slot: Slot,
-}
-
-fn hint_of(hash: u64) -> usize {
-    // The low bits choose the line, the next ones the tag: neither tells keys of one line apart.
-    (hash >> 32) as usize % HINTS
-}
-
 /// What goes first when room is needed: the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
@@ -87,7 +73,7 @@ enum Rank {
 #[repr(C)]
 pub(crate) struct Store {
     /// Of keys that were asked for ahead of their use, or used last.
-    hints: [Cell<Hint>; HINTS],
+    hints: Hints,
     index: Index,
     /// Values and counters.
     plain: Arena,
@@ -125,7 +111,7 @@ impl Store {
 
     pub(crate) fn new(hasher: KeyHasher, budget: Arc<Budget>, may_evict: bool) -> Self {
         let mut store = Self {
-            hints: [const { Cell::new(Hint { hash: 0, slot: FIRST }) }; HINTS],
+            hints: Hints::new(),
             index: Index::new(),
             plain: Arena::new(),
             states: Arena::new(),
@@ -236,15 +222,39 @@ impl Store {
     /// As [`Store::find`], with the item.
     #[inline]
     pub(crate) fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
-        let Hint { hash: hinted, slot } = self.hints[hint_of(hash)].get();
         // Another item may lie there by now; but one that has the key is the one of the key.
-        if hinted == hash as u32
+        if let Some(slot) = self.hints.get(hash)
             && let Some(bytes) = self.arena(slot).get_if_used(slot)
-            && Item(bytes).key() == key
+            && Item(bytes).has_key(key)
         {
             return Some((slot, Item(bytes)));
         }
         self.find_in_index(hash, key)
+    }
+
+    /// Runs `change`, once, on the item of `key`, past its deadline or not, where there is one.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "so is `change`: a tenth fewer instructions for `incr`"
+    )]
+    pub(crate) fn change<R>(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        mut change: impl FnMut(Slot, ItemMut<'_>) -> R,
+    ) -> Option<R> {
+        loop {
+            // As in `find_item`.
+            if let Some(slot) = self.hints.get(hash)
+                && let Some(bytes) = self.arena_mut(slot).get_mut_if_used(slot)
+                && Item(bytes).has_key(key)
+            {
+                return Some(change(slot, ItemMut(bytes)));
+            }
+            // Then it is remembered.
+            self.find_in_index(hash, key)?;
+        }
     }
 
     fn find_in_index(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
@@ -252,39 +262,31 @@ impl Store {
         self.index.find(hash, |slot| {
             let slot = Slot::from_raw(slot);
             let item = self.item(slot);
-            found = (item.key() == key).then_some((slot, item));
+            found = item.has_key(key).then_some((slot, item));
             found.is_some()
         });
         if let Some((slot, _)) = found {
-            self.note_hint(hash, slot);
+            self.hints.note(hash, slot);
         }
         found
     }
 
     /// Asks for the index line of a key ahead of its use.
     pub(crate) fn prefetch_line(&self, hash: u64) {
-        if !self.is_hinted(hash) {
+        // Where it is remembered the item was used a moment ago, and need not be fetched.
+        if self.hints.get(hash).is_none() {
             self.index.prefetch(hash);
         }
-    }
-
-    /// Whether it is remembered where the item lies: it was used a moment ago and need not be fetched.
-    fn is_hinted(&self, hash: u64) -> bool {
-        self.hints[hint_of(hash)].get().hash == hash as u32
-    }
-
-    fn note_hint(&self, hash: u64, slot: Slot) {
-        self.hints[hint_of(hash)].set(Hint { hash: hash as u32, slot });
     }
 
     /// Asks for the item of a key ahead of its use; the line must be here already. It is the first with
     /// the tag of the key, mostly, and where it lies is remembered.
     pub(crate) fn prefetch_item(&self, hash: u64) {
-        if self.is_hinted(hash) {
+        if self.hints.get(hash).is_some() {
             return;
         }
         let Some(slot) = self.index.find(hash, |_| true).map(Slot::from_raw) else { return };
-        self.note_hint(hash, slot);
+        self.hints.note(hash, slot);
         let bytes = self.arena(slot).get(slot);
         prefetch(&bytes[0]);
         // A slot of a counter lies across two cache lines as often as not, and the end of a state

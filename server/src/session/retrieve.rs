@@ -57,14 +57,14 @@ impl Session {
                 .zip(counted.iter_mut())
                 .map(|((key, _), counted)| look_up(round, key.as_bytes(), counted))
                 .collect();
-            let hashes = looked.iter().map(|key| key.hash);
+            let hashes: ArrayVec<u64, BATCH_REQUESTS> = looked.iter().map(|key| key.hash).collect();
             let mut held = None;
             let may_be_quick =
                 !retrieval.with_cas && retrieval.touch.is_none() && self.may_be_quick(round);
             if may_be_quick && looked.iter().any(LookedUp::is_unbound) {
-                held = Some(round.service.shards().hold(hashes));
+                held = Some(round.service.shards().hold(&hashes));
             } else if group.len() > 1 {
-                round.prefetch(hashes);
+                round.prefetch(hashes.iter().copied());
             }
             for (position, ((key, offset), looked)) in group.iter().zip(&looked).enumerate() {
                 let is_held_up = self.is_held_up(round, out);

@@ -17,16 +17,21 @@ pub(crate) const HELD_MAX: usize = 16;
 /// wait for each other; and whoever has it waits for no other lock before it is [released](Held::release).
 pub(crate) struct Held<'a> {
     shards: &'a Shards,
-    numbers: ArrayVec<usize, HELD_MAX>,
+    rows: ArrayVec<Row<'a>, HELD_MAX>,
     /// A bit for the last six bits of each number: where it is missing, no number need be looked for.
     seen: u64,
-    /// `None` once the last key of a shard is done with.
-    engines: ArrayVec<Option<MutexGuard<'a, Engine>>, HELD_MAX>,
-    /// The position of the last key of each.
-    lasts: ArrayVec<u8, HELD_MAX>,
-    /// By key, its shard among `engines`; past their end for one that somebody else had. Empty once
+    /// By key, its shard among `rows`; past their end for one that somebody else had. Empty once
     /// shards are held one after the other.
     places: ArrayVec<u8, HELD_MAX>,
+}
+
+/// A shard that is held.
+struct Row<'a> {
+    number: usize,
+    /// `None` once the last key of the shard is done with.
+    engine: Option<MutexGuard<'a, Engine>>,
+    /// The position of the last key.
+    last: u8,
 }
 
 impl<'a> Held<'a> {
@@ -37,33 +42,28 @@ impl<'a> Held<'a> {
     /// All are locked first: between two locks the processor lets no two misses overlap. A shard that
     /// somebody else has is left alone; only the first is waited for, and only if `may_wait`.
     #[inline]
-    pub(super) fn new(
-        shards: &'a Shards,
-        hashes: impl Iterator<Item = u64> + Clone,
-        may_wait: bool,
-    ) -> Self {
-        let hashes = hashes.take(HELD_MAX);
-        let (numbers, engines) = (ArrayVec::new(), ArrayVec::new());
-        let (lasts, places) = (ArrayVec::new(), ArrayVec::new());
-        let mut held = Self { shards, numbers, seen: 0, engines, lasts, places };
+    pub(super) fn new(shards: &'a Shards, hashes: &[u64], may_wait: bool) -> Self {
+        let mut held = Self { shards, rows: ArrayVec::new(), seen: 0, places: ArrayVec::new() };
         // The lock of each, and what most commands change beside it, may be another processor's now.
-        for hash in hashes.clone().skip(1) {
-            prefetch_for_write(&*shards.shards[shards.shard(hash)]);
+        for hash in hashes.iter().skip(1) {
+            prefetch_for_write(&*shards.shards[shards.shard(*hash)]);
         }
-        for hash in hashes.clone() {
-            let place = held.place(shards.shard(hash), may_wait);
-            if let Some(Some(engine)) = held.engines.get(usize::from(place)) {
-                engine.prefetch_line(hash);
-                held.lasts[usize::from(place)] = held.places.len() as u8;
+        for (position, hash) in hashes.iter().enumerate() {
+            let place = held.place(shards.shard(*hash), may_wait);
+            if let Some(row) = held.rows.get_mut(usize::from(place)) {
+                row.last = position as u8;
+                if let Some(engine) = &row.engine {
+                    engine.prefetch_line(*hash);
+                }
             }
             held.places.push(place);
         }
         if held.places.len() == 1 {
             return held;
         }
-        for (hash, place) in hashes.zip(&held.places) {
-            if let Some(Some(engine)) = held.engines.get(usize::from(*place)) {
-                engine.prefetch_item(hash);
+        for (hash, place) in hashes.iter().zip(&held.places) {
+            if let Some(Row { engine: Some(engine), .. }) = held.rows.get(usize::from(*place)) {
+                engine.prefetch_item(*hash);
             }
         }
         held
@@ -74,21 +74,21 @@ impl<'a> Held<'a> {
     fn place(&mut self, number: usize, may_wait: bool) -> u8 {
         let bit = 1 << (number % u64::BITS as usize);
         if self.seen & bit != 0
-            && let Some(place) = self.numbers.iter().position(|held| *held == number)
+            && let Some(place) = self.rows.iter().position(|row| row.number == number)
         {
             return place as u8;
         }
         let shard = &self.shards.shards[number];
         let engine = match shard.try_lock() {
-            None if may_wait && self.engines.is_empty() => Some(shard.lock()),
+            None if may_wait && self.rows.is_empty() => Some(shard.lock()),
             tried => tried,
         };
-        let Some(engine) = engine else { return HELD_MAX as u8 };
+        if engine.is_none() {
+            return HELD_MAX as u8;
+        }
         self.seen |= bit;
-        self.numbers.push(number);
-        self.engines.push(Some(engine));
-        self.lasts.push(0);
-        (self.engines.len() - 1) as u8
+        self.rows.push(Row { number, engine, last: 0 });
+        (self.rows.len() - 1) as u8
     }
 
     /// The engine of a key with this hash, at this position among those it was made with. Where it is not
@@ -96,42 +96,37 @@ impl<'a> Held<'a> {
     #[inline]
     pub(crate) fn engine(&mut self, position: usize, hash: u64) -> &mut Engine {
         let place = self.places.get(position).map(|place| usize::from(*place));
-        let place = match place.filter(|place| *place < self.engines.len()) {
+        let place = match place.filter(|place| *place < self.rows.len()) {
             Some(place) => place,
             None => self.hold_only(self.shards.shard(hash)),
         };
-        self.engines[place].as_mut().expect("a key behind it is not done with")
+        self.rows[place].engine.as_mut().expect("a key behind it is not done with")
     }
 
     /// The key at this position is done with: its shard is let go, unless others behind it need it.
     #[inline]
     pub(crate) fn done(&mut self, position: usize) {
-        let Some(place) = self.places.get(position).map(|place| usize::from(*place)) else {
-            return;
-        };
-        if self.lasts.get(place).is_some_and(|last| usize::from(*last) == position) {
-            self.engines[place] = None;
+        if let Some(place) = self.places.get(position)
+            && let Some(row) = self.rows.get_mut(usize::from(*place))
+            && usize::from(row.last) == position
+        {
+            row.engine = None;
         }
     }
 
     #[cold]
     fn hold_only(&mut self, number: usize) -> usize {
-        if !self.places.is_empty() || self.numbers.first() != Some(&number) {
+        if !self.places.is_empty() || self.rows.first().is_none_or(|row| row.number != number) {
             self.release();
-            self.numbers.push(number);
-            self.engines.push(Some(self.shards.shards[number].lock()));
+            let engine = Some(self.shards.shards[number].lock());
+            self.rows.push(Row { number, engine, last: 0 });
         }
         0
     }
 
     /// Lets all go.
     pub(crate) fn release(&mut self) {
-        if self.engines.is_empty() {
-            return;
-        }
+        self.rows.clear();
         self.places.clear();
-        self.numbers.clear();
-        self.engines.clear();
-        self.lasts.clear();
     }
 }

@@ -33,23 +33,29 @@ impl Engine {
         decrement: bool,
     ) -> InPlace<u64> {
         self.flush_if_due(now);
-        let Some(slot) = self.store.find(hash, key) else { return InPlace::Missing };
-        if slot.is_second() {
-            return InPlace::Apart;
+        let uniques = &mut self.uniques;
+        let changed = self.store.change(hash, key, |slot, mut item| {
+            let former = item.as_item();
+            let Value::Number(number) = former.value() else { return None };
+            let former_cas = former.cas();
+            let number = counted(number, delta, decrement);
+            let is_past = former.deadline().is_past(now);
+            if slot.is_second() || is_past || !item.set_number(number) {
+                return None;
+            }
+            let cas = uniques.next(None);
+            item.set_cas(cas);
+            item.touch(now);
+            Some((number, former_cas, cas))
+        });
+        match changed {
+            Some(Some((number, former_cas, cas))) => {
+                self.store.note_cas(former_cas, cas);
+                InPlace::Done(number)
+            }
+            Some(None) => InPlace::Apart,
+            None => InPlace::Missing,
         }
-        let mut item = self.store.item_mut(slot);
-        let former = item.as_item();
-        let Value::Number(number) = former.value() else { return InPlace::Apart };
-        let former_cas = former.cas();
-        let number = counted(number, delta, decrement);
-        if former.deadline().is_past(now) || !item.set_number(number) {
-            return InPlace::Apart;
-        }
-        let cas = self.uniques.next(None);
-        item.set_cas(cas);
-        item.touch(now);
-        self.store.note_cas(former_cas, cas);
-        InPlace::Done(number)
     }
 
     /// Reads an item: its value and the client flags.

@@ -1,0 +1,86 @@
+//! A batch of nothing but the commonest requests, of a server without limits: most batches there are such.
+//!
+//! Not here: what is done for each (`quick`), batches of anything else (`session`), which answer the same.
+
+use arrayvec::ArrayVec;
+use protocol::{BOUND_POLICY, Quick, quick};
+
+use super::{Answer, LookedUp, Pause, Round, Session, pause_before};
+use crate::quick::HELD_VALUE_BYTES_MAX;
+use crate::shards::HELD_MAX;
+
+/// With fewer requests in front of another it is not worth a batch of its own.
+const APART_MIN: usize = 8;
+
+/// A request of a batch.
+struct Short<'a> {
+    quick: Quick<'a>,
+    /// Where it ends in the input.
+    end: usize,
+}
+
+impl Session {
+    /// Answers the requests in front of `input`, as [`Session::run_batch`] does; `None` if there is nothing that
+    /// is better answered here.
+    pub(super) fn run_short(
+        &mut self,
+        round: &mut Round<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        if !self.may_be_quick(round) || !round.in_force.limits().is_empty() {
+            return None;
+        }
+        let shards = round.service.shards();
+        let bounds = shards.bounds();
+        let most = round.requests.min(HELD_MAX);
+        let mut batch: ArrayVec<Short<'_>, HELD_MAX> = ArrayVec::new();
+        let mut hashes: ArrayVec<u64, HELD_MAX> = ArrayVec::new();
+        let mut end = 0;
+        while batch.len() < most
+            && let Some((quick, consumed)) = quick(&input[end..], bounds)
+            && is_held(&quick)
+        {
+            end += consumed;
+            hashes.push(shards.hash(quick.key()));
+            batch.push(Short { quick, end });
+        }
+        if batch.is_empty() || (end < input.len() && batch.len() < most.min(APART_MIN)) {
+            return None;
+        }
+        let mut held = shards.hold(&hashes);
+        let mut done = 0;
+        for (position, (Short { quick, end }, hash)) in batch.iter().zip(&hashes).enumerate() {
+            if let Some(pause) = pause_before(round, out) {
+                return Some((done, Some(pause)));
+            }
+            let engine = held.engine(position, *hash);
+            let is_answered = round.answer_unbound(engine, quick, *hash, out);
+            held.done(position);
+            if !is_answered {
+                // It may wait for other locks.
+                held.release();
+                let looked = LookedUp { hash: *hash, bound: Ok(None) };
+                let words = &input[done..*end];
+                match self.answer(round, &quick.request(), words, &looked, out) {
+                    Answer::Given => {}
+                    answer => return Some(answer.ends_at(done, *end)),
+                }
+            }
+            round.requests -= 1;
+            self.scanned = 0;
+            done = *end;
+        }
+        Some((done, None))
+    }
+}
+
+/// Whether it may be answered while the shards of a batch are held.
+#[inline]
+fn is_held(quick: &Quick<'_>) -> bool {
+    match quick {
+        Quick::Set { value, .. } => value.len() <= HELD_VALUE_BYTES_MAX,
+        Quick::Take { policy, .. } => *policy != BOUND_POLICY,
+        Quick::Get { .. } | Quick::Count { .. } => true,
+    }
+}
