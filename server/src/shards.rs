@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
-use engine::{Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach, Record};
+use engine::{
+    Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach, Record,
+    prefetch_for_write,
+};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
@@ -150,6 +153,13 @@ impl Shards {
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> u64 {
         self.hasher.hash(key)
+    }
+
+    /// Asks for the lock of a key's shard ahead of its use, and for what most commands change beside it:
+    /// they may be another processor's now.
+    #[inline]
+    pub(crate) fn prefetch_shard(&self, hash: u64) {
+        prefetch_for_write(&*self.shards[self.shard(hash)]);
     }
 
     /// Fetches the memory that the keys of these hashes need.

@@ -363,6 +363,7 @@ impl Worker {
             .filter(|input| input.len() <= ALONE_BYTES_MAX)
             .filter_map(likely_key)
             .map(|key| self.service.shards().hash(key))
+            .inspect(|hash| self.service.shards().prefetch_shard(*hash))
             .collect();
         self.service.shards().prefetch(hashes.iter().copied());
     }

@@ -31,7 +31,7 @@ impl LookedUp<'_> {
     }
 }
 
-/// Looks a key up; `counted` holds the key that is counted where a limit makes one.
+/// Looks a key up and asks for its shard; `counted` holds the key that is counted where a limit makes one.
 #[inline]
 pub(crate) fn look_up<'a>(
     round: &Round<'a>,
@@ -50,12 +50,15 @@ pub(crate) fn look_up_in<'a>(
     counted: &'a mut Vec<u8>,
 ) -> LookedUp<'a> {
     let limits = in_force.limits();
-    if limits.is_empty() {
-        return LookedUp { hash: shards.hash(key), bound: Ok(None) };
-    }
-    let bound = limits.find(key, counted);
-    let counted = bound.as_ref().ok().and_then(Option::as_ref).map_or(key, Found::key);
-    LookedUp { hash: shards.hash(counted), bound }
+    let (counted, bound) = if limits.is_empty() {
+        (key, Ok(None))
+    } else {
+        let bound = limits.find(key, counted);
+        (bound.as_ref().ok().and_then(Option::as_ref).map_or(key, Found::key), bound)
+    };
+    let hash = shards.hash(counted);
+    shards.prefetch_shard(hash);
+    LookedUp { hash, bound }
 }
 
 /// The key that an operation is on, and its hash: `own` is as the client wrote it, `operation` none for

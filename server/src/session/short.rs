@@ -42,7 +42,9 @@ impl Session {
             && is_held(&quick)
         {
             end += consumed;
-            hashes.push(shards.hash(quick.key()));
+            let hash = shards.hash(quick.key());
+            shards.prefetch_shard(hash);
+            hashes.push(hash);
             batch.push(Short { quick, end });
         }
         if batch.is_empty() || (end < input.len() && batch.len() < most.min(APART_MIN)) {

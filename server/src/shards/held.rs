@@ -5,7 +5,7 @@
 //! waited for (`shards`).
 
 use arrayvec::ArrayVec;
-use engine::{Engine, prefetch_for_write};
+use engine::Engine;
 use parking_lot::MutexGuard;
 
 use super::Shards;
@@ -44,10 +44,6 @@ impl<'a> Held<'a> {
     #[inline]
     pub(super) fn new(shards: &'a Shards, hashes: &[u64], may_wait: bool) -> Self {
         let mut held = Self { shards, rows: ArrayVec::new(), seen: 0, places: ArrayVec::new() };
-        // The lock of each, and what most commands change beside it, may be another processor's now.
-        for hash in hashes.iter().skip(1) {
-            prefetch_for_write(&*shards.shards[shards.shard(*hash)]);
-        }
         for (position, hash) in hashes.iter().enumerate() {
             let place = held.place(shards.shard(*hash), may_wait);
             if let Some(row) = held.rows.get_mut(usize::from(place)) {
@@ -92,13 +88,13 @@ impl<'a> Held<'a> {
     }
 
     /// The engine of a key with this hash, at this position among those it was made with. Where it is not
-    /// held all others are released, and from then on one is held at a time.
+    /// held, and somebody else still has it, all others are released, and from then on one is held at a time.
     #[inline]
     pub(crate) fn engine(&mut self, position: usize, hash: u64) -> &mut Engine {
         let place = self.places.get(position).map(|place| usize::from(*place));
         let place = match place.filter(|place| *place < self.rows.len()) {
             Some(place) => place,
-            None => self.hold_only(self.shards.shard(hash)),
+            None => self.hold_late(position, self.shards.shard(hash)),
         };
         self.rows[place].engine.as_mut().expect("a key behind it is not done with")
     }
@@ -114,7 +110,26 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Takes a shard that somebody else had, if it is free by now; where it lies among those held.
     #[cold]
+    fn hold_late(&mut self, position: usize, number: usize) -> usize {
+        if position >= self.places.len() {
+            return self.hold_only(number);
+        }
+        let place = self.place(number, false);
+        let Some(row) = self.rows.get_mut(usize::from(place)) else {
+            return self.hold_only(number);
+        };
+        // A key before this one may have had it, and be done with it.
+        row.engine = row.engine.take().or_else(|| self.shards.shards[number].try_lock());
+        if row.engine.is_none() {
+            return self.hold_only(number);
+        }
+        row.last = row.last.max(position as u8);
+        self.places[position] = place;
+        usize::from(place)
+    }
+
     fn hold_only(&mut self, number: usize) -> usize {
         if !self.places.is_empty() || self.rows.first().is_none_or(|row| row.number != number) {
             self.release();
@@ -128,5 +143,79 @@ impl<'a> Held<'a> {
     pub(crate) fn release(&mut self) {
         self.rows.clear();
         self.places.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use protocol::Bounds;
+
+    use super::super::ShardsOptions;
+    use super::*;
+
+    fn shards() -> Shards {
+        Shards::new(ShardsOptions {
+            memory_bytes: 64 << 20,
+            may_evict: true,
+            cas: true,
+            bounds: Bounds::default(),
+            workers: 1,
+            seeds: [1, 2, 3, 4],
+            placer: None,
+        })
+    }
+
+    /// Hashes of keys in these shards.
+    fn hashes(shards: &Shards, numbers: [u64; 4]) -> [u64; 4] {
+        numbers.map(|number| number << shards.shift)
+    }
+
+    fn is_held(shards: &Shards, hash: u64) -> bool {
+        shards.shards[shards.shard(hash)].try_lock().is_none()
+    }
+
+    #[test]
+    fn a_shard_that_is_free_again_is_held_beside_the_others() {
+        let shards = shards();
+        let hashes = hashes(&shards, [3, 5, 7, 5]);
+        let another = shards.shards[5].lock();
+        let mut held = shards.hold(&hashes);
+        drop(another);
+        assert_eq!(hashes.map(|hash| is_held(&shards, hash)), [true, false, true, false]);
+        for (position, hash) in hashes.into_iter().enumerate() {
+            held.engine(position, hash);
+            assert!(is_held(&shards, hash), "{position}");
+            assert_eq!(is_held(&shards, hashes[2]), position < 3, "{position}");
+            held.done(position);
+            assert!(!is_held(&shards, hash), "{position}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_shard_holds_no_other() {
+        let shards = shards();
+        let hashes = hashes(&shards, [3, 5, 7, 5]);
+        let (has_one, may_go) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _one = shards.shards[5].lock();
+                has_one.wait();
+                may_go.wait();
+                // Not to be had before the other lets go.
+                let _other = shards.shards[7].lock();
+            });
+            has_one.wait();
+            let mut held = shards.hold(&hashes);
+            may_go.wait();
+            for (position, hash) in hashes.into_iter().enumerate() {
+                held.engine(position, hash);
+                assert!(is_held(&shards, hash), "{position}");
+                held.done(position);
+            }
+            held.release();
+        });
+        assert!(!hashes.iter().any(|hash| is_held(&shards, *hash)));
     }
 }
