@@ -26,6 +26,8 @@ use crate::time::Now;
 
 /// Counters at most: the slices of the window and the oldest.
 const COUNTERS_MAX: usize = 121;
+/// Counters of a window of one slice: room for them is room for no others.
+const COUNTERS_OF_ONE: usize = 2;
 
 /// The parameters of `sliding:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,7 @@ impl Sliding {
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
         // Most windows are two counters, for which making room for more costs more than all else.
         match self.slices {
-            1 => self.take_of::<2>(state, now, ask),
+            1 => self.take_of::<COUNTERS_OF_ONE>(state, now, ask),
             _ => self.take_of::<COUNTERS_MAX>(state, now, ask),
         }
     }
@@ -175,6 +177,12 @@ impl Sliding {
         self.rate.period
     }
 
+    /// How many slices there are. Where there is room for those of one it is known beforehand, and nothing need
+    /// be multiplied or divided by it.
+    fn slices_of<const N: usize>(&self) -> u8 {
+        if N == COUNTERS_OF_ONE { 1 } else { self.slices }
+    }
+
     /// The state as it is at `now`.
     fn read<const N: usize>(&self, state: &[u8], now: Now) -> Counts<N> {
         let now = instant(now);
@@ -192,7 +200,7 @@ impl Sliding {
 
     /// Makes it an empty state.
     fn begin<const N: usize>(&self, counts: &mut Counts<N>, now: i64) {
-        let slices = i128::from(self.slices);
+        let slices = i128::from(self.slices_of::<N>());
         let now_ticks = i128::from(now) * slices;
         let elapsed = now_ticks.rem_euclid(i128::from(self.slice_ticks()));
         *counts = Counts::new(0, 0);
@@ -204,7 +212,7 @@ impl Sliding {
         let mut reader = Reader(state);
         counts.start = reader.instant()?;
         counts.start_ticks = reader.byte()?;
-        for count in &mut counts.counts[..=usize::from(self.slices)] {
+        for count in &mut counts.counts[..=usize::from(self.slices_of::<N>())] {
             let Some(read) = reader.count() else { break };
             *count = read.min(COUNT_MAX);
         }
@@ -225,7 +233,7 @@ impl Sliding {
     }
 
     fn advance<const N: usize>(&self, counts: &mut Counts<N>, now: i64) {
-        let slices = i128::from(self.slices);
+        let slices = i128::from(self.slices_of::<N>());
         let slice = i128::from(self.slice_ticks());
         let start = i128::from(counts.start) * slices + i128::from(counts.start_ticks);
         let elapsed = i128::from(now) * slices - start;
@@ -237,7 +245,7 @@ impl Sliding {
         let passed = elapsed / slice;
         counts.elapsed = (elapsed % slice).unsigned_abs() as u64;
         counts.set_start(start + passed * slice, slices);
-        let counters = &mut counts.counts[..=usize::from(self.slices)];
+        let counters = &mut counts.counts[..=usize::from(self.slices_of::<N>())];
         let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(counters.len());
         counters.copy_within(..counters.len() - passed, passed);
         counters[..passed].fill(0);
@@ -245,7 +253,7 @@ impl Sliding {
 
     /// The counts of the slices that count whole, and the count of the oldest.
     fn split<'a, const N: usize>(&self, counts: &'a Counts<N>) -> (&'a [u64], u64) {
-        let slices = usize::from(self.slices);
+        let slices = usize::from(self.slices_of::<N>());
         (&counts.counts[..slices], counts.counts[slices])
     }
 
@@ -263,6 +271,8 @@ impl Sliding {
         let weighted = match self.oldest {
             Oldest::Whole => oldest,
             Oldest::Dropped => 0,
+            // Mostly, and to divide is dearer than all the rest.
+            Oldest::Weighted if oldest == 0 => 0,
             Oldest::Weighted => {
                 let product = u128::from(oldest) * u128::from(slice - counts.elapsed);
                 match u64::try_from(product) {
@@ -278,7 +288,7 @@ impl Sliding {
     fn wait<const N: usize>(&self, counts: &Counts<N>, cost: u64) -> Option<u64> {
         let room = self.rate.count.checked_sub(cost)?;
         let slice = u128::from(self.slice_ticks());
-        let slices = usize::from(self.slices);
+        let slices = usize::from(self.slices_of::<N>());
         let mut whole = counts.counts[..slices].iter().sum::<u64>();
         // After so many more slices have begun, how far into the newest does it pass?
         for begun in 0..=slices {
@@ -306,7 +316,7 @@ impl Sliding {
         if self.is_idle(counts) {
             return 0;
         }
-        let slices = usize::from(self.slices);
+        let slices = usize::from(self.slices_of::<N>());
         let newest = counts.counts.iter().position(|count| *count > 0).unwrap_or(0);
         let leaves_after = match self.oldest {
             Oldest::Dropped => slices,
@@ -320,8 +330,10 @@ impl Sliding {
         let at = begun as u128 * u128::from(self.slice_ticks()) + into;
         let ticks = at.saturating_sub(u128::from(counts.elapsed)) + counts.behind;
         match u64::try_from(ticks) {
-            Ok(ticks) => ticks.div_ceil(u64::from(self.slices)),
-            Err(_) => ticks.div_ceil(u128::from(self.slices)).try_into().unwrap_or(u64::MAX),
+            Ok(ticks) => ticks.div_ceil(u64::from(self.slices_of::<N>())),
+            Err(_) => {
+                ticks.div_ceil(u128::from(self.slices_of::<N>())).try_into().unwrap_or(u64::MAX)
+            }
         }
     }
 }
