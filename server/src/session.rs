@@ -449,7 +449,7 @@ impl Asked<'_> {
     }
 }
 
-/// As [`quick`], by itself: it is read into where the commonest batches are.
+/// As [`quick`], as a call: it is inlined in `short` alone.
 #[inline(never)]
 fn quick_apart(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
     quick(input, bounds)
