@@ -25,20 +25,15 @@ impl<const N: usize> Backwards<N> {
 
     /// Puts a blank and `value`, in decimal, before what is written.
     #[inline]
-    pub(crate) fn blank_and_number(&mut self, value: u64) {
-        let [ten, one] = self.all_but_two_digits(value);
-        if ten == b'0' { self.bytes(&[b' ', one]) } else { self.bytes(&[b' ', ten, one]) }
-    }
-
-    /// Puts all digits of `value` but its first two. These are the answer; the first is 0 where there is
-    /// only one.
-    #[inline]
-    fn all_but_two_digits(&mut self, mut value: u64) -> [u8; 2] {
+    pub(crate) fn blank_and_number(&mut self, mut value: u64) {
         while value >= 100 {
             self.bytes(&TWO_DIGITS[(value % 100) as usize]);
             value /= 100;
         }
-        TWO_DIGITS[value as usize]
+        match TWO_DIGITS[value as usize] {
+            [b'0', one] => self.bytes(&[b' ', one]),
+            [ten, one] => self.bytes(&[b' ', ten, one]),
+        }
     }
 
     #[inline]

@@ -17,6 +17,16 @@ use crate::session::{LookedUp, Round};
 /// Longer values are stored, and read by `get`, under the lock of their own shard alone.
 pub(crate) const HELD_VALUE_BYTES_MAX: usize = 4096;
 
+/// Whether a request may be answered while the shards of a batch are held, if no limit is bound to its key.
+#[inline]
+pub(crate) fn may_be_held(quick: &Quick<'_>) -> bool {
+    match quick {
+        Quick::Set { value, .. } => value.len() <= HELD_VALUE_BYTES_MAX,
+        Quick::Take { policy, .. } => *policy != BOUND_POLICY,
+        Quick::Get { .. } | Quick::Count { .. } => true,
+    }
+}
+
 impl Round<'_> {
     /// Answers a request; on a key that a limit is bound to only an `incr`, or a `take` under that limit.
     /// False if it is not answered, because it has to go the long way.

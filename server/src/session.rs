@@ -21,7 +21,7 @@ use crate::limits::InForce;
 use crate::node::front::Front;
 use crate::node::replies::Replies;
 use crate::plain::{has_a_way_of_its_own, line};
-use crate::quick::HELD_VALUE_BYTES_MAX;
+use crate::quick::may_be_held;
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::shards::{HELD_MAX, Held};
@@ -424,17 +424,20 @@ impl Asked<'_> {
     /// Whether it may be answered while the shard of its key is held.
     #[inline]
     fn is_quick(&self, key: &LookedUp<'_>) -> bool {
-        let knows_the_way = match self {
-            Self::Quick(Quick::Count { decrement: false, .. }) => {
-                return key.is_unbound() || key.is_bound_alone();
+        match self {
+            Self::Quick(quick) => {
+                let knows_limits = matches!(
+                    quick,
+                    Quick::Count { decrement: false, .. }
+                        | Quick::Take { policy: BOUND_POLICY, .. }
+                );
+                (knows_limits && key.is_bound_alone()) || (key.is_unbound() && may_be_held(quick))
             }
-            Self::Quick(Quick::Take { policy: BOUND_POLICY, .. }) => return key.is_bound_alone(),
-            Self::Quick(Quick::Set { value, .. }) => value.len() <= HELD_VALUE_BYTES_MAX,
-            Self::Quick(_) => true,
-            Self::Other(Request::Command { command, form }) => !has_a_way_of_its_own(command, form),
+            Self::Other(Request::Command { command, form }) => {
+                key.is_unbound() && !has_a_way_of_its_own(command, form)
+            }
             Self::Other(_) => false,
-        };
-        knows_the_way && key.is_unbound()
+        }
     }
 
     fn first_key(&self) -> Option<&[u8]> {

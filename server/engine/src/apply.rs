@@ -132,9 +132,16 @@ impl Engine {
         self.store.prefetch_line(hash);
     }
 
-    /// Asks for the item of a key: the second step. Where it lies is remembered for a while.
-    pub fn prefetch_item(&self, hash: u64) {
-        self.store.prefetch_item(hash);
+    /// Asks for the item of a key: the second step. Where it lies is remembered for a while. False if there is a
+    /// third: the index has no room for all keys in their lines.
+    #[inline]
+    pub fn prefetch_item(&self, hash: u64) -> bool {
+        self.store.prefetch_item(hash)
+    }
+
+    /// Asks for an item that was not in its line: the third step.
+    pub fn prefetch_item_behind(&self, hash: u64) {
+        self.store.prefetch_item_behind(hash);
     }
 
     /// Drops the item that a store was meant to replace and could not, as memcached does: a client
@@ -165,7 +172,7 @@ impl Engine {
         }
     }
 
-    fn flush_if_due(&mut self, now: Now) {
+    pub(crate) fn flush_if_due(&mut self, now: Now) {
         if self.flush.is_past(now) {
             self.flush = Deadline::NEVER;
             self.store.clear();

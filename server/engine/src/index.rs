@@ -32,6 +32,29 @@ impl Line {
     fn used(&self) -> usize {
         self.tags.iter().take_while(|tag| **tag != 0).count()
     }
+
+    /// The first slot with this tag. How far into the line it lies decides no branch: no processor could
+    /// foretell it.
+    #[inline]
+    fn first(&self, tag: u8) -> Option<u32> {
+        let (front, rest) = self.tags.split_first_chunk::<8>()?;
+        let rest = rest.first_chunk::<4>()?;
+        let place = first_equal(u64::from_le_bytes(*front), tag).or_else(|| {
+            // No tag is 0.
+            Some(8 + first_equal(u64::from(u32::from_le_bytes(*rest)), tag)?)
+        });
+        self.slots.get(place?).copied()
+    }
+}
+
+/// The first byte of `word`, from the lowest, that is `byte`.
+#[inline]
+fn first_equal(word: u64, byte: u8) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let other = word ^ (ONES * u64::from(byte));
+    // The top bit of each byte that is 0 now. A borrow can set it wrongly, but only behind such a byte.
+    let zeros = other.wrapping_sub(ONES) & !other & (ONES << 7);
+    (zeros != 0).then(|| zeros.trailing_zeros() as usize / 8)
 }
 
 /// Lines in chunks of one page, so that growing never copies them.
@@ -177,6 +200,20 @@ impl Index {
             }
             line = self.overflow.get(line.next.checked_sub(1)? as usize);
         }
+    }
+
+    /// The first slot with the tag of `hash` in its first line.
+    pub(crate) fn find_first(&self, hash: u64) -> Option<u32> {
+        self.lines.get(self.line_of(hash)).first(tag_of(hash))
+    }
+
+    /// Asks for the line behind the first under `hash`; false if there is none.
+    pub(crate) fn prefetch_behind(&self, hash: u64) -> bool {
+        let next = self.lines.get(self.line_of(hash)).next.checked_sub(1);
+        if let Some(next) = next {
+            prefetch(self.overflow.get(next as usize));
+        }
+        next.is_some()
     }
 
     /// Asks for the line of `hash` ahead of its use.
@@ -378,6 +415,32 @@ mod tests {
                 prop_assert_eq!(found(&index, slot), twin.contains(&slot));
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_of_a_tag_is_found(tags in prop::collection::vec(1_u8..6, 0..=WAYS), tag in 1_u8..6) {
+            let mut line = Line { slots: std::array::from_fn(|way| 100 + way as u32), ..Line::EMPTY };
+            line.tags[..tags.len()].copy_from_slice(&tags);
+            let way = tags.iter().position(|other| *other == tag);
+            prop_assert_eq!(line.first(tag), way.map(|way| line.slots[way]));
+        }
+    }
+
+    #[test]
+    fn what_does_not_lie_in_its_first_line_lies_behind_it() {
+        let hasher = crate::KeyHasher::new([1, 2, 3, 4]);
+        let hash = |slot: u32| hasher.hash(&slot.to_le_bytes());
+        let mut index = Index::new();
+        (0..10_000).for_each(|slot| index.insert(hash(slot), slot, hash));
+        let behind = (0..10_000).filter(|slot| index.find_first(hash(*slot)).is_none());
+        let behind: Vec<u32> = behind.collect();
+        assert!((10..1000).contains(&behind.len()), "{}", behind.len());
+        for slot in behind {
+            assert!(index.prefetch_behind(hash(slot)));
+            assert_eq!(index.find(hash(slot), |other| other == slot), Some(slot));
+        }
+        assert!(!Index::new().prefetch_behind(7));
     }
 
     #[test]

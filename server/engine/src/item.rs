@@ -210,6 +210,7 @@ impl<'a> Item<'a> {
         self.head()[BITS] & mark.0 != 0
     }
 
+    #[inline]
     pub(crate) fn figures(self) -> Figures {
         Figures {
             cas: self.cas(),
@@ -283,11 +284,18 @@ impl<'a> Item<'a> {
         }
     }
 
+    /// Where a state ends.
+    #[inline]
+    pub(crate) fn behind_state(self) -> usize {
+        self.bytes_to_flags()
+    }
+
     /// What it takes in memory, without rounding.
     pub(crate) fn bytes(self) -> usize {
         self.bytes_to_flags() + if self.is_flagged() { FLAGS_BYTES } else { 0 }
     }
 
+    #[inline]
     fn bytes_to_flags(self) -> usize {
         self.layout().bytes_to_flags(usize::from(self.head()[KEY_BYTES]))
     }
@@ -363,9 +371,8 @@ impl<'a> ItemMut<'a> {
         fits
     }
 
-    /// Writes over the end of a state, as far as `end` goes.
-    pub(crate) fn set_state_end(&mut self, end: &[u8]) {
-        let behind_state = Item(self.0).bytes_to_flags();
+    /// Writes over the end of a state, which is [there](Item::behind_state), as far as `end` goes.
+    pub(crate) fn set_state_end(&mut self, behind_state: usize, end: &[u8]) {
         self.0[behind_state - end.len()..behind_state].copy_from_slice(end);
     }
 

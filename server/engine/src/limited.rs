@@ -193,15 +193,11 @@ impl Engine {
         rule: Option<Rule<'_>>,
         take: &Take,
     ) -> Limited {
-        let at = self.found(now, hash, key);
-        if let Some(slot) = at.slot {
-            let mut state = std::mem::take(&mut self.limits.encoded);
-            let limited = self.take_in_place(at, slot, rule, take, &mut state);
-            let_go_of_a_large(&mut state);
-            self.limits.encoded = state;
-            if let Some(limited) = limited {
-                return limited;
-            }
+        let mut state = std::mem::take(&mut self.limits.encoded);
+        let limited = self.take_in_place(now, (hash, key), rule, take, &mut state);
+        self.limits.encoded = state;
+        if let Some(limited) = limited {
+            return limited;
         }
         let at = self.at(now, hash, key);
         self.take_apart(at, rule, take)

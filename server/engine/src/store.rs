@@ -3,6 +3,7 @@
 //! Here: `index` and `arena` put together, memory accounting, eviction, the sweep for items past
 //! their deadline. Not here: what commands do to items (`apply`).
 
+mod ahead;
 mod hints;
 mod range;
 
@@ -14,7 +15,6 @@ use crate::budget::{Budget, Reach, Taken};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
-use crate::prefetch::{CACHE_LINE_BYTES, prefetch};
 use crate::time::Now;
 
 use self::hints::Hints;
@@ -42,6 +42,23 @@ pub struct Losses {
     pub swept: u64,
     /// Items that the sweep looked at.
     pub sweep_checked: u64,
+}
+
+/// A change of an item where it lies. It is no closure, because none can be told to be inlined.
+pub(crate) trait Change {
+    /// What comes of it.
+    type Answer;
+
+    /// Changes the item in a slot.
+    fn make(self, slot: Slot, item: ItemMut<'_>) -> Self::Answer;
+}
+
+impl Losses {
+    /// Counts an item as expired: it is removed, or its place used for the same key.
+    pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
+        self.expired += 1;
+        self.expired_unfetched += u64::from(is_unfetched);
+    }
 }
 
 /// Idle for less than this counts as `evicted_active`, in tenths of a second.
@@ -232,25 +249,25 @@ impl Store {
         self.find_in_index(hash, key)
     }
 
-    /// Runs `change`, once, on the item of `key`, past its deadline or not, where there is one.
+    /// Changes the item of `key`, past its deadline or not, where there is one.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
-        reason = "so is `change`: a tenth fewer instructions for `incr`"
+        reason = "so is what it calls: a tenth fewer instructions for `incr`"
     )]
-    pub(crate) fn change<R>(
+    pub(crate) fn change<C: Change>(
         &mut self,
         hash: u64,
         key: &[u8],
-        mut change: impl FnMut(Slot, ItemMut<'_>) -> R,
-    ) -> Option<R> {
+        change: C,
+    ) -> Option<C::Answer> {
         loop {
             // As in `find_item`.
             if let Some(slot) = self.hints.get(hash)
                 && let Some(bytes) = self.arena_mut(slot).get_mut_if_used(slot)
                 && Item(bytes).has_key(key)
             {
-                return Some(change(slot, ItemMut(bytes)));
+                return Some(change.make(slot, ItemMut(bytes)));
             }
             // Then it is remembered.
             self.find_in_index(hash, key)?;
@@ -271,43 +288,12 @@ impl Store {
         found
     }
 
-    /// Asks for the index line of a key ahead of its use.
-    pub(crate) fn prefetch_line(&self, hash: u64) {
-        // Where it is remembered the item was used a moment ago, and need not be fetched.
-        if self.hints.get(hash).is_none() {
-            self.index.prefetch(hash);
-        }
-    }
-
-    /// Asks for the item of a key ahead of its use; the line must be here already. It is the first with
-    /// the tag of the key, mostly, and where it lies is remembered.
-    pub(crate) fn prefetch_item(&self, hash: u64) {
-        if self.hints.get(hash).is_some() {
-            return;
-        }
-        let Some(slot) = self.index.find(hash, |_| true).map(Slot::from_raw) else { return };
-        self.hints.note(hash, slot);
-        let bytes = self.arena(slot).get(slot);
-        prefetch(&bytes[0]);
-        // A slot of a counter lies across two cache lines as often as not, and the end of a state
-        // is what is changed.
-        prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
-        if bytes.len() > CACHE_LINE_BYTES {
-            prefetch(&bytes[bytes.len().min(2 * CACHE_LINE_BYTES) - 1]);
-        }
-    }
-
     /// Removes the item in `slot`, which is past its deadline.
     pub(crate) fn expire(&mut self, hash: u64, slot: Slot) {
-        self.note_expired(slot);
+        let is_unfetched = !self.item(slot).has(Mark::FETCHED);
+        self.losses.note_expired(is_unfetched);
         self.note_cleared();
         self.remove(hash, slot);
-    }
-
-    /// Counts the item in `slot` as expired: it is removed, or its place used for the same key.
-    pub(crate) fn note_expired(&mut self, slot: Slot) {
-        self.losses.expired += 1;
-        self.losses.expired_unfetched += u64::from(!self.item(slot).has(Mark::FETCHED));
     }
 
     /// How many states there are of each rule, by its number; those past the end have none.

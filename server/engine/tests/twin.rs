@@ -588,7 +588,9 @@ proptest! {
                 for (key, ..) in steps.iter().skip(at).take(AHEAD) {
                     let hash = hasher.hash(&keys[*key]);
                     engine.prefetch_line(hash);
-                    engine.prefetch_item(hash);
+                    if !engine.prefetch_item(hash) {
+                    engine.prefetch_item_behind(hash);
+                }
                 }
             }
             now_ms += pause_ms;

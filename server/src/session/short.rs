@@ -3,10 +3,10 @@
 //! Not here: what is done for each (`quick`), batches of anything else (`session`), which answer the same.
 
 use arrayvec::ArrayVec;
-use protocol::{BOUND_POLICY, Quick, quick};
+use protocol::{Quick, quick};
 
 use super::{Answer, LookedUp, Pause, Round, Session, pause_before};
-use crate::quick::HELD_VALUE_BYTES_MAX;
+use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
 
 /// With fewer requests in front of another it is not worth a batch of its own.
@@ -39,7 +39,7 @@ impl Session {
         let mut end = 0;
         while batch.len() < most
             && let Some((quick, consumed)) = quick(&input[end..], bounds)
-            && is_held(&quick)
+            && may_be_held(&quick)
         {
             end += consumed;
             let hash = shards.hash(quick.key());
@@ -74,15 +74,5 @@ impl Session {
             done = *end;
         }
         Some((done, None))
-    }
-}
-
-/// Whether it may be answered while the shards of a batch are held.
-#[inline]
-fn is_held(quick: &Quick<'_>) -> bool {
-    match quick {
-        Quick::Set { value, .. } => value.len() <= HELD_VALUE_BYTES_MAX,
-        Quick::Take { policy, .. } => *policy != BOUND_POLICY,
-        Quick::Get { .. } | Quick::Count { .. } => true,
     }
 }

@@ -57,12 +57,31 @@ impl<'a> Held<'a> {
         if held.places.len() == 1 {
             return held;
         }
-        for (hash, place) in hashes.iter().zip(&held.places) {
-            if let Some(Row { engine: Some(engine), .. }) = held.rows.get(usize::from(*place)) {
-                engine.prefetch_item(*hash);
+        let mut behind = 0_u16;
+        for (position, (hash, place)) in hashes.iter().zip(&held.places).enumerate() {
+            if let Some(Row { engine: Some(engine), .. }) = held.rows.get(usize::from(*place))
+                && !engine.prefetch_item(*hash)
+            {
+                behind |= 1 << position;
             }
         }
+        if behind != 0 {
+            held.prefetch_behind(hashes, behind);
+        }
         held
+    }
+
+    /// Fetches the items of those keys, a bit for each, that are not in their lines.
+    #[cold]
+    fn prefetch_behind(&self, hashes: &[u64], mut keys: u16) {
+        while keys != 0 {
+            let position = keys.trailing_zeros() as usize;
+            let row = self.rows.get(usize::from(self.places[position]));
+            if let Some(Row { engine: Some(engine), .. }) = row {
+                engine.prefetch_item_behind(hashes[position]);
+            }
+            keys &= keys - 1;
+        }
     }
 
     /// Where a shard is among those held, which it now is if it can be had.

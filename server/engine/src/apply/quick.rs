@@ -6,8 +6,10 @@
 
 use protocol::Value;
 
-use super::Engine;
-use crate::item::Mark;
+use super::{Engine, Uniques};
+use crate::arena::Slot;
+use crate::item::{ItemMut, Mark};
+use crate::store::Change;
 use crate::time::Now;
 
 /// What came of the short way.
@@ -33,21 +35,8 @@ impl Engine {
         decrement: bool,
     ) -> InPlace<u64> {
         self.flush_if_due(now);
-        let uniques = &mut self.uniques;
-        let changed = self.store.change(hash, key, |slot, mut item| {
-            let former = item.as_item();
-            let Value::Number(number) = former.value() else { return None };
-            let former_cas = former.cas();
-            let number = counted(number, delta, decrement);
-            let is_past = former.deadline().is_past(now);
-            if slot.is_second() || is_past || !item.set_number(number) {
-                return None;
-            }
-            let cas = uniques.next(None);
-            item.set_cas(cas);
-            item.touch(now);
-            Some((number, former_cas, cas))
-        });
+        let counting = Counting { now, delta, decrement, uniques: &mut self.uniques };
+        let changed = self.store.change(hash, key, counting);
         match changed {
             Some(Some((number, former_cas, cas))) => {
                 self.store.note_cas(former_cas, cas);
@@ -82,6 +71,36 @@ impl Engine {
 /// A count after it went up or down.
 pub(super) fn counted(number: u64, delta: u64, decrement: bool) -> u64 {
     if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) }
+}
+
+/// A change of a counter. The answer is the count after it, and its cas unique before and after; `None`
+/// if nothing is done.
+struct Counting<'a> {
+    now: Now,
+    delta: u64,
+    decrement: bool,
+    uniques: &'a mut Uniques,
+}
+
+impl Change for Counting<'_> {
+    type Answer = Option<(u64, u64, u64)>;
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is the whole of `count_in_place`")]
+    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Self::Answer {
+        let former = item.as_item();
+        let Value::Number(number) = former.value() else { return None };
+        let former_cas = former.cas();
+        let number = counted(number, self.delta, self.decrement);
+        let is_past = former.deadline().is_past(self.now);
+        if slot.is_second() || is_past || !item.set_number(number) {
+            return None;
+        }
+        let cas = self.uniques.next(None);
+        item.set_cas(cas);
+        item.touch(self.now);
+        Some((number, former_cas, cas))
+    }
 }
 
 #[cfg(test)]

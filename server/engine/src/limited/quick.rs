@@ -5,11 +5,12 @@
 //! place is used again as it is. All else goes the long way (`limited`), which answers the same.
 
 use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watches};
-use crate::apply::{At, Engine};
+use crate::apply::{Engine, Uniques};
 use crate::arena::Slot;
-use crate::item::{Content, Figures, Mark, State};
+use crate::item::{Content, Figures, ItemMut, Mark, State};
 use crate::limit::{self, Ask, Decision, Verdict};
-use crate::policies::Rule;
+use crate::policies::{Policies, Rule};
+use crate::store::Change;
 use crate::time::{Deadline, Now};
 
 impl Engine {
@@ -24,125 +25,167 @@ impl Engine {
         state: &mut Vec<u8>,
     ) -> Limited {
         let take = Take { cost, ..Take::default() };
-        let at = self.found(now, hash, key);
-        if let Some(slot) = at.slot {
-            let limited = self.take_in_place(at, slot, Some(rule), &take, state);
-            let_go_of_a_large(state);
-            if let Some(limited) = limited {
-                return limited;
-            }
+        if let Some(limited) = self.take_in_place(now, (hash, key), Some(rule), &take, state) {
+            return limited;
         }
         let at = self.at(now, hash, key);
         self.take_apart(at, Some(rule), &take)
     }
 
-    /// Takes from the state in `slot`, which may be past its deadline; `None` if it is no such take,
+    /// Takes from a state that is there, though it may be past its deadline; `None` if it is no such take,
     /// and then nothing is changed. The state is decided on in `state`, whatever lies there.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
     pub(super) fn take_in_place(
         &mut self,
-        at: At<'_>,
-        slot: Slot,
+        now: Now,
+        (hash, key): (u64, &[u8]),
         rule: Option<Rule<'_>>,
         take: &Take,
         state: &mut Vec<u8>,
     ) -> Option<Limited> {
-        let Take { cost, part, peek, wait, .. } = *take;
         let is_simple =
             take.hold.is_none() && take.compare_cas.is_none() && take.client_flags.is_none();
-        if !is_simple || !slot.is_second() {
+        if !is_simple {
             return None;
         }
-        let item = self.store.item(slot);
-        let State { rule: number, body } = item.state()?;
+        self.flush_if_due(now);
+        let (policies, uniques) = (&self.limits.policies, &mut self.uniques);
+        let taking = Taking { now, hash, rule, take, policies, uniques, state: &mut *state };
+        let taken = self.store.change(hash, key, taking)??;
+        let Taken { slot, decision, shadow, figures, former_cas, unfetched, kept } = taken;
+        if let Some(is_unfetched) = unfetched {
+            self.store.losses.note_expired(is_unfetched);
+        }
+        let mut is_full = false;
+        match kept {
+            Keeps::Former => {}
+            Keeps::InPlace => self.store.note_cas(former_cas, figures.cas),
+            Keeps::Nothing => self.store.remove(hash, slot),
+            Keeps::Anew { rule } => {
+                state.splice(..0, [0, 0]);
+                let content = Content::State(State { rule, body: state });
+                let written = self.store.write(now, hash, key, Some(slot), figures, content);
+                is_full = written.is_err();
+            }
+        }
+        let_go_of_a_large(state);
+        if is_full {
+            return Some(Limited::Full);
+        }
+        let has_state = !matches!(kept, Keeps::Nothing);
+        let Figures { cas, client_flags, .. } = figures;
+        Some(Limited::Decided(Facts { decision, cas, client_flags, has_state, shadow }))
+    }
+}
+
+/// A take from the state of an item that is found.
+struct Taking<'a> {
+    now: Now,
+    hash: u64,
+    rule: Option<Rule<'a>>,
+    take: &'a Take,
+    policies: &'a Policies,
+    uniques: &'a mut Uniques,
+    state: &'a mut Vec<u8>,
+}
+
+/// What was taken from the item in a slot.
+struct Taken {
+    slot: Slot,
+    decision: Decision,
+    shadow: bool,
+    /// Those that it has by now, or is to have.
+    figures: Figures,
+    former_cas: u64,
+    /// It was past its deadline: whether nobody had fetched it.
+    unfetched: Option<bool>,
+    kept: Keeps,
+}
+
+/// What is kept after a take.
+enum Keeps {
+    /// The state as it was.
+    Former,
+    /// Another one, which lies there by now.
+    InPlace,
+    /// None any more: the item is to go.
+    Nothing,
+    /// One of another length, under the same rule: the item is to be written.
+    Anew { rule: u32 },
+}
+
+impl Change for Taking<'_> {
+    type Answer = Option<Taken>;
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is most of `take_in_place`")]
+    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Option<Taken> {
+        if !slot.is_second() {
+            return None;
+        }
+        let now = self.now;
+        let Take { cost, part, peek, wait, .. } = *self.take;
+        let former = item.as_item();
+        let State { rule: number, body } = former.state()?;
         // Neither holds nor leases.
         let [0, 0, own @ ..] = body else { return None };
-        let kept = self.limits.policies.get(number)?;
+        let own_bytes = own.len();
+        let kept = self.policies.get(number)?;
         let policy = &kept.policy;
-        let is_past = item.deadline().is_past(at.now);
-        let is_asked_for = match rule {
+        let is_past = former.deadline().is_past(now);
+        let is_asked_for = match self.rule {
             Some(rule) => rule.limit == kept.limit && rule.policy == policy,
             None => !is_past,
         };
         if !is_asked_for || holds_by_itself(policy) {
             return None;
         }
-        state.clear();
-        let own_bytes = own.len();
+        self.state.clear();
+        let former_cas = former.cas();
+        let behind_state = former.behind_state();
+        let unfetched = is_past.then(|| !former.has(Mark::FETCHED));
         let mut figures = if is_past {
             Figures::new(0, 0, Deadline::NEVER)
         } else {
-            state.extend_from_slice(own);
-            item.figures()
+            self.state.extend_from_slice(own);
+            former.figures()
         };
-        let (over, hash) = (policy.over, at.hash);
+        let (over, hash) = (policy.over, self.hash);
         let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
-        let mut decision = limit::take(policy, state, at.now, &ask);
+        let mut decision = limit::take(policy, self.state, now, &ask);
         let refused = decision.verdict == Verdict::Deny && !peek;
         let shadow = only_watches(policy, &mut decision);
-        let stays = decision.changed && state.len() == own_bytes;
-        if is_past {
-            if !stays {
-                return None;
-            }
-            self.store.note_expired(slot);
+        let stays = decision.changed && self.state.len() == own_bytes;
+        if is_past && !stays {
+            return None;
         }
         if refused {
             figures = figures.mark(Mark::REFUSED, true);
-            self.store.item_mut(slot).set_mark(Mark::REFUSED);
         }
-        let kept = Kept { slot, figures, stays };
-        let Some((cas, has_state)) = self.keep_in_place(at, kept, &decision, state) else {
-            return Some(Limited::Full);
-        };
-        let client_flags = figures.client_flags;
-        Some(Limited::Decided(Facts { decision, cas, client_flags, has_state, shadow }))
-    }
-
-    /// Keeps `state`. The answer is its cas unique, and whether there is a state; `None` for no room.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
-    fn keep_in_place(
-        &mut self,
-        at: At<'_>,
-        Kept { slot, mut figures, stays }: Kept,
-        decision: &Decision,
-        state: &mut Vec<u8>,
-    ) -> Option<(u64, bool)> {
-        if !decision.changed {
-            return Some((figures.cas, true));
-        }
-        if state.is_empty() {
-            self.store.remove(at.hash, slot);
-            return Some((0, false));
-        }
-        let idle_at = at.now.mono.0.saturating_add(decision.reset);
-        let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
-        figures.cas = self.uniques.next(None);
-        figures.deadline = Deadline::after_ms(at.now, left_ms);
-        if stays {
-            let mut item = self.store.item_mut(slot);
-            let former_cas = item.as_item().cas();
-            item.set_figures(figures);
-            item.set_state_end(state);
-            self.store.note_cas(former_cas, figures.cas);
+        let kept = if decision.changed && self.state.is_empty() {
+            figures.cas = 0;
+            Keeps::Nothing
+        } else if decision.changed {
+            let idle_at = now.mono.0.saturating_add(decision.reset);
+            let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(now.mono.millis());
+            figures.cas = self.uniques.next(None);
+            figures.deadline = Deadline::after_ms(now, left_ms);
+            if stays {
+                item.set_figures(figures);
+                item.set_state_end(behind_state, self.state);
+                Keeps::InPlace
+            } else {
+                Keeps::Anew { rule: number }
+            }
         } else {
-            state.splice(..0, [0, 0]);
-            let rule = self.store.item(slot).state()?.rule;
-            let content = Content::State(State { rule, body: state });
-            self.store.write(at.now, at.hash, at.key, Some(slot), figures, content).ok()?;
+            Keeps::Former
+        };
+        if refused {
+            item.set_mark(Mark::REFUSED);
         }
-        Some((figures.cas, true))
+        Some(Taken { slot, decision, shadow, figures, former_cas, unfetched, kept })
     }
-}
-
-/// What [`Engine::keep_in_place`] keeps beside the state.
-struct Kept {
-    slot: Slot,
-    figures: Figures,
-    /// It is as long as it was.
-    stays: bool,
 }
 
 #[cfg(test)]
