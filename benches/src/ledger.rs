@@ -7,6 +7,8 @@
 //! once, in whatever order connections are served. Their sum modulo 2^32 is kept beside the count,
 //! so one pass over the keys shows a lost, doubled or misdirected increment without asking the server.
 
+use engine::prefetch;
+
 use crate::keys::Space;
 
 /// One key's increments. Eight bytes, for the cache is shared with the server.
@@ -32,6 +34,15 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Asks the processor for the row of a key that is to be noted or compared soon: each would be waited for
+    /// by itself else, and then it is the generator that is the slowest.
+    pub fn fetch(&self, space: Space, index: u32) {
+        match space {
+            Space::Value => self.versions.get(index as usize).map(prefetch),
+            _ => self.counters[space as usize].get(index as usize).map(prefetch),
+        };
+    }
+
     /// Notes an increment about to be sent.
     pub fn incr_sent(&mut self, space: Space, index: u32) {
         let counter = &mut self.counters[space as usize][index as usize];

@@ -59,7 +59,10 @@ pub struct Worker {
     events: Events,
     connections: Vec<Connection>,
     scratch: Box<[u8]>,
+    request: Request,
     picker: Picker,
+    /// The keys of a batch.
+    picked: Vec<u32>,
     rng: Rng,
     clock: Instant,
     /// Never sleep in `epoll_wait`, so that no server pays for waking the generator.
@@ -93,7 +96,9 @@ impl Worker {
             events: Events::with_capacity(1024),
             connections: opened,
             scratch: vec![0; SCRATCH_BYTES].into(),
+            request,
             picker,
+            picked: Vec::new(),
             rng,
             clock: Instant::now(),
             busy_poll,
@@ -182,10 +187,19 @@ impl Worker {
     ) -> Result<bool, LoadError> {
         let batch = u64::from(pipeline).min(*to_send);
         *to_send -= batch;
+        self.picked.clear();
+        for _ in 0..batch * u64::from(self.request.op.keys()) {
+            let index = self.picker.pick(&mut self.rng);
+            if let Some(space) = self.request.op.space() {
+                ledger.fetch(space, index);
+            }
+            self.picked.push(index);
+        }
         let at = self.now();
         let connection = &mut self.connections[n];
+        let mut picked = self.picked.iter();
         for _ in 0..batch {
-            connection.issue(at, ledger, || self.picker.pick(&mut self.rng));
+            connection.issue(at, ledger, || *picked.next().expect("one for each that is named"));
         }
         connection.flush()?;
         Ok(batch > 0)
