@@ -24,7 +24,7 @@ use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
-use crate::time::{Deadline, Now};
+use crate::time::{Deadline, Nanos, Now};
 
 pub use self::saved::LimitRecord;
 
@@ -516,10 +516,9 @@ impl Engine {
             .iter()
             .map(|hold| hold.end)
             .fold(now_ns.saturating_add(decision.reset).max(leases_end), u64::max);
-        let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(at.now.mono.millis());
         let mut figures = loaded.figures;
         figures.cas = self.uniques.next(None);
-        figures.deadline = Deadline::after_ms(at.now, left_ms);
+        figures.deadline = Deadline::not_before(Nanos(idle_at));
         let content = Content::State(State { rule, body: &bytes });
         let written = self.store.write(at.now, at.hash, at.key, at.slot, figures, content);
         self.limits.encoded = bytes;

@@ -70,6 +70,11 @@ impl Deadline {
         Self::at(now.mono.millis().saturating_add(left_ms))
     }
 
+    /// The first end that is not before an instant on the monotonic clock.
+    pub(crate) fn not_before(instant: Nanos) -> Self {
+        Self::at(instant.0.div_ceil(1_000_000))
+    }
+
     fn at(mono_ms: u64) -> Self {
         Self(mono_ms.clamp(1, Self::MAX))
     }

@@ -101,7 +101,17 @@ impl Reader<'_> {
         Some(*first)
     }
 
+    #[inline]
     pub(super) fn count(&mut self) -> Option<u64> {
+        // Most are small.
+        if let [count @ ..0x80, rest @ ..] = self.0 {
+            self.0 = rest;
+            return Some(u64::from(*count));
+        }
+        self.long_count()
+    }
+
+    fn long_count(&mut self) -> Option<u64> {
         let mut count = 0;
         for place in 0..10 {
             let byte = self.byte()?;

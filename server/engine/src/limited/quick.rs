@@ -11,7 +11,7 @@ use crate::item::{Content, Figures, ItemMut, Mark, State};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Policies, Rule};
 use crate::store::Change;
-use crate::time::{Deadline, Now};
+use crate::time::{Deadline, Nanos, Now};
 
 impl Engine {
     /// As [`Engine::take`] of so many units, without anything else that a take may ask for: most are
@@ -167,10 +167,9 @@ impl Change for Taking<'_> {
             figures.cas = 0;
             Keeps::Nothing
         } else if decision.changed {
-            let idle_at = now.mono.0.saturating_add(decision.reset);
-            let left_ms = idle_at.div_ceil(1_000_000).saturating_sub(now.mono.millis());
+            let idle_at = Nanos(now.mono.0.saturating_add(decision.reset));
             figures.cas = self.uniques.next(None);
-            figures.deadline = Deadline::after_ms(now, left_ms);
+            figures.deadline = Deadline::not_before(idle_at);
             if stays {
                 item.set_figures(figures);
                 item.set_state_end(behind_state, self.state);
