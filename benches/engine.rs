@@ -74,7 +74,9 @@ fn commands(criterion: &mut Criterion) {
                 engine.prefetch_line(*hash);
             }
             for (_, hash) in batch {
-                engine.prefetch_item(*hash);
+                if !engine.prefetch_item(*hash) {
+                    engine.prefetch_item_behind(*hash);
+                }
             }
             for (key, hash) in batch {
                 let key = Key::plain(key.as_bytes()).expect("a short word is a key");

@@ -44,6 +44,14 @@ pub struct Losses {
     pub sweep_checked: u64,
 }
 
+impl Losses {
+    /// Counts an item as expired: it is removed, or its place used for the same key.
+    pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
+        self.expired += 1;
+        self.expired_unfetched += u64::from(is_unfetched);
+    }
+}
+
 /// A change of an item where it lies. It is no closure, because none can be told to be inlined.
 pub(crate) trait Change {
     /// What comes of it.
@@ -51,14 +59,6 @@ pub(crate) trait Change {
 
     /// Changes the item in a slot.
     fn make(self, slot: Slot, item: ItemMut<'_>) -> Self::Answer;
-}
-
-impl Losses {
-    /// Counts an item as expired: it is removed, or its place used for the same key.
-    pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
-        self.expired += 1;
-        self.expired_unfetched += u64::from(is_unfetched);
-    }
 }
 
 /// Idle for less than this counts as `evicted_active`, in tenths of a second.

@@ -589,8 +589,8 @@ proptest! {
                     let hash = hasher.hash(&keys[*key]);
                     engine.prefetch_line(hash);
                     if !engine.prefetch_item(hash) {
-                    engine.prefetch_item_behind(hash);
-                }
+                        engine.prefetch_item_behind(hash);
+                    }
                 }
             }
             now_ms += pause_ms;
