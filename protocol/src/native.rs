@@ -412,19 +412,46 @@ const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20) + 2;
 
 /// Appends a verdict line, as `take` and `takem` are answered.
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
-    let mut front = Backwards::<VERDICT_FRONT_BYTES_MAX>::new();
-    let has_pairs = line.has_pairs();
-    if !has_pairs {
-        front.bytes(b"\r\n");
+    let VerdictLine { word, limit, remaining, retry_ms, reset_ms, .. } = *line;
+    let end: &[u8] = if line.has_pairs() { b"" } else { b"\r\n" };
+    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, end);
+    if line.has_pairs() {
+        encode_pairs(out, line);
     }
-    front.blank_and_number(line.reset_ms);
-    match line.retry_ms {
+}
+
+/// As [`encode_verdict`], of a line that has no more than the verdict and its four numbers: most have not.
+#[inline]
+pub fn encode_plain_verdict(
+    out: &mut Vec<u8>,
+    word: VerdictWord,
+    [limit, remaining]: [u64; 2],
+    retry_ms: Option<u64>,
+    reset_ms: u64,
+) {
+    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, b"\r\n");
+}
+
+/// Appends the verdict and its four numbers, and `end`.
+#[inline(never)]
+fn encode_verdict_front(
+    out: &mut Vec<u8>,
+    word: VerdictWord,
+    [limit, remaining]: [u64; 2],
+    retry_ms: Option<u64>,
+    reset_ms: u64,
+    end: &[u8],
+) {
+    let mut front = Backwards::<VERDICT_FRONT_BYTES_MAX>::new();
+    front.bytes(end);
+    front.blank_and_number(reset_ms);
+    match retry_ms {
         Some(ms) => front.blank_and_number(ms),
         None => front.bytes(b" -1"),
     }
-    front.blank_and_number(line.remaining);
-    front.blank_and_number(line.limit);
-    match line.word {
+    front.blank_and_number(remaining);
+    front.blank_and_number(limit);
+    match word {
         VerdictWord::Allow => front.bytes(b"ALLOW"),
         VerdictWord::Deny => front.bytes(b"DENY"),
         VerdictWord::Wait => front.bytes(b"WAIT"),
@@ -432,9 +459,6 @@ pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
         VerdictWord::Exists => front.bytes(b"EXISTS"),
     }
     out.extend_from_slice(front.written());
-    if has_pairs {
-        encode_pairs(out, line);
-    }
 }
 
 #[cold]

@@ -10,6 +10,8 @@
     reason = "a fifth of an `incr` is reading it: each call is a tenth of that"
 )]
 
+use std::hint::cold_path;
+
 use crate::bounds::{Bounds, KEY_BYTES_MAX};
 use crate::key::Key;
 use crate::policy::COUNT_MAX;
@@ -19,7 +21,11 @@ use crate::request::{
 };
 
 /// One of the commonest requests. All keys are valid ones.
+///
+/// It is made of whole words, so that it is kept in registers until it is stored: a batch has many, and what is
+/// written in pieces and read at once as a whole is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
 pub enum Quick<'a> {
     /// `get <key>`.
     Get {
@@ -170,23 +176,35 @@ struct Rest<'a>(&'a [u8]);
 impl<'a> Rest<'a> {
     #[inline(always)]
     fn blank(&mut self) -> Option<()> {
-        self.0 = self.0.strip_prefix(b" ")?;
+        let Some(rest) = self.0.strip_prefix(b" ") else {
+            cold_path();
+            return None;
+        };
+        self.0 = rest;
         Some(())
     }
 
     #[inline(always)]
     fn end(&mut self) -> Option<()> {
-        self.0 = self.0.strip_prefix(b"\r\n")?;
+        let Some(rest) = self.0.strip_prefix(b"\r\n") else {
+            cold_path();
+            return None;
+        };
+        self.0 = rest;
         Some(())
     }
 
     /// A word of 1 to 250 bytes above the blank: no more than a key may have, and any such word is one.
     #[inline(always)]
     fn word(&mut self) -> Option<&'a [u8]> {
-        let end = word_end(&self.0[..self.0.len().min(KEY_BYTES_MAX + 1)])?;
+        let end = word_end(&self.0[..self.0.len().min(KEY_BYTES_MAX + 1)]);
+        let Some(end @ 1..) = end else {
+            cold_path();
+            return None;
+        };
         let (word, rest) = self.0.split_at(end);
         self.0 = rest;
-        (!word.is_empty()).then_some(word)
+        Some(word)
     }
 
     /// A blank and a number of digits alone.

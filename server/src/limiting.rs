@@ -11,7 +11,7 @@ use engine::{
 use protocol::{
     Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
     Policy, PolicyWord, Rate, Slide, Take, TooMany, VerdictLine, VerdictWord, encode,
-    encode_verdict,
+    encode_plain_verdict, encode_verdict,
 };
 
 use crate::bound::{milliseconds, tell};
@@ -65,6 +65,23 @@ pub(crate) fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
         at: None,
         shadow: facts.shadow,
         degraded: false,
+    }
+}
+
+/// Appends the verdict line of a decision. Most have nothing to tell but four numbers, which are handed on as they
+/// are, not copied into a line first.
+#[inline]
+pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &Facts) {
+    let Decision { verdict, limit, remaining, retry, reset, lease, .. } = facts.decision;
+    let (word, retry_ms) = match verdict {
+        Verdict::Allow => (VerdictWord::Allow, Some(0)),
+        _ => (VerdictWord::Deny, retry.map(milliseconds)),
+    };
+    let is_plain = matches!(verdict, Verdict::Allow | Verdict::Deny) && lease.is_none();
+    if is_plain && !facts.shadow {
+        encode_plain_verdict(out, word, [limit, remaining], retry_ms, milliseconds(reset));
+    } else {
+        encode_verdict(out, &verdict_line(facts, false));
     }
 }
 

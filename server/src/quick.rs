@@ -4,13 +4,13 @@
 //! Not here: reading them (`protocol`), everything else about them (`session`, `plain`, `limiting`), which
 //! also answers them wherever the short way does not go.
 
-use engine::{Engine, InPlace, Limited, Rule, Take, counted, taking};
+use engine::{Engine, Facts, InPlace, Judgement, Rule, Take, counted, taking};
 use protocol::{
     Arithmetic, BOUND_POLICY, Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set,
-    SetMode, Value, encode_hit, encode_number, encode_verdict,
+    SetMode, Value, encode_hit, encode_number,
 };
 
-use crate::limiting::verdict_line;
+use crate::limiting::encode_decision;
 use crate::limits::Found;
 use crate::session::{LookedUp, Round};
 
@@ -99,13 +99,8 @@ impl Round<'_> {
                 let scratch = &mut *self.scratch;
                 let Ok(written) = scratch.written.parse(policy) else { return false };
                 let rule = Rule::from(scratch.written.policy(written));
-                match engine.take_units(self.now, (hash, key), rule, cost, &mut scratch.state) {
-                    Limited::Decided(facts) => {
-                        encode_verdict(out, &verdict_line(&facts, false));
-                        true
-                    }
-                    _ => false,
-                }
+                let tell = |facts: &Facts| encode_decision(out, facts);
+                engine.take_units(self.now, (hash, key), rule, cost, &mut scratch.state, tell)
             }
         }
     }
@@ -159,12 +154,14 @@ impl Round<'_> {
         out: &mut Vec<u8>,
     ) -> bool {
         let (key, rule) = ((hash, found.key()), self.rule_of(found));
-        let limited = engine.take_units(self.now, key, rule, cost, &mut self.scratch.state);
-        let Limited::Decided(facts) = limited else { return false };
-        let judgement = limited.judgement(&Take { cost, ..Take::default() });
+        let mut judgement = Judgement::Nothing;
+        let tell = |facts: &Facts| {
+            judgement = facts.judgement(&Take { cost, ..Take::default() });
+            encode_decision(out, facts);
+        };
+        let is_told = engine.take_units(self.now, key, rule, cost, &mut self.scratch.state, tell);
         self.note_judgement(found.limit().index(), judgement);
-        encode_verdict(out, &verdict_line(&facts, false));
-        true
+        is_told
     }
 
     /// A `VALUE` block, or nothing where there is no item.

@@ -304,7 +304,7 @@ impl Charges {
             return Ok(self.refuse(place, notes, engines, take));
         }
         for (row, facts) in self.rows.iter().zip(&mut notes.facts) {
-            place.note(row, Limited::Decided(*facts).judgement(&charge));
+            place.note(row, facts.judgement(&charge));
             if granted < take.cost {
                 let rest = Take { cost: take.cost - granted, peek: true, ..charge };
                 let engine = engines.engine(row.hash);
@@ -370,7 +370,7 @@ impl Charges {
         for (number, (row, facts)) in self.rows.iter().zip(&mut notes.facts).enumerate() {
             if facts.refuses() {
                 let ask = Take { cost: row.cost(take.cost), ..*take };
-                place.note(row, Limited::Decided(*facts).judgement(&ask));
+                place.note(row, facts.judgement(&ask));
                 if !take.peek {
                     engines.engine(row.hash).note_refused(place.now, row.hash, self.key(row));
                 }

@@ -373,7 +373,12 @@ impl<'a> ItemMut<'a> {
 
     /// Writes over the end of a state, which is [there](Item::behind_state), as far as `end` goes.
     pub(crate) fn set_state_end(&mut self, behind_state: usize, end: &[u8]) {
-        self.0[behind_state - end.len()..behind_state].copy_from_slice(end);
+        let place = &mut self.0[behind_state - end.len()..behind_state];
+        match <&[u8; 8]>::try_from(end) {
+            // Most are so long, and no call is needed for that.
+            Ok(eight) => place.copy_from_slice(eight),
+            Err(_) => place.copy_from_slice(end),
+        }
     }
 
     /// Writes the figures; client flags that are not 0 need an item that was [filled](Self::fill) with some.
@@ -383,8 +388,7 @@ impl<'a> ItemMut<'a> {
         let bits = &mut self.head()[BITS];
         *bits = *bits & (LAYOUT_MASK | FLAGGED) | figures.marks;
         if self.as_item().is_flagged() {
-            let at = self.as_item().bytes_to_flags();
-            self.0[at..at + FLAGS_BYTES].copy_from_slice(&figures.client_flags.to_le_bytes());
+            self.set_client_flags(figures.client_flags);
         } else {
             debug_assert_eq!(figures.client_flags, 0, "there is no room for client flags");
         }
@@ -400,6 +404,20 @@ impl<'a> ItemMut<'a> {
 
     pub(crate) fn set_mark(&mut self, mark: Mark) {
         self.head()[BITS] |= mark.0;
+    }
+
+    /// Takes marks and client flags off, as of an item that is written anew.
+    pub(crate) fn clear_marks(&mut self) {
+        let bits = &mut self.head()[BITS];
+        *bits &= LAYOUT_MASK | FLAGGED;
+        if self.as_item().is_flagged() {
+            self.set_client_flags(0);
+        }
+    }
+
+    fn set_client_flags(&mut self, client_flags: u32) {
+        let at = self.as_item().bytes_to_flags();
+        self.0[at..at + FLAGS_BYTES].copy_from_slice(&client_flags.to_le_bytes());
     }
 
     /// Notes that a value or counter is used now.

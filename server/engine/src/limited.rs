@@ -117,6 +117,20 @@ impl Facts {
     pub fn refuses(&self) -> bool {
         self.decision.verdict == Verdict::Deny && !self.shadow
     }
+
+    /// How the limit judged what `take` asked.
+    #[must_use]
+    pub fn judgement(&self, take: &Take) -> Judgement {
+        if take.peek || take.cost == 0 {
+            Judgement::Nothing
+        } else if self.refuses() {
+            Judgement::Denied
+        } else if self.shadow {
+            Judgement::ShadowDenied
+        } else {
+            Judgement::Allowed
+        }
+    }
 }
 
 impl Limited {
@@ -124,10 +138,7 @@ impl Limited {
     #[must_use]
     pub fn judgement(&self, take: &Take) -> Judgement {
         match self {
-            Self::Decided(_) if take.peek || take.cost == 0 => Judgement::Nothing,
-            Self::Decided(facts) if facts.refuses() => Judgement::Denied,
-            Self::Decided(facts) if facts.shadow => Judgement::ShadowDenied,
-            Self::Decided(_) => Judgement::Allowed,
+            Self::Decided(facts) => facts.judgement(take),
             _ => Judgement::Nothing,
         }
     }
@@ -194,9 +205,11 @@ impl Engine {
         take: &Take,
     ) -> Limited {
         let mut state = std::mem::take(&mut self.limits.encoded);
-        let limited = self.take_in_place(now, (hash, key), rule, take, &mut state);
+        let mut limited = Limited::Full;
+        let mut tell = |facts: &Facts| limited = Limited::Decided(*facts);
+        let taken = self.take_in_place(now, (hash, key), rule, take, &mut state, &mut tell);
         self.limits.encoded = state;
-        if let Some(limited) = limited {
+        if taken.is_some() {
             return limited;
         }
         let at = self.at(now, hash, key);

@@ -8,6 +8,7 @@ mod hints;
 mod range;
 
 use std::cmp::Reverse;
+use std::hint::cold_path;
 use std::sync::Arc;
 
 use crate::arena::{Arena, FIRST, Slot};
@@ -269,6 +270,7 @@ impl Store {
             {
                 return Some(change.make(slot, ItemMut(bytes)));
             }
+            cold_path();
             // Then it is remembered.
             self.find_in_index(hash, key)?;
         }

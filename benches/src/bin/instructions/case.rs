@@ -62,7 +62,7 @@ const WITH_PARENT: &str = "[[limit]]\nname = 'all'\nmatch = 'all:{x}'\npolicy = 
     parents = ['all:users']\n";
 
 /// All cases.
-pub(crate) const CASES: [Case; 29] = [
+pub(crate) const CASES: [Case; 30] = [
     case("incr", NUMBER, "incr {} 1\r\n", "11\r\n"),
     case("incr-miss", "", "incr {} 1\r\n", "NOT_FOUND\r\n"),
     case("get", NUMBER, "get {}\r\n", "VALUE "),
@@ -80,6 +80,7 @@ pub(crate) const CASES: [Case; 29] = [
     again("incrx", 1, "incrx {} 1 60 max=1000\r\n", "2 1 59000\r\n"),
     case("take-new", "", "take {} 1 bucket:100/60s,capacity=200\r\n", "ALLOW "),
     again("take-bucket", 1, "take {} 1 bucket:100/60s,capacity=200\r\n", "ALLOW "),
+    again("take-used", 1, "take {} 1 bucket:1/1d,capacity=100000\r\n", "ALLOW "),
     case("take-refused", SPENT, "take {} 5 bucket:100/60s,capacity=200\r\n", "DENY "),
     again("take-gcra", 1, "take {} 1 gcra:100/60s,burst=50\r\n", "ALLOW "),
     again("take-fixed", 1, "take {} 1 fixed:100/60s\r\n", "ALLOW "),

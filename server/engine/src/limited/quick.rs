@@ -4,18 +4,21 @@
 //! It may be past its deadline, for a key whose calls are few is idle again before the next: its
 //! place is used again as it is. All else goes the long way (`limited`), which answers the same.
 
+use std::hint::cold_path;
+
 use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watches};
 use crate::apply::{Engine, Uniques};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, ItemMut, Mark, State};
-use crate::limit::{self, Ask, Decision, Verdict};
+use crate::limit::{self, Ask, Verdict};
 use crate::policies::{Policies, Rule};
-use crate::store::Change;
+use crate::store::{Change, Full};
 use crate::time::{Deadline, Nanos, Now};
 
 impl Engine {
     /// As [`Engine::take`] of so many units, without anything else that a take may ask for: most are
-    /// that. `state` is memory of the caller's: any of the shard's own goes from processor to processor.
+    /// that. What is decided is handed to `tell` where it lies; false if nothing is. `state` is memory of the
+    /// caller's: any of the shard's own goes from processor to processor.
     pub fn take_units(
         &mut self,
         now: Now,
@@ -23,17 +26,34 @@ impl Engine {
         rule: Rule<'_>,
         cost: u64,
         state: &mut Vec<u8>,
-    ) -> Limited {
+        mut tell: impl FnMut(&Facts),
+    ) -> bool {
         let take = Take { cost, ..Take::default() };
-        if let Some(limited) = self.take_in_place(now, (hash, key), Some(rule), &take, state) {
-            return limited;
+        if let Some(taken) =
+            self.take_in_place(now, (hash, key), Some(rule), &take, state, &mut tell)
+        {
+            return taken.is_ok();
         }
-        let at = self.at(now, hash, key);
-        self.take_apart(at, Some(rule), &take)
+        self.take_units_apart(now, (hash, key), rule, &take, &mut tell)
     }
 
-    /// Takes from a state that is there, though it may be past its deadline; `None` if it is no such take,
-    /// and then nothing is changed. The state is decided on in `state`, whatever lies there.
+    #[cold]
+    fn take_units_apart(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        rule: Rule<'_>,
+        take: &Take,
+        tell: &mut dyn FnMut(&Facts),
+    ) -> bool {
+        let at = self.at(now, hash, key);
+        let Limited::Decided(facts) = self.take_apart(at, Some(rule), take) else { return false };
+        tell(&facts);
+        true
+    }
+
+    /// Takes from a state that is there, though it may be past its deadline, and tells what is decided; `None` if
+    /// it is no such take, and then nothing is changed. The state is decided on in `state`, whatever lies there.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
     pub(super) fn take_in_place(
@@ -43,44 +63,45 @@ impl Engine {
         rule: Option<Rule<'_>>,
         take: &Take,
         state: &mut Vec<u8>,
-    ) -> Option<Limited> {
+        tell: &mut impl FnMut(&Facts),
+    ) -> Option<Result<(), Full>> {
         let is_simple =
             take.hold.is_none() && take.compare_cas.is_none() && take.client_flags.is_none();
         if !is_simple {
+            cold_path();
             return None;
         }
         self.flush_if_due(now);
         let (policies, uniques) = (&self.limits.policies, &mut self.uniques);
-        let taking = Taking { now, hash, rule, take, policies, uniques, state: &mut *state };
-        let taken = self.store.change(hash, key, taking)??;
-        let Taken { slot, decision, shadow, figures, former_cas, unfetched, kept } = taken;
+        let taking = Taking { now, hash, rule, take, policies, uniques, state, tell };
+        let (taken, unfetched) = self.store.change(hash, key, taking)??;
         if let Some(is_unfetched) = unfetched {
             self.store.losses.note_expired(is_unfetched);
         }
-        let mut is_full = false;
-        match kept {
-            Keeps::Former => {}
-            Keeps::InPlace => self.store.note_cas(former_cas, figures.cas),
-            Keeps::Nothing => self.store.remove(hash, slot),
-            Keeps::Anew { rule } => {
+        let mut written = Ok(());
+        match taken {
+            Taken::Unchanged => {}
+            Taken::InPlace { former_cas, cas } => self.store.note_cas(former_cas, cas),
+            Taken::Anew { slot, rule, deadline, facts } => {
                 state.splice(..0, [0, 0]);
+                let figures =
+                    Figures { cas: facts.cas, deadline, ..self.store.item(slot).figures() };
                 let content = Content::State(State { rule, body: state });
-                let written = self.store.write(now, hash, key, Some(slot), figures, content);
-                is_full = written.is_err();
+                written =
+                    self.store.write(now, hash, key, Some(slot), figures, content).map(|_| ());
+                if written.is_ok() {
+                    tell(&facts);
+                }
             }
         }
         let_go_of_a_large(state);
-        if is_full {
-            return Some(Limited::Full);
-        }
-        let has_state = !matches!(kept, Keeps::Nothing);
-        let Figures { cas, client_flags, .. } = figures;
-        Some(Limited::Decided(Facts { decision, cas, client_flags, has_state, shadow }))
+        Some(written)
     }
 }
 
-/// A take from the state of an item that is found.
-struct Taking<'a> {
+/// A take from the state of an item that is found, told as soon as it is decided. The answer is `None` if it is
+/// not to be taken from so; beside what is kept it says, of an item past its deadline, whether nobody had fetched it.
+struct Taking<'a, F> {
     now: Now,
     hash: u64,
     rule: Option<Rule<'a>>,
@@ -88,50 +109,42 @@ struct Taking<'a> {
     policies: &'a Policies,
     uniques: &'a mut Uniques,
     state: &'a mut Vec<u8>,
-}
-
-/// What was taken from the item in a slot.
-struct Taken {
-    slot: Slot,
-    decision: Decision,
-    shadow: bool,
-    /// Those that it has by now, or is to have.
-    figures: Figures,
-    former_cas: u64,
-    /// It was past its deadline: whether nobody had fetched it.
-    unfetched: Option<bool>,
-    kept: Keeps,
+    tell: &'a mut F,
 }
 
 /// What is kept after a take.
-enum Keeps {
+enum Taken {
     /// The state as it was.
-    Former,
+    Unchanged,
     /// Another one, which lies there by now.
-    InPlace,
-    /// None any more: the item is to go.
-    Nothing,
-    /// One of another length, under the same rule: the item is to be written.
-    Anew { rule: u32 },
+    InPlace { former_cas: u64, cas: u64 },
+    /// One of another length, under the same rule: the item is to be written, and then it is to be told.
+    Anew { slot: Slot, rule: u32, deadline: Deadline, facts: Facts },
 }
 
-impl Change for Taking<'_> {
-    type Answer = Option<Taken>;
+impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
+    type Answer = Option<(Taken, Option<bool>)>;
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is most of `take_in_place`")]
-    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Option<Taken> {
+    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Self::Answer {
         if !slot.is_second() {
+            cold_path();
             return None;
         }
         let now = self.now;
         let Take { cost, part, peek, wait, .. } = *self.take;
         let former = item.as_item();
-        let State { rule: number, body } = former.state()?;
         // Neither holds nor leases.
-        let [0, 0, own @ ..] = body else { return None };
+        let Some(State { rule: number, body: [0, 0, own @ ..] }) = former.state() else {
+            cold_path();
+            return None;
+        };
         let own_bytes = own.len();
-        let kept = self.policies.get(number)?;
+        let Some(kept) = self.policies.get(number) else {
+            cold_path();
+            return None;
+        };
         let policy = &kept.policy;
         let is_past = former.deadline().is_past(now);
         let is_asked_for = match self.rule {
@@ -139,51 +152,65 @@ impl Change for Taking<'_> {
             None => !is_past,
         };
         if !is_asked_for || holds_by_itself(policy) {
+            cold_path();
             return None;
         }
         self.state.clear();
         let former_cas = former.cas();
         let behind_state = former.behind_state();
         let unfetched = is_past.then(|| !former.has(Mark::FETCHED));
-        let mut figures = if is_past {
-            Figures::new(0, 0, Deadline::NEVER)
-        } else {
-            self.state.extend_from_slice(own);
-            former.figures()
-        };
+        let mut client_flags = 0;
+        if !is_past {
+            client_flags = former.client_flags();
+            match <&[u8; 8]>::try_from(own) {
+                // Most are so long, and no call is needed for that.
+                Ok(eight) => self.state.extend_from_slice(eight),
+                Err(_) => self.state.extend_from_slice(own),
+            }
+        }
         let (over, hash) = (policy.over, self.hash);
         let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
-        let mut decision = limit::take(policy, self.state, now, &ask);
+        // It stays where it is until it is told: there is much of it.
+        let mut facts = Facts {
+            decision: limit::take(policy, self.state, now, &ask),
+            cas: former_cas,
+            client_flags,
+            has_state: true,
+            shadow: false,
+        };
+        let decision = &mut facts.decision;
         let refused = decision.verdict == Verdict::Deny && !peek;
-        let shadow = only_watches(policy, &mut decision);
-        let stays = decision.changed && self.state.len() == own_bytes;
-        if is_past && !stays {
+        let is_changed = decision.changed;
+        let stays = is_changed && self.state.len() == own_bytes;
+        if (is_past && !stays) || (is_changed && self.state.is_empty()) {
+            cold_path();
             return None;
         }
-        if refused {
-            figures = figures.mark(Mark::REFUSED, true);
+        if is_past {
+            item.clear_marks();
         }
-        let kept = if decision.changed && self.state.is_empty() {
-            figures.cas = 0;
-            Keeps::Nothing
-        } else if decision.changed {
-            let idle_at = Nanos(now.mono.0.saturating_add(decision.reset));
-            figures.cas = self.uniques.next(None);
-            figures.deadline = Deadline::not_before(idle_at);
-            if stays {
-                item.set_figures(figures);
-                item.set_state_end(behind_state, self.state);
-                Keeps::InPlace
-            } else {
-                Keeps::Anew { rule: number }
-            }
-        } else {
-            Keeps::Former
-        };
         if refused {
             item.set_mark(Mark::REFUSED);
         }
-        Some(Taken { slot, decision, shadow, figures, former_cas, unfetched, kept })
+        facts.shadow = only_watches(policy, decision);
+        let mut taken = Taken::Unchanged;
+        if is_changed {
+            let idle_at = Nanos(now.mono.0.saturating_add(decision.reset));
+            let deadline = Deadline::not_before(idle_at);
+            let cas = self.uniques.next(None);
+            facts.cas = cas;
+            if !stays {
+                cold_path();
+                let taken = Taken::Anew { slot, rule: number, deadline, facts };
+                return Some((taken, unfetched));
+            }
+            item.set_cas(cas);
+            item.set_deadline(deadline);
+            item.set_state_end(behind_state, self.state);
+            taken = Taken::InPlace { former_cas, cas };
+        }
+        (self.tell)(&facts);
+        Some((taken, unfetched))
     }
 }
 
@@ -239,7 +266,11 @@ mod tests {
                 let rule = (!remembered).then_some(Rule { policy, limit: 0 });
                 let one = match rule {
                     Some(rule) if take == (Take { cost, ..Take::default() }) => {
-                        quick.take_units(now, (hash, key.as_bytes()), rule, cost, &mut state)
+                        let mut told = None;
+                        let at = (hash, key.as_bytes());
+                        let tell = |facts: &Facts| told = Some(Limited::Decided(*facts));
+                        quick.take_units(now, at, rule, cost, &mut state, tell);
+                        told.expect("there is room")
                     }
                     rule => quick.take(now, hash, key.as_bytes(), rule, &take),
                 };
