@@ -3,6 +3,8 @@
 //!
 //! Not here: the wire (`protocol`), the arithmetic (`engine`).
 
+use std::hint::cold_path;
+
 use engine::limit::{Decision, Verdict};
 use engine::{
     Engine, Facts, LeaseAsk, Leased, Limited, Now, RepeatedAnswer, Rule, Take as TakeUnits,
@@ -81,6 +83,7 @@ pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &Facts) {
     if is_plain && !facts.shadow {
         encode_plain_verdict(out, word, [limit, remaining], retry_ms, milliseconds(reset));
     } else {
+        cold_path();
         encode_verdict(out, &verdict_line(facts, false));
     }
 }

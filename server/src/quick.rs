@@ -4,6 +4,8 @@
 //! Not here: reading them (`protocol`), everything else about them (`session`, `plain`, `limiting`), which
 //! also answers them wherever the short way does not go.
 
+use std::hint::cold_path;
+
 use engine::{Engine, Facts, InPlace, Judgement, Rule, Take, counted, taking};
 use protocol::{
     Arithmetic, BOUND_POLICY, Command, Exptime, ItemView, Key, Operation, Outcome, Quick, Set,
@@ -97,7 +99,10 @@ impl Round<'_> {
             Quick::Take { policy: BOUND_POLICY, .. } => false,
             Quick::Take { key, cost, policy } => {
                 let scratch = &mut *self.scratch;
-                let Ok(written) = scratch.written.parse(policy) else { return false };
+                let Ok(written) = scratch.written.parse(policy) else {
+                    cold_path();
+                    return false;
+                };
                 let rule = Rule::from(scratch.written.policy(written));
                 let tell = |facts: &Facts| encode_decision(out, facts);
                 engine.take_units(self.now, (hash, key), rule, cost, &mut scratch.state, tell)

@@ -2,6 +2,8 @@
 //!
 //! Not here: what a token says (`protocol`).
 
+use std::hint::cold_path;
+
 use protocol::Policy;
 
 /// Tokens kept; two that fall on one place are parsed in turns.
@@ -44,6 +46,7 @@ impl WrittenPolicies {
         let place = place_of(token);
         let (kept, policy) = &mut self.places[place];
         if policy.is_none() || kept != token {
+            cold_path();
             let parsed = Policy::parse(token).map_err(|error| error.to_string())?;
             kept.clear();
             kept.extend_from_slice(token);

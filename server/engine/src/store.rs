@@ -247,6 +247,7 @@ impl Store {
         {
             return Some((slot, Item(bytes)));
         }
+        cold_path();
         self.find_in_index(hash, key)
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Not here: what is done for each (`quick`), batches of anything else (`session`), which answer the same.
 
+use std::hint::cold_path;
+
 use arrayvec::ArrayVec;
 use protocol::{Quick, quick};
 
@@ -54,12 +56,14 @@ impl Session {
         let mut done = 0;
         for (position, (Short { quick, end }, hash)) in batch.iter().zip(&hashes).enumerate() {
             if let Some(pause) = pause_before(round, out) {
+                cold_path();
                 return Some((done, Some(pause)));
             }
             let engine = held.engine(position, *hash);
             let is_answered = round.answer_unbound(engine, quick, *hash, out);
             held.done(position);
             if !is_answered {
+                cold_path();
                 // It may wait for other locks.
                 held.release();
                 let looked = LookedUp { hash: *hash, bound: Ok(None) };

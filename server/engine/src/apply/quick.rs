@@ -4,6 +4,8 @@
 //! Most need no more. All else goes the long way (`apply`), which does the same: the property test
 //! beside the engine goes both ways against one slow twin.
 
+use std::hint::cold_path;
+
 use protocol::Value;
 
 use super::{Engine, Uniques};
@@ -53,12 +55,14 @@ impl Engine {
         self.flush_if_due(now);
         let Some(slot) = self.store.find(hash, key) else { return InPlace::Missing };
         if slot.is_second() {
+            cold_path();
             return InPlace::Apart;
         }
         let mut item = self.store.item_mut(slot);
         let found = item.as_item();
         // Who meets a stale one first wins the right to renew it.
         if found.deadline().is_past(now) || found.has(Mark::STALE) {
+            cold_path();
             return InPlace::Apart;
         }
         item.set_mark(Mark::FETCHED);
@@ -89,11 +93,15 @@ impl Change for Counting<'_> {
     #[expect(clippy::inline_always, reason = "it is the whole of `count_in_place`")]
     fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Self::Answer {
         let former = item.as_item();
-        let Value::Number(number) = former.value() else { return None };
+        let Value::Number(number) = former.value() else {
+            cold_path();
+            return None;
+        };
         let former_cas = former.cas();
         let number = counted(number, self.delta, self.decrement);
         let is_past = former.deadline().is_past(self.now);
         if slot.is_second() || is_past || !item.set_number(number) {
+            cold_path();
             return None;
         }
         let cas = self.uniques.next(None);

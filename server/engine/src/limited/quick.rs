@@ -83,6 +83,7 @@ impl Engine {
             Taken::Unchanged => {}
             Taken::InPlace { former_cas, cas } => self.store.note_cas(former_cas, cas),
             Taken::Anew { slot, rule, deadline, facts } => {
+                cold_path();
                 state.splice(..0, [0, 0]);
                 let figures =
                     Figures { cas: facts.cas, deadline, ..self.store.item(slot).figures() };
