@@ -69,6 +69,7 @@ bench-scale:
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --out target/scale-50m.md
     target/release/load --server 'one=tollgate:target/release/tollgate -t 1 -m 1024 -p {port}' --server 'two=tollgate:target/release/tollgate -t 2 -m 1024 -p {port}' --reference one --cells incr,get,take-bucket --connections 50 --pipelines 16,64 --rounds 7 --out target/scale-two.md
     target/release/workers
+    python3 benches/two_workers.py target/release/tollgate
 
 # Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached
 bench-memory:
