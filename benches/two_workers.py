@@ -1,6 +1,6 @@
 """What a second worker brings over TCP, with no load generator beside the two.
 
-    benches/two_workers.py target/release/tollgate
+    python3 benches/two_workers.py target/release/tollgate
 
 On two processors a generator would need one of them. Here requests are queued in the sockets while the server is
 stopped; then it goes on, and until its threads sleep again nothing else has anything to do. Reading the queues it
