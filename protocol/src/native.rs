@@ -413,9 +413,9 @@ const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20) + 2;
 /// Appends a verdict line, as `take` and `takem` are answered.
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
     let VerdictLine { word, limit, remaining, retry_ms, reset_ms, .. } = *line;
-    let end: &[u8] = if line.has_pairs() { b"" } else { b"\r\n" };
-    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, end);
-    if line.has_pairs() {
+    let has_pairs = line.has_pairs();
+    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, !has_pairs);
+    if has_pairs {
         encode_pairs(out, line);
     }
 }
@@ -429,10 +429,10 @@ pub fn encode_plain_verdict(
     retry_ms: Option<u64>,
     reset_ms: u64,
 ) {
-    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, b"\r\n");
+    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, true);
 }
 
-/// Appends the verdict and its four numbers, and `end`.
+/// Appends the verdict and its four numbers, and the end of the line if it `ends` there.
 #[inline(never)]
 fn encode_verdict_front(
     out: &mut Vec<u8>,
@@ -440,10 +440,12 @@ fn encode_verdict_front(
     [limit, remaining]: [u64; 2],
     retry_ms: Option<u64>,
     reset_ms: u64,
-    end: &[u8],
+    ends: bool,
 ) {
     let mut front = Backwards::<VERDICT_FRONT_BYTES_MAX>::new();
-    front.bytes(end);
+    if ends {
+        front.bytes(b"\r\n");
+    }
     front.blank_and_number(reset_ms);
     match retry_ms {
         Some(ms) => front.blank_and_number(ms),

@@ -47,19 +47,12 @@ enum NoPolicy {
 
 /// The verdict line of a decision.
 pub(crate) fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
-    let Decision { verdict, limit, remaining, granted, retry, reset, lease, .. } = facts.decision;
-    let word = match verdict {
-        Verdict::Deny if facts.shadow => VerdictWord::Allow,
-        Verdict::Allow => VerdictWord::Allow,
-        Verdict::Deny => VerdictWord::Deny,
-        Verdict::Wait => VerdictWord::Wait,
-        Verdict::Part => VerdictWord::Part,
-    };
+    let Decision { verdict, limit, remaining, granted, reset, lease, .. } = facts.decision;
     VerdictLine {
-        word,
+        word: verdict_word(facts),
         limit,
         remaining,
-        retry_ms: if word == VerdictWord::Allow { Some(0) } else { retry.map(milliseconds) },
+        retry_ms: retry_ms(facts),
         reset_ms: milliseconds(reset),
         cas: show_cas.then_some(facts.cas),
         lease,
@@ -70,22 +63,34 @@ pub(crate) fn verdict_line(facts: &Facts, show_cas: bool) -> VerdictLine {
     }
 }
 
+fn verdict_word(facts: &Facts) -> VerdictWord {
+    match facts.decision.verdict {
+        Verdict::Deny if facts.shadow => VerdictWord::Allow,
+        Verdict::Allow => VerdictWord::Allow,
+        Verdict::Deny => VerdictWord::Deny,
+        Verdict::Wait => VerdictWord::Wait,
+        Verdict::Part => VerdictWord::Part,
+    }
+}
+
+fn retry_ms(facts: &Facts) -> Option<u64> {
+    if verdict_word(facts) == VerdictWord::Allow {
+        return Some(0);
+    }
+    facts.decision.retry.map(milliseconds)
+}
+
 /// Appends the verdict line of a decision. Most have nothing to tell but four numbers, which are handed on as they
 /// are, not copied into a line first.
 #[inline]
 pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &Facts) {
-    let Decision { verdict, limit, remaining, retry, reset, lease, .. } = facts.decision;
-    let (word, retry_ms) = match verdict {
-        Verdict::Allow => (VerdictWord::Allow, Some(0)),
-        _ => (VerdictWord::Deny, retry.map(milliseconds)),
-    };
-    let is_plain = matches!(verdict, Verdict::Allow | Verdict::Deny) && lease.is_none();
-    if is_plain && !facts.shadow {
-        encode_plain_verdict(out, word, [limit, remaining], retry_ms, milliseconds(reset));
-    } else {
+    let Decision { verdict, limit, remaining, reset, lease, .. } = facts.decision;
+    if facts.shadow || lease.is_some() || matches!(verdict, Verdict::Wait | Verdict::Part) {
         cold_path();
-        encode_verdict(out, &verdict_line(facts, false));
+        return encode_verdict(out, &verdict_line(facts, false));
     }
+    let (word, retry_ms) = (verdict_word(facts), retry_ms(facts));
+    encode_plain_verdict(out, word, [limit, remaining], retry_ms, milliseconds(reset));
 }
 
 impl<'a> Round<'a> {

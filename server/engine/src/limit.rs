@@ -25,7 +25,7 @@ mod tally;
 
 use protocol::{Algorithm, COUNT_MAX, Policy};
 
-use self::bucket::Bucket;
+use self::bucket::{Bucket, Plain};
 use self::concurrency::Concurrency;
 use self::fixed::Fixed;
 use self::gcra::Gcra;
@@ -173,7 +173,16 @@ impl Limiter {
 }
 
 /// Decides, and keeps the decision unless it is a peek.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a plain bucket is decided on where it is asked for")]
 pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+    Plain::of(policy)
+        .and_then(|plain| plain.take(state, now, ask))
+        .unwrap_or_else(|| take_by_any(policy, state, now, ask))
+}
+
+#[inline(never)]
+fn take_by_any(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
     match Limiter::of(policy) {
         Some(limiter) => with!(limiter, limiter => limiter.take(state, now, ask)),
         None if policy.algorithm == Algorithm::Block => Decision::without_state(0, ask),

@@ -207,7 +207,7 @@ impl Engine {
         let mut state = std::mem::take(&mut self.limits.encoded);
         let mut limited = Limited::Full;
         let mut tell = |facts: &Facts| limited = Limited::Decided(*facts);
-        let taken = self.take_in_place(now, (hash, key), rule, take, &mut state, &mut tell);
+        let taken = self.take_in_place(now, (hash, key), rule, *take, &mut state, &mut tell);
         self.limits.encoded = state;
         if taken.is_some() {
             return limited;

@@ -19,7 +19,11 @@
 //! missing and the instant of the next refill, together as many; `warm`: the TAT and what has been
 //! stored while idle, 16 bytes each. Idle, and empty, when full (and cold).
 
+mod plain;
+
 use protocol::{Rate, Warm};
+
+pub(super) use self::plain::Plain;
 
 use super::warm::Line;
 use super::{Ask, Decision, Verdict, tat};
@@ -91,77 +95,6 @@ impl Bucket {
     }
 
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-        if self.is_plain() {
-            return self.take_plain(state, now, ask);
-        }
-        self.take_by_options(state, now, ask)
-    }
-
-    /// Whether the TAT is all there is.
-    fn is_plain(&self) -> bool {
-        self.warm.is_none() && !self.interval && self.begins_full()
-    }
-
-    /// As [`Bucket::take_by_options`], without what most buckets do not need.
-    fn take_plain(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-        let (full, ticks) = (self.full(), tat::ticks(self.rate, now));
-        let most = self.capacity.saturating_add(self.debt);
-        let most_ticks = self.cost(most);
-        let (clock, before) = tat::decode(state).map_or((ticks, ticks), |full_at| {
-            let owed = if ask.over { most_ticks.max(2 * full) } else { most_ticks };
-            let clock = tat::standing(full_at, ticks, owed);
-            (clock, full_at.max(clock))
-        });
-        let room = |units: u64| {
-            (units <= most).then(|| most_ticks.saturating_sub(self.cost(units)).min(full))
-        };
-        // Tokens missing, rounded up: the others are whole.
-        let used_at = |full_at: u128| tat::units_of(self.rate, full_at - clock);
-        let retry_at = |full_at: u128, units| {
-            let room = room(units)?;
-            Some(tat::nanos(self.rate, full_at.saturating_sub(room).saturating_sub(ticks)))
-        };
-
-        let passes = room(ask.cost).is_some_and(|room| before - clock <= room);
-        let (verdict, granted) = match (passes, ask.part) {
-            (true, _) => (Verdict::Allow, ask.cost),
-            (false, true) => match self.capacity.saturating_sub(used_at(before)) {
-                0 => (Verdict::Deny, 0),
-                granted => (Verdict::Part, granted),
-            },
-            (false, false) => (Verdict::Deny, 0),
-        };
-        let after = match verdict {
-            Verdict::Deny if ask.over => {
-                let charged = before.saturating_add(self.cost(ask.cost));
-                before.max(charged.min(clock.saturating_add(2 * full)))
-            }
-            _ => before.saturating_add(self.cost(granted)),
-        };
-        let changed = !ask.peek && after != before;
-        if changed {
-            tat::encode(after, state);
-        }
-        let told = if ask.peek { before } else { after };
-        let used = used_at(told);
-        Decision {
-            verdict,
-            limit: self.capacity,
-            remaining: self.capacity.saturating_sub(used),
-            used,
-            granted,
-            retry: match verdict {
-                Verdict::Deny => retry_at(told, ask.cost),
-                Verdict::Part => retry_at(after, ask.cost - granted),
-                _ => Some(0),
-            },
-            reset: tat::nanos(self.rate, told.saturating_sub(ticks)),
-            changed,
-            lease: None,
-        }
-    }
-
-    fn take_by_options(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
         let known = self.see(state, now, ask.over);
         let before = known.unwrap_or_else(|| self.unseen(now));
         let passes = self.passes(before, ask.cost);

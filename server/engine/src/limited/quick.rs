@@ -30,11 +30,11 @@ impl Engine {
     ) -> bool {
         let take = Take { cost, ..Take::default() };
         if let Some(taken) =
-            self.take_in_place(now, (hash, key), Some(rule), &take, state, &mut tell)
+            self.take_in_place(now, (hash, key), Some(rule), take, state, &mut tell)
         {
             return taken.is_ok();
         }
-        self.take_units_apart(now, (hash, key), rule, &take, &mut tell)
+        self.take_units_apart(now, (hash, key), rule, cost, &mut tell)
     }
 
     #[cold]
@@ -43,11 +43,12 @@ impl Engine {
         now: Now,
         (hash, key): (u64, &[u8]),
         rule: Rule<'_>,
-        take: &Take,
+        cost: u64,
         tell: &mut dyn FnMut(&Facts),
     ) -> bool {
         let at = self.at(now, hash, key);
-        let Limited::Decided(facts) = self.take_apart(at, Some(rule), take) else { return false };
+        let take = Take { cost, ..Take::default() };
+        let Limited::Decided(facts) = self.take_apart(at, Some(rule), &take) else { return false };
         tell(&facts);
         true
     }
@@ -61,7 +62,7 @@ impl Engine {
         now: Now,
         (hash, key): (u64, &[u8]),
         rule: Option<Rule<'_>>,
-        take: &Take,
+        take: Take,
         state: &mut Vec<u8>,
         tell: &mut impl FnMut(&Facts),
     ) -> Option<Result<(), Full>> {
@@ -73,26 +74,26 @@ impl Engine {
         }
         self.flush_if_due(now);
         let (policies, uniques) = (&self.limits.policies, &mut self.uniques);
-        let taking = Taking { now, hash, rule, take, policies, uniques, state, tell };
-        let (taken, unfetched) = self.store.change(hash, key, taking)??;
-        if let Some(is_unfetched) = unfetched {
+        let mut anew = None;
+        let anew_at = &mut anew;
+        let taking = Taking { now, hash, rule, take, policies, uniques, state, tell, anew_at };
+        let taken = self.store.change(hash, key, taking)??;
+        if let Some(is_unfetched) = taken.expired {
+            cold_path();
             self.store.losses.note_expired(is_unfetched);
         }
+        if let Some((former, cas)) = taken.uniques {
+            self.store.note_cas(former, cas);
+        }
         let mut written = Ok(());
-        match taken {
-            Taken::Unchanged => {}
-            Taken::InPlace { former_cas, cas } => self.store.note_cas(former_cas, cas),
-            Taken::Anew { slot, rule, deadline, facts } => {
-                cold_path();
-                state.splice(..0, [0, 0]);
-                let figures =
-                    Figures { cas: facts.cas, deadline, ..self.store.item(slot).figures() };
-                let content = Content::State(State { rule, body: state });
-                written =
-                    self.store.write(now, hash, key, Some(slot), figures, content).map(|_| ());
-                if written.is_ok() {
-                    tell(&facts);
-                }
+        if let Some(Anew { slot, rule, deadline, facts }) = anew {
+            cold_path();
+            state.splice(..0, [0, 0]);
+            let figures = Figures { cas: facts.cas, deadline, ..self.store.item(slot).figures() };
+            let content = Content::State(State { rule, body: state });
+            written = self.store.write(now, hash, key, Some(slot), figures, content).map(|_| ());
+            if written.is_ok() {
+                tell(&facts);
             }
         }
         let_go_of_a_large(state);
@@ -101,30 +102,37 @@ impl Engine {
 }
 
 /// A take from the state of an item that is found, told as soon as it is decided. The answer is `None` if it is
-/// not to be taken from so; beside what is kept it says, of an item past its deadline, whether nobody had fetched it.
+/// not to be taken from so.
 struct Taking<'a, F> {
     now: Now,
     hash: u64,
     rule: Option<Rule<'a>>,
-    take: &'a Take,
+    take: Take,
     policies: &'a Policies,
     uniques: &'a mut Uniques,
     state: &'a mut Vec<u8>,
     tell: &'a mut F,
+    anew_at: &'a mut Option<Anew>,
 }
 
-/// What is kept after a take.
-enum Taken {
-    /// The state as it was.
-    Unchanged,
-    /// Another one, which lies there by now.
-    InPlace { former_cas: u64, cas: u64 },
-    /// One of another length, under the same rule: the item is to be written, and then it is to be told.
-    Anew { slot: Slot, rule: u32, deadline: Deadline, facts: Facts },
+/// What was done to an item.
+struct Taken {
+    /// The cas unique before and after, if it was changed.
+    uniques: Option<(u64, u64)>,
+    /// It was past its deadline; whether nobody had fetched it.
+    expired: Option<bool>,
+}
+
+/// A state of another length under the same rule: the item is to be written, and then it is to be told.
+struct Anew {
+    slot: Slot,
+    rule: u32,
+    deadline: Deadline,
+    facts: Facts,
 }
 
 impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
-    type Answer = Option<(Taken, Option<bool>)>;
+    type Answer = Option<Taken>;
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is most of `take_in_place`")]
@@ -134,7 +142,7 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             return None;
         }
         let now = self.now;
-        let Take { cost, part, peek, wait, .. } = *self.take;
+        let Take { cost, part, peek, wait, .. } = self.take;
         let former = item.as_item();
         // Neither holds nor leases.
         let Some(State { rule: number, body: [0, 0, own @ ..] }) = former.state() else {
@@ -159,7 +167,7 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
         self.state.clear();
         let former_cas = former.cas();
         let behind_state = former.behind_state();
-        let unfetched = is_past.then(|| !former.has(Mark::FETCHED));
+        let expired = is_past.then(|| !former.has(Mark::FETCHED));
         let mut client_flags = 0;
         if !is_past {
             client_flags = former.client_flags();
@@ -194,7 +202,7 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             item.set_mark(Mark::REFUSED);
         }
         facts.shadow = only_watches(policy, decision);
-        let mut taken = Taken::Unchanged;
+        let mut taken = Taken { uniques: None, expired };
         if is_changed {
             let idle_at = Nanos(now.mono.0.saturating_add(decision.reset));
             let deadline = Deadline::not_before(idle_at);
@@ -202,16 +210,16 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             facts.cas = cas;
             if !stays {
                 cold_path();
-                let taken = Taken::Anew { slot, rule: number, deadline, facts };
-                return Some((taken, unfetched));
+                *self.anew_at = Some(Anew { slot, rule: number, deadline, facts });
+                return Some(taken);
             }
             item.set_cas(cas);
             item.set_deadline(deadline);
             item.set_state_end(behind_state, self.state);
-            taken = Taken::InPlace { former_cas, cas };
+            taken.uniques = Some((former_cas, cas));
         }
         (self.tell)(&facts);
-        Some((taken, unfetched))
+        Some(taken)
     }
 }
 
