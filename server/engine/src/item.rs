@@ -13,6 +13,7 @@
 
 use protocol::Value;
 
+use crate::limit::ShortState;
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
@@ -373,12 +374,13 @@ impl<'a> ItemMut<'a> {
 
     /// Writes over the end of a state, which is [there](Item::behind_state), as far as `end` goes.
     pub(crate) fn set_state_end(&mut self, behind_state: usize, end: &[u8]) {
-        let place = &mut self.0[behind_state - end.len()..behind_state];
-        match <&[u8; 8]>::try_from(end) {
-            // Most are so long, and no call is needed for that.
-            Ok(eight) => place.copy_from_slice(eight),
-            Err(_) => place.copy_from_slice(end),
-        }
+        self.0[behind_state - end.len()..behind_state].copy_from_slice(end);
+    }
+
+    /// As [`ItemMut::set_state_end`].
+    #[inline]
+    pub(crate) fn set_short_state_end(&mut self, behind_state: usize, end: impl ShortState) {
+        end.write_at_end(&mut self.0[..behind_state]);
     }
 
     /// Writes the figures; client flags that are not 0 need an item that was [filled](Self::fill) with some.

@@ -23,15 +23,20 @@ mod log;
 mod concurrency;
 mod tally;
 
+mod short;
+
 use protocol::{Algorithm, COUNT_MAX, Policy};
 
-use self::bucket::{Bucket, Plain};
+use self::bucket::Bucket;
+pub(crate) use self::bucket::Plain;
 use self::concurrency::Concurrency;
 use self::fixed::Fixed;
 use self::gcra::Gcra;
 use self::leaky::Leaky;
 use self::log::Log;
+pub(crate) use self::short::{ShortState, ShortWay};
 use self::sliding::Sliding;
+pub(crate) use self::sliding::TwoWindows;
 use crate::time::Now;
 
 /// What a caller wants.
@@ -173,16 +178,34 @@ impl Limiter {
 }
 
 /// Decides, and keeps the decision unless it is a peek.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "a plain bucket is decided on where it is asked for")]
 pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-    Plain::of(policy)
-        .and_then(|plain| plain.take(state, now, ask))
-        .unwrap_or_else(|| take_by_any(policy, state, now, ask))
+    take_short::<Plain>(policy, state, now, ask)
+        .or_else(|| take_short::<TwoWindows>(policy, state, now, ask))
+        .unwrap_or_else(|| take_at_length(policy, state, now, ask))
 }
 
+fn take_short<W: ShortWay>(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    now: Now,
+    ask: &Ask,
+) -> Option<Decision> {
+    let (decision, after) = W::of(policy)?.take(state, now, ask)?;
+    if decision.changed {
+        state.resize(after.len(), 0);
+        after.write_at_end(state);
+    }
+    Some(decision)
+}
+
+/// As [`take`], of any state.
 #[inline(never)]
-fn take_by_any(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+pub(crate) fn take_at_length(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    now: Now,
+    ask: &Ask,
+) -> Decision {
     match Limiter::of(policy) {
         Some(limiter) => with!(limiter, limiter => limiter.take(state, now, ask)),
         None if policy.algorithm == Algorithm::Block => Decision::without_state(0, ask),

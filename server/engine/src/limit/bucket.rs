@@ -23,7 +23,7 @@ mod plain;
 
 use protocol::{Rate, Warm};
 
-pub(super) use self::plain::Plain;
+pub(crate) use self::plain::Plain;
 
 use super::warm::Line;
 use super::{Ask, Decision, Verdict, tat};

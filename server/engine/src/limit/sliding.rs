@@ -18,7 +18,11 @@
 //! The state: when the newest slice began (8 bytes, and 1 for the odd ticks), then the counts from
 //! the newest to the last that is not 0, in at most 8 bytes each. So at most `8·slices + 17`.
 
+mod two;
+
 use protocol::{COUNT_MAX, Oldest, Rate};
+
+pub(crate) use self::two::TwoWindows;
 
 use super::tally::{Judged, Reader, instant, put_count, put_instant, shifted};
 use super::{Ask, Decision};

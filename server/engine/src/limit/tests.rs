@@ -19,6 +19,15 @@ pub(super) fn line(decision: &Decision) -> String {
     format!("{verdict} {limit} {remaining} {retry} {reset}")
 }
 
+/// Takes the short way too, where there is one, and holds it against the other.
+pub(super) fn take_both(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
+    let mut short = state.clone();
+    let decision = take_at_length(policy, state, now, ask);
+    assert_eq!(take(policy, &mut short, now, ask), decision);
+    assert_eq!(short, *state);
+    decision
+}
+
 /// Rates from one unit a year to all units in a nanosecond.
 pub(super) fn any_rate() -> impl Strategy<Value = Rate> {
     let small = (1..=10_u64, 1..=50_u64);

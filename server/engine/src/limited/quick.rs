@@ -6,11 +6,13 @@
 
 use std::hint::cold_path;
 
+use protocol::Policy;
+
 use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watches};
 use crate::apply::{Engine, Uniques};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, ItemMut, Mark, State};
-use crate::limit::{self, Ask, Verdict};
+use crate::limit::{self, Ask, Decision, Plain, ShortState as _, ShortWay, TwoWindows, Verdict};
 use crate::policies::{Policies, Rule};
 use crate::store::{Change, Full};
 use crate::time::{Deadline, Nanos, Now};
@@ -164,62 +166,124 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             cold_path();
             return None;
         }
-        self.state.clear();
-        let former_cas = former.cas();
-        let behind_state = former.behind_state();
         let expired = is_past.then(|| !former.has(Mark::FETCHED));
-        let mut client_flags = 0;
-        if !is_past {
-            client_flags = former.client_flags();
-            match <&[u8; 8]>::try_from(own) {
-                // Most are so long, and no call is needed for that.
-                Ok(eight) => self.state.extend_from_slice(eight),
-                Err(_) => self.state.extend_from_slice(own),
-            }
-        }
+        let client_flags = if is_past { 0 } else { former.client_flags() };
+        let (cas, behind_state) = (former.cas(), former.behind_state());
         let (over, hash) = (policy.over, self.hash);
+        let former = Former { now, policy, peek, cas, client_flags, is_past };
+        let own = if is_past { &[][..] } else { own };
         let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
-        // It stays where it is until it is told: there is much of it.
-        let mut facts = Facts {
-            decision: limit::take(policy, self.state, now, &ask),
-            cas: former_cas,
-            client_flags,
-            has_state: true,
-            shadow: false,
+        let fits = |decision: &Decision, bytes: usize| {
+            if decision.changed { bytes == own_bytes } else { !is_past }
         };
-        let decision = &mut facts.decision;
-        let refused = decision.verdict == Verdict::Deny && !peek;
-        let is_changed = decision.changed;
-        let stays = is_changed && self.state.len() == own_bytes;
-        if (is_past && !stays) || (is_changed && self.state.is_empty()) {
+        if let Some((decision, state)) = short::<Plain>(policy, own, now, &ask)
+            && fits(&decision, state.len())
+        {
+            let write = |item: &mut ItemMut<'_>| item.set_short_state_end(behind_state, state);
+            let uniques = former.keep(item, decision, self.uniques, self.tell, write);
+            return Some(Taken { uniques, expired });
+        }
+        if let Some((decision, state)) = short::<TwoWindows>(policy, own, now, &ask)
+            && fits(&decision, state.len())
+        {
+            let write = |item: &mut ItemMut<'_>| item.set_short_state_end(behind_state, state);
+            let uniques = former.keep(item, decision, self.uniques, self.tell, write);
+            return Some(Taken { uniques, expired });
+        }
+        let state = self.state;
+        state.clear();
+        state.extend_from_slice(own);
+        // A copy: what is handed on lies in memory, and the others would too.
+        let ask = Ask { ..ask };
+        let decision = limit::take_at_length(policy, state, now, &ask);
+        if !fits(&decision, own_bytes) || (decision.changed && state.is_empty()) {
             cold_path();
             return None;
         }
-        if is_past {
+        if decision.changed && state.len() != own_bytes {
+            cold_path();
+            if is_past {
+                return None;
+            }
+            let deadline = former.deadline(&decision);
+            let mut facts = former.facts(&mut item, decision);
+            facts.cas = self.uniques.next(None);
+            *self.anew_at = Some(Anew { slot, rule: number, deadline, facts });
+            return Some(Taken { uniques: None, expired });
+        }
+        let write = |item: &mut ItemMut<'_>| item.set_state_end(behind_state, state);
+        let uniques = former.keep(item, decision, self.uniques, self.tell, write);
+        Some(Taken { uniques, expired })
+    }
+}
+
+/// What the short way of an algorithm decides, if it is that of the policy.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a decision is not copied")]
+fn short<W: ShortWay>(
+    policy: &Policy,
+    state: &[u8],
+    now: Now,
+    ask: &Ask,
+) -> Option<(Decision, W::State)> {
+    W::of(policy)?.take(state, now, ask)
+}
+
+/// What is there before a take, and how it is taken.
+struct Former<'a> {
+    now: Now,
+    policy: &'a Policy,
+    peek: bool,
+    cas: u64,
+    client_flags: u32,
+    is_past: bool,
+}
+
+impl Former<'_> {
+    /// Keeps a decision where the state stays as it is or is written over, and tells it. The answer are the cas
+    /// uniques before and after.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn keep(
+        &self,
+        mut item: ItemMut<'_>,
+        decision: Decision,
+        uniques: &mut Uniques,
+        tell: &mut impl FnMut(&Facts),
+        write: impl FnOnce(&mut ItemMut<'_>),
+    ) -> Option<(u64, u64)> {
+        let deadline = self.deadline(&decision);
+        let mut facts = self.facts(&mut item, decision);
+        if facts.decision.changed {
+            facts.cas = uniques.next(None);
+            item.set_cas(facts.cas);
+            item.set_deadline(deadline);
+            write(&mut item);
+        }
+        tell(&facts);
+        facts.decision.changed.then_some((self.cas, facts.cas))
+    }
+
+    /// Marks the item, and puts together what is told.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn facts(&self, item: &mut ItemMut<'_>, mut decision: Decision) -> Facts {
+        if self.is_past {
             item.clear_marks();
         }
-        if refused {
+        if decision.verdict == Verdict::Deny && !self.peek {
             item.set_mark(Mark::REFUSED);
         }
-        facts.shadow = only_watches(policy, decision);
-        let mut taken = Taken { uniques: None, expired };
-        if is_changed {
-            let idle_at = Nanos(now.mono.0.saturating_add(decision.reset));
-            let deadline = Deadline::not_before(idle_at);
-            let cas = self.uniques.next(None);
-            facts.cas = cas;
-            if !stays {
-                cold_path();
-                *self.anew_at = Some(Anew { slot, rule: number, deadline, facts });
-                return Some(taken);
-            }
-            item.set_cas(cas);
-            item.set_deadline(deadline);
-            item.set_state_end(behind_state, self.state);
-            taken.uniques = Some((former_cas, cas));
-        }
-        (self.tell)(&facts);
-        Some(taken)
+        let shadow = only_watches(self.policy, &mut decision);
+        let Self { cas, client_flags, .. } = *self;
+        Facts { decision, cas, client_flags, has_state: true, shadow }
+    }
+
+    /// Until when the state is kept.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn deadline(&self, decision: &Decision) -> Deadline {
+        Deadline::not_before(Nanos(self.now.mono.0.saturating_add(decision.reset)))
     }
 }
 
@@ -228,7 +292,6 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use protocol::Policy;
 
     use super::*;
     use crate::{Budget, KeyHasher, Now, Options};

@@ -1,25 +1,29 @@
-//! The short way of a bucket without options but debt, whose ticks fit 64 bits: most are so. All else,
-//! and what is meant, is with the bucket itself (`bucket`).
+//! The short way of a bucket without options but debt, whose ticks fit 64 bits: most are so.
+//!
+//! Not here: what is meant, and clocks that have gone back (`bucket`).
 
 use std::hint::cold_path;
 
 use protocol::{Algorithm, Policy, Rate};
 
-use crate::limit::{Ask, Decision, Verdict, tat};
+use crate::limit::short::ShortWay;
+use crate::limit::{Ask, Decision, Verdict};
 use crate::time::Now;
 
 /// A bucket of which the TAT is all there is.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::limit) struct Plain {
+pub(crate) struct Plain {
     rate: Rate,
     capacity: u64,
     debt: u64,
 }
 
-impl Plain {
-    /// The parameters of a policy that is one.
+impl ShortWay for Plain {
+    /// When it is full, in ticks.
+    type State = u64;
+
     #[inline]
-    pub(in crate::limit) fn of(policy: &Policy) -> Option<Self> {
+    fn of(policy: &Policy) -> Option<Self> {
         match policy.algorithm {
             Algorithm::Bucket { rate, capacity, init, debt, warm: None, interval: false }
                 if init >= capacity =>
@@ -30,16 +34,8 @@ impl Plain {
         }
     }
 
-    /// As the bucket's own take. `None`, and nothing is changed, where it is not for 64 bits, or the clock
-    /// has gone back.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `limit::take`")]
-    pub(in crate::limit) fn take(
-        self,
-        state: &mut Vec<u8>,
-        now: Now,
-        ask: &Ask,
-    ) -> Option<Decision> {
+    fn take(self, state: &[u8], now: Now, ask: &Ask) -> Option<(Decision, u64)> {
         let Rate { count, period } = self.rate;
         let clock = count.checked_mul(now.mono.0)?;
         let full = self.capacity.checked_mul(period)?;
@@ -50,8 +46,8 @@ impl Plain {
             cold_path();
             owed = owed.max(full.checked_mul(2)?);
         }
-        let full_at = match <[u8; 8]>::try_from(state.as_slice()) {
-            Ok(short) => u64::from_le_bytes(short),
+        let full_at = match <[u8; 8]>::try_from(state) {
+            Ok(full_at) => u64::from_le_bytes(full_at),
             Err(_) if state.is_empty() => clock,
             Err(_) => return None,
         };
@@ -81,12 +77,9 @@ impl Plain {
             }
         }
         let told = if ask.peek { before } else { after };
-        let changed = told != before;
-        if changed {
-            tat::encode(clock.checked_add(after)?.into(), state);
-        }
+        let full_at = clock.checked_add(after)?;
         let used = told.div_ceil(period);
-        Some(Decision {
+        let decision = Decision {
             verdict,
             limit: self.capacity,
             remaining: self.capacity.saturating_sub(used),
@@ -98,8 +91,9 @@ impl Plain {
                 _ => Some(0),
             },
             reset: told.div_ceil(count),
-            changed,
+            changed: told != before,
             lease: None,
-        })
+        };
+        Some((decision, full_at))
     }
 }

@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use protocol::{Algorithm, COUNT_MAX, Policy};
 
 use super::*;
+use crate::limit::ShortWay;
 use crate::limit::tally::tests::{SECOND, at, peek, take};
 use crate::limit::tests::twin::Twin;
-use crate::limit::tests::{any_capacity, any_rate, any_steps, any_warm, line};
+use crate::limit::tests::{any_capacity, any_rate, any_steps, any_warm, line, take_both};
 
 const MINUTE: u64 = 60 * SECOND;
 
@@ -23,7 +24,7 @@ fn policy(bucket: &Bucket) -> Policy {
     Policy { algorithm, over: false, shadow: false }
 }
 
-/// A bucket and one key of it, taken from as keys of a server are: the short way where there is one.
+/// A bucket and one key of it.
 struct Key(Bucket, Vec<u8>);
 
 impl Key {
@@ -36,7 +37,7 @@ impl Key {
     }
 
     fn ask(&mut self, nanos: u64, ask: &Ask) -> Decision {
-        crate::limit::take(&policy(&self.0), &mut self.1, at(nanos), ask)
+        take_both(&policy(&self.0), &mut self.1, at(nanos), ask)
     }
 
     fn line(&mut self, nanos: u64, cost: u64) -> String {
@@ -464,32 +465,28 @@ proptest! {
         ),
     ) {
         let bucket = Bucket { rate, capacity, init: capacity, debt, warm: None, interval: false };
-        let plain = Plain::of(&policy(&bucket)).expect("a plain one");
-        let (mut one, mut other) = (Vec::new(), Vec::new());
-        let mut nanos = 1;
+        let policy = policy(&bucket);
+        let plain = Plain::of(&policy).expect("a plain one");
+        let (mut state, mut nanos) = (Vec::new(), 1);
         for (jump, cost, [part, peek, over, odd], garbage) in steps {
             nanos = if jump % 5 == 0 { jump } else { nanos + jump % 3_000_000_000 };
             let cost = if jump % 7 == 0 { jump % (COUNT_MAX + 1) } else { cost };
             if odd && jump % 11 == 0 {
                 // One that is full before now, soon, or in an age.
                 let bytes = if jump % 2 == 0 { 16 } else { 8 };
-                other = (garbage >> (jump % 75)).to_le_bytes()[..bytes].to_vec();
+                state = (garbage >> (jump % 75)).to_le_bytes()[..bytes].to_vec();
             }
-            one.clone_from(&other);
             let ask = Ask { part, peek, over, ..take(cost) };
-            let decision = bucket.take(&mut other, at(nanos), &ask);
-            match plain.take(&mut one, at(nanos), &ask) {
-                Some(taken) => prop_assert_eq!((taken, &one), (decision, &other)),
+            if plain.take(&state, at(nanos), &ask).is_none() {
                 // Nothing that is usual goes the long way.
-                None => {
-                    let full_at = tat::decode(&one).unwrap_or(0);
-                    let ticks = tat::ticks(rate, at(nanos));
-                    let span = tat::cost(rate, cost.max(2 * capacity + debt));
-                    let is_large = full_at.max(ticks) + span > u64::MAX.into();
-                    let owed = tat::cost(rate, capacity + debt);
-                    prop_assert!(is_large || one.len() == 16 || full_at > ticks + owed);
-                }
+                let full_at = tat::decode(&state).unwrap_or(0);
+                let ticks = tat::ticks(rate, at(nanos));
+                let span = tat::cost(rate, cost.max(2 * capacity + debt));
+                let is_large = full_at.max(ticks) + span > u64::MAX.into();
+                let owed = tat::cost(rate, capacity + debt);
+                prop_assert!(is_large || state.len() == 16 || full_at > ticks + owed);
             }
+            take_both(&policy, &mut state, at(nanos), &ask);
         }
     }
 }

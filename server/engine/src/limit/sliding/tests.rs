@@ -1,15 +1,23 @@
 //! Sliding windows: golden cases, exact waits, and exact fractions as twin.
 
 use proptest::prelude::*;
+use protocol::{Algorithm, PERIOD_NANOS_MAX, Policy};
 
 use super::*;
+use crate::limit::ShortWay;
 use crate::limit::Verdict;
 use crate::limit::tally::tests::{SECOND, TAKE, at, peek, take};
+use crate::limit::tests::take_both;
 
 const MINUTE: u64 = 60 * SECOND;
 
 fn sliding(count: u64, period: u64, slices: u8, oldest: Oldest) -> Sliding {
     Sliding { rate: Rate { count, period }, slices, oldest }
+}
+
+fn policy(limit: Sliding) -> Policy {
+    let Sliding { rate, slices, oldest } = limit;
+    Policy { algorithm: Algorithm::Sliding { rate, slices, oldest }, over: false, shadow: false }
 }
 
 fn per_minute(count: u64, slices: u8, oldest: Oldest) -> Sliding {
@@ -365,7 +373,7 @@ proptest! {
                     let ask = Ask { cost, part, over, peek: looks, ..TAKE };
                     let before = state.clone();
                     let used = twin.used(now);
-                    let decision = limit.take(&mut state, at(now), &ask);
+                    let decision = take_both(&policy(limit), &mut state, at(now), &ask);
                     let room = limit.rate.count.saturating_sub(used);
                     let expected = if twin.passes(now, cost) {
                         (Verdict::Allow, cost)
@@ -522,4 +530,48 @@ proptest! {
             }
         }
     }
+}
+
+proptest! {
+    #[test]
+    fn the_short_way_is_the_long_one(
+        (count, period) in (any_large(), any_large()),
+        oldest in prop::sample::select(vec![Oldest::Weighted, Oldest::Whole, Oldest::Dropped]),
+        steps in prop::collection::vec(
+            (any::<u64>(), 0_u64..20, any::<[bool; 4]>(), any::<[u8; 16]>()), 1..40,
+        ),
+    ) {
+        let period = period.min(PERIOD_NANOS_MAX);
+        let policy = policy(sliding(count, period, 1, oldest));
+        let windows = TwoWindows::of(&policy).expect("of one slice");
+        let (mut state, mut nanos) = (Vec::new(), 0_u64);
+        for (jump, cost, [part, peek, over, odd], mut garbage) in steps {
+            nanos = match jump % 16 {
+                0 => jump >> (jump >> 8 & 63),
+                1 => nanos.saturating_sub(jump >> 20),
+                2 => nanos.saturating_add((jump >> 60) * period),
+                _ => nanos.saturating_add((jump >> 8) % (period / 3 + 2)),
+            };
+            let cost = if (jump >> 40) % 7 == 0 { jump % (COUNT_MAX + 1) } else { cost };
+            if odd && (jump >> 50) % 11 == 0 {
+                // It began a while before or after now, and its counts are of any length.
+                let start = nanos.cast_signed().wrapping_sub((jump % (4 * period)).cast_signed());
+                garbage[..8].copy_from_slice(&start.to_le_bytes());
+                if jump & 1 << 60 != 0 {
+                    garbage[8] = 0;
+                }
+                state = garbage[..8 + (jump >> 55) as usize % 9].to_vec();
+            }
+            let ask = Ask { part, peek, over, ..take(cost) };
+            let is_usual = !peek && cost < 1 << 20 && state.is_empty() && nanos < 1 << 62;
+            let short = windows.take(&state, at(nanos), &ask);
+            prop_assert!(short.is_some() || !is_usual);
+            take_both(&policy, &mut state, at(nanos), &ask);
+        }
+    }
+}
+
+/// Numbers of any length.
+fn any_large() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 11_u32..64).prop_map(|(number, shift)| (number >> shift).max(1))
 }
