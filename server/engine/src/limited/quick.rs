@@ -12,7 +12,7 @@ use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watch
 use crate::apply::{Engine, Uniques};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, ItemMut, Mark, State};
-use crate::limit::{self, Ask, Decision, Plain, ShortState as _, ShortWay, TwoWindows, Verdict};
+use crate::limit::{self, Ask, Decision, Plain, ShortState, ShortWay, TwoWindows, Verdict};
 use crate::policies::{Policies, Rule};
 use crate::store::{Change, Full};
 use crate::time::{Deadline, Nanos, Now};
@@ -151,7 +151,6 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             cold_path();
             return None;
         };
-        let own_bytes = own.len();
         let Some(kept) = self.policies.get(number) else {
             cold_path();
             return None;
@@ -166,94 +165,90 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             cold_path();
             return None;
         }
-        let expired = is_past.then(|| !former.has(Mark::FETCHED));
-        let client_flags = if is_past { 0 } else { former.client_flags() };
-        let (cas, behind_state) = (former.cas(), former.behind_state());
-        let (over, hash) = (policy.over, self.hash);
-        let former = Former { now, policy, peek, cas, client_flags, is_past };
-        let own = if is_past { &[][..] } else { own };
-        let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
-        let fits = |decision: &Decision, bytes: usize| {
-            if decision.changed { bytes == own_bytes } else { !is_past }
+        let former = Former {
+            policy,
+            cas: former.cas(),
+            client_flags: if is_past { 0 } else { former.client_flags() },
+            expired: is_past.then(|| !former.has(Mark::FETCHED)),
+            own_bytes: own.len(),
+            behind_state: former.behind_state(),
         };
-        if let Some((decision, state)) = short::<Plain>(policy, own, now, &ask)
-            && fits(&decision, state.len())
-        {
-            let write = |item: &mut ItemMut<'_>| item.set_short_state_end(behind_state, state);
-            let uniques = former.keep(item, decision, self.uniques, self.tell, write);
-            return Some(Taken { uniques, expired });
+        let own = if is_past { &[][..] } else { own };
+        let (over, hash) = (policy.over, self.hash);
+        let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
+        let Self { uniques, state, tell, .. } = self;
+        if let Some((decision, short)) = former.short::<Plain>(own, now, &ask) {
+            let write = |item: &mut ItemMut<'_>| former.write_short(item, short);
+            return Some(former.keep(item, decision, (now, peek), uniques, tell, write));
         }
-        if let Some((decision, state)) = short::<TwoWindows>(policy, own, now, &ask)
-            && fits(&decision, state.len())
-        {
-            let write = |item: &mut ItemMut<'_>| item.set_short_state_end(behind_state, state);
-            let uniques = former.keep(item, decision, self.uniques, self.tell, write);
-            return Some(Taken { uniques, expired });
+        if let Some((decision, short)) = former.short::<TwoWindows>(own, now, &ask) {
+            let write = |item: &mut ItemMut<'_>| former.write_short(item, short);
+            return Some(former.keep(item, decision, (now, peek), uniques, tell, write));
         }
-        let state = self.state;
         state.clear();
         state.extend_from_slice(own);
         // A copy: what is handed on lies in memory, and the others would too.
         let ask = Ask { ..ask };
         let decision = limit::take_at_length(policy, state, now, &ask);
-        if !fits(&decision, own_bytes) || (decision.changed && state.is_empty()) {
+        let stays = decision.changed && state.len() == former.own_bytes;
+        if (is_past && !stays) || (decision.changed && state.is_empty()) {
             cold_path();
             return None;
         }
-        if decision.changed && state.len() != own_bytes {
+        if decision.changed && !stays {
             cold_path();
-            if is_past {
-                return None;
-            }
-            let deadline = former.deadline(&decision);
-            let mut facts = former.facts(&mut item, decision);
-            facts.cas = self.uniques.next(None);
+            let deadline = deadline(now, &decision);
+            let facts = former.facts(&mut item, decision, peek);
+            let facts = Facts { cas: uniques.next(None), ..facts };
             *self.anew_at = Some(Anew { slot, rule: number, deadline, facts });
-            return Some(Taken { uniques: None, expired });
+            return Some(Taken { uniques: None, expired: None });
         }
-        let write = |item: &mut ItemMut<'_>| item.set_state_end(behind_state, state);
-        let uniques = former.keep(item, decision, self.uniques, self.tell, write);
-        Some(Taken { uniques, expired })
+        let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, state);
+        Some(former.keep(item, decision, (now, peek), uniques, tell, write))
     }
 }
 
-/// What the short way of an algorithm decides, if it is that of the policy.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "a decision is not copied")]
-fn short<W: ShortWay>(
-    policy: &Policy,
-    state: &[u8],
-    now: Now,
-    ask: &Ask,
-) -> Option<(Decision, W::State)> {
-    W::of(policy)?.take(state, now, ask)
-}
-
-/// What is there before a take, and how it is taken.
+/// What is there before a take.
 struct Former<'a> {
-    now: Now,
     policy: &'a Policy,
-    peek: bool,
     cas: u64,
     client_flags: u32,
-    is_past: bool,
+    /// It is past its deadline; whether nobody has fetched it.
+    expired: Option<bool>,
+    /// Of the state.
+    own_bytes: usize,
+    behind_state: usize,
 }
 
 impl Former<'_> {
-    /// Keeps a decision where the state stays as it is or is written over, and tells it. The answer are the cas
-    /// uniques before and after.
+    /// What the short way of an algorithm decides, if it is that of the policy, and the state lies where it lay.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn short<W: ShortWay>(&self, own: &[u8], now: Now, ask: &Ask) -> Option<(Decision, W::State)> {
+        let (decision, state) = W::of(self.policy)?.take(own, now, ask)?;
+        let stays = decision.changed && state.len() == self.own_bytes;
+        (stays || !decision.changed && self.expired.is_none()).then_some((decision, state))
+    }
+
+    #[inline]
+    fn write_short(&self, item: &mut ItemMut<'_>, state: impl ShortState) {
+        item.set_short_state_end(self.behind_state, state);
+    }
+
+    /// Keeps a decision where the state stays as it is, or is written over by `write`, and tells it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn keep(
         &self,
         mut item: ItemMut<'_>,
         decision: Decision,
+        (now, peek): (Now, bool),
         uniques: &mut Uniques,
         tell: &mut impl FnMut(&Facts),
         write: impl FnOnce(&mut ItemMut<'_>),
-    ) -> Option<(u64, u64)> {
-        let deadline = self.deadline(&decision);
-        let mut facts = self.facts(&mut item, decision);
+    ) -> Taken {
+        let deadline = deadline(now, &decision);
+        let mut facts = self.facts(&mut item, decision, peek);
         if facts.decision.changed {
             facts.cas = uniques.next(None);
             item.set_cas(facts.cas);
@@ -261,30 +256,30 @@ impl Former<'_> {
             write(&mut item);
         }
         tell(&facts);
-        facts.decision.changed.then_some((self.cas, facts.cas))
+        let uniques = facts.decision.changed.then_some((self.cas, facts.cas));
+        Taken { uniques, expired: self.expired }
     }
 
     /// Marks the item, and puts together what is told.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
-    fn facts(&self, item: &mut ItemMut<'_>, mut decision: Decision) -> Facts {
-        if self.is_past {
+    fn facts(&self, item: &mut ItemMut<'_>, mut decision: Decision, peek: bool) -> Facts {
+        if self.expired.is_some() {
             item.clear_marks();
         }
-        if decision.verdict == Verdict::Deny && !self.peek {
+        if decision.verdict == Verdict::Deny && !peek {
             item.set_mark(Mark::REFUSED);
         }
         let shadow = only_watches(self.policy, &mut decision);
         let Self { cas, client_flags, .. } = *self;
         Facts { decision, cas, client_flags, has_state: true, shadow }
     }
+}
 
-    /// Until when the state is kept.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a decision is not copied")]
-    fn deadline(&self, decision: &Decision) -> Deadline {
-        Deadline::not_before(Nanos(self.now.mono.0.saturating_add(decision.reset)))
-    }
+/// Until when a state is kept.
+#[inline]
+fn deadline(now: Now, decision: &Decision) -> Deadline {
+    Deadline::not_before(Nanos(now.mono.0.saturating_add(decision.reset)))
 }
 
 #[cfg(test)]
