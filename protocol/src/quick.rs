@@ -120,6 +120,12 @@ impl<'a> Quick<'a> {
     }
 }
 
+const INCR: u32 = u32::from_le_bytes(*b"incr");
+const DECR: u32 = u32::from_le_bytes(*b"decr");
+const TAKE: u32 = u32::from_le_bytes(*b"take");
+const GET: u32 = u32::from_le_bytes(*b"get ");
+const SET: u32 = u32::from_le_bytes(*b"set ");
+
 /// Reads the request at the front of `input` and tells how long it is; `None` if it is not whole, not
 /// one of the commonest, or faulty.
 #[inline(always)]
@@ -127,14 +133,16 @@ impl<'a> Quick<'a> {
 pub fn quick(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
     let (verb, rest) = input.split_first_chunk::<4>()?;
     let mut rest = Rest(rest);
+    // Compared whole, not letter by letter.
+    let verb = u32::from_le_bytes(*verb);
     let quick = match verb {
-        b"incr" | b"decr" => {
+        INCR | DECR => {
             rest.blank()?;
             let (key, delta) = (rest.word()?, rest.number()?);
-            Quick::Count { key, delta, decrement: verb == b"decr" }
+            Quick::Count { key, delta, decrement: verb == DECR }
         }
-        b"get " => Quick::Get { key: rest.word()? },
-        b"take" => {
+        GET => Quick::Get { key: rest.word()? },
+        TAKE => {
             rest.blank()?;
             let (key, cost) = (rest.word()?, rest.number()?);
             rest.blank()?;
@@ -149,7 +157,7 @@ pub fn quick(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
             }
             Quick::Take { key, cost, policy }
         }
-        b"set " => {
+        SET => {
             let (key, client_flags) = (rest.word()?, u32::try_from(rest.number()?).ok()?);
             let exptime = Exptime(i32::try_from(rest.number()?).ok()?);
             let length = usize::try_from(rest.number()?).ok()?;

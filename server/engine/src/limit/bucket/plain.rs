@@ -35,6 +35,7 @@ impl ShortWay for Plain {
     }
 
     #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn take(self, state: &[u8], now: Now, ask: &Ask) -> Option<(Decision, u64)> {
         let Rate { count, period } = self.rate;
         let clock = count.checked_mul(now.mono.0)?;

@@ -32,6 +32,7 @@ impl ShortWay for TwoWindows {
     }
 
     #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn take(self, state: &[u8], now: Now, ask: &Ask) -> Option<(Decision, Sixteen)> {
         if ask.peek {
             cold_path();
@@ -69,11 +70,12 @@ impl ShortWay for TwoWindows {
             (counts.elapsed, counts.counts) = (elapsed, [newest, oldest]);
             Sliding { rate, slices: 1, oldest: kind }.wait(&counts, cost)
         });
-        let counts_oldest = u64::from(self.oldest != Oldest::Dropped);
-        let windows = match (newest, oldest * counts_oldest) {
+        // So many windows after its own has begun none of them counts.
+        let windows = match (newest, oldest) {
             (0, 0) => 0,
-            (0, _) => counts_oldest,
-            _ => 1 + counts_oldest,
+            (0, _) => 1,
+            _ if self.oldest == Oldest::Dropped => 1,
+            _ => 2,
         };
         let reset = (windows * window).saturating_sub(elapsed);
         let state = encode(start, newest, oldest)?;
