@@ -483,7 +483,8 @@ proptest! {
                 let ticks = tat::ticks(rate, at(nanos));
                 let span = tat::cost(rate, cost.max(2 * capacity + debt));
                 let is_large = full_at.max(ticks) + span > u64::MAX.into();
-                let owed = tat::cost(rate, capacity + debt);
+                let owed = (capacity + debt).max(if over { 2 * capacity } else { 0 });
+                let owed = tat::cost(rate, owed);
                 prop_assert!(is_large || state.len() == 16 || full_at > ticks + owed);
             }
             take_both(&policy, &mut state, at(nanos), &ask);
