@@ -28,7 +28,7 @@ mod short;
 use protocol::{Algorithm, COUNT_MAX, Policy};
 
 use self::bucket::Bucket;
-pub(crate) use self::bucket::Plain;
+pub(crate) use self::bucket::PlainBucket;
 use self::concurrency::Concurrency;
 use self::fixed::Fixed;
 use self::gcra::Gcra;
@@ -179,7 +179,7 @@ impl Limiter {
 
 /// Decides, and keeps the decision unless it is a peek.
 pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-    take_short::<Plain>(policy, state, now, ask)
+    take_short::<PlainBucket>(policy, state, now, ask)
         .or_else(|| take_short::<TwoWindows>(policy, state, now, ask))
         .unwrap_or_else(|| take_at_length(policy, state, now, ask))
 }
@@ -198,7 +198,7 @@ fn take_short<W: ShortWay>(
     Some(decision)
 }
 
-/// As [`take`], of any state.
+/// As [`take`], whether there is a short way or not.
 #[inline(never)]
 pub(crate) fn take_at_length(
     policy: &Policy,

@@ -23,7 +23,7 @@ mod plain;
 
 use protocol::{Rate, Warm};
 
-pub(crate) use self::plain::Plain;
+pub(crate) use self::plain::PlainBucket;
 
 use super::warm::Line;
 use super::{Ask, Decision, Verdict, tat};

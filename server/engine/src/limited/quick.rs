@@ -12,7 +12,7 @@ use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watch
 use crate::apply::{Engine, Uniques};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, ItemMut, Mark, State};
-use crate::limit::{self, Ask, Decision, Plain, ShortState, ShortWay, TwoWindows, Verdict};
+use crate::limit::{self, Ask, Decision, PlainBucket, ShortState, ShortWay, TwoWindows, Verdict};
 use crate::policies::{Policies, Rule};
 use crate::store::{Change, Full};
 use crate::time::{Deadline, Nanos, Now};
@@ -177,7 +177,7 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
         let (over, hash) = (policy.over, self.hash);
         let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
         let Self { uniques, state, tell, .. } = self;
-        if let Some((decision, short)) = former.short::<Plain>(own, now, &ask) {
+        if let Some((decision, short)) = former.short::<PlainBucket>(own, now, &ask) {
             let write = |item: &mut ItemMut<'_>| former.write_short(item, short);
             return Some(former.keep(item, decision, (now, peek), uniques, tell, write));
         }

@@ -12,13 +12,13 @@ use crate::time::Now;
 
 /// A bucket of which the TAT is all there is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plain {
+pub(crate) struct PlainBucket {
     rate: Rate,
     capacity: u64,
     debt: u64,
 }
 
-impl ShortWay for Plain {
+impl ShortWay for PlainBucket {
     /// When it is full, in ticks.
     type State = u64;
 

@@ -466,7 +466,7 @@ proptest! {
     ) {
         let bucket = Bucket { rate, capacity, init: capacity, debt, warm: None, interval: false };
         let policy = policy(&bucket);
-        let plain = Plain::of(&policy).expect("a plain one");
+        let plain = PlainBucket::of(&policy).expect("a plain one");
         let (mut state, mut nanos) = (Vec::new(), 1);
         for (jump, cost, [part, peek, over, odd], garbage) in steps {
             nanos = if jump % 5 == 0 { jump } else { nanos + jump % 3_000_000_000 };
