@@ -319,6 +319,7 @@ mod tests {
     proptest! {
         #[test]
         fn both_ways_answer_and_keep_the_same(
+            has_flags: bool,
             steps in prop::collection::vec(
                 (0..POLICIES.len(), 0..POLICIES.len(), 0_u64..7, any_gap(), any::<[bool; 4]>()), 1..200,
             ),
@@ -326,14 +327,13 @@ mod tests {
             let policies = POLICIES.map(|word| Policy::parse(word.as_bytes()).expect(word));
             let (mut quick, mut apart) = (engine(), engine());
             let mut state = b"of another key".to_vec();
-            let (mut ms, mut has_flags) = (1000, false);
+            let mut ms = 1000;
             for (policy, number, cost, later, [part, peek, remembered, holds]) in steps {
                 ms += later;
                 let (now, key) = (Now::at_ms(ms), format!("key{number}"));
                 let hash = KeyHasher::new([1, 2, 3, 4]).hash(key.as_bytes());
                 let hold = (holds && later < 9).then_some(500_000_000);
-                let client_flags = (holds && later == 9).then_some(7);
-                has_flags |= client_flags.is_some();
+                let client_flags = (has_flags && holds && later == 9).then_some(7);
                 let take = Take { cost, part, peek, hold, client_flags, ..Take::default() };
                 // Mostly one policy a key, so that states are met again.
                 let policy = if later == 7 { &policies[policy] } else { &policies[number] };
