@@ -3,17 +3,20 @@
     python3 benches/two_workers.py target/release/tollgate
 
 On two processors a generator would need one of them. Here requests are queued in the sockets while the server is
-stopped; then it goes on, and until its threads sleep again nothing else has anything to do. Reading the queues it
-finds more than one request at a time: this is a deep pipeline. All answers are counted.
+stopped; then it goes on, and is stopped again while every worker still has some of its queue: until then nothing
+else has anything to do, and no worker has to wait for the end of the other. What was answered by then is counted,
+then it answers the rest, and nothing may be missing. Reading the queues it finds more than one request at a time:
+this is a deep pipeline.
 
 Told are, for one worker and for two, medians of the rounds: requests a second, CPU of a request, processors at
-work; then the ratio of the rates, and what two processors do to one by CPU. Not here: threads without sockets
-(`workers`), a server under a generator (`load`).
+work; then the ratio of the rates round by round, and what two processors do to one by CPU. Not here: threads
+without sockets (`workers`), a server under a generator (`load`).
 """
 
 import argparse
 import os
 import random
+import selectors
 import signal
 import socket
 import statistics
@@ -31,10 +34,12 @@ LINES = {
 }
 # Lines of an answer to a key that is there.
 ANSWER_LINES = {"incr": 1, "get": 3, "take": 1}
-# How often it is asked whether the threads still work, and how much is work.
-LOOK_SECONDS = 0.004
-WORK_NANOS = 300_000
-LOOKS_WITHOUT_WORK = 6
+# How much of all may be answered when the server is stopped again: one worker may be half as quick again as the other.
+WINDOW = 0.6
+FIRST_WINDOW_SECONDS = 0.12
+WARM_UP_ROUNDS = 2
+# After this long without another byte all that was answered has come.
+QUIET_SECONDS = 0.05
 
 
 def key(number):
@@ -107,53 +112,70 @@ class Server:
                 sent += connection.send(wire[sent : sent + 4096])
             connection.setblocking(True)
 
-    def run(self, requests, answer_lines):
-        """Seconds until all is answered, and seconds of CPU."""
+    def read_answered(self):
+        """Lines that each connection has answered so far."""
+        answered = dict.fromkeys(self.connections, 0)
+        with selectors.DefaultSelector() as ready:
+            for connection in self.connections:
+                ready.register(connection, selectors.EVENT_READ)
+            while events := ready.select(QUIET_SECONDS):
+                for entry, _ in events:
+                    read = entry.fileobj.recv(1 << 20)
+                    assert read, "the server hung up"
+                    answered[entry.fileobj] += read.count(b"\n")
+        return answered
+
+    def run(self, requests, answer_lines, window):
+        """Lines answered within the window, how long it was, and CPU, both in seconds; then all else is answered.
+
+        None where so many connections were done that a worker may have had nothing left to do.
+        """
         os.kill(self.process.pid, signal.SIGSTOP)
         self.queue(requests)
-        before = last = self.cpu_nanos()
+        before = self.cpu_nanos()
+        began = time.perf_counter()
         os.kill(self.process.pid, signal.SIGCONT)
-        began = ended = time.perf_counter()
-        idle = 0
-        while idle < LOOKS_WITHOUT_WORK:
-            time.sleep(LOOK_SECONDS)
-            now = self.cpu_nanos()
-            if now - last > WORK_NANOS:
-                ended, idle = time.perf_counter(), 0
-            else:
-                idle += 1
-            last = now
-        for connection, lines in zip(self.connections, answer_lines):
-            self.read_lines(connection, lines)
-        return ended - began, (last - before) / 1e9
+        time.sleep(window)
+        os.kill(self.process.pid, signal.SIGSTOP)
+        seconds = time.perf_counter() - began
+        answered = self.read_answered()
+        used = self.cpu_nanos() - before
+        os.kill(self.process.pid, signal.SIGCONT)
+        done = sum(lines == answer_lines for lines in answered.values())
+        for connection, lines in answered.items():
+            self.read_lines(connection, answer_lines - lines)
+        if done > CONNECTIONS / 4:
+            return None
+        return sum(answered.values()), seconds, used / 1e9
 
 
 def measure(servers, kind, rounds):
     line = LINES[kind]
     each = QUEUED_BYTES // len(line.format(key(0)))
-    answer_lines = [each * ANSWER_LINES[kind]] * CONNECTIONS
-    ran = {server.workers: [] for server in servers}
-    for number in range(rounds + 1):
+    ran = {server: [] for server in servers}
+    window = dict.fromkeys(servers, FIRST_WINDOW_SECONDS)
+    for number in range(WARM_UP_ROUNDS + rounds):
         requests = [
             "".join(line.format(key(random.randrange(KEYS))) for _ in range(each)).encode()
             for _ in range(CONNECTIONS)
         ]
         for server in servers if number % 2 else servers[::-1]:
-            figures = server.run(requests, answer_lines)
-            # The first round warms up.
-            if number > 0:
-                ran[server.workers].append(figures)
-    asked = each * CONNECTIONS
-    cpu = {}
-    for workers, figures in ran.items():
-        cpu[workers] = statistics.median(used / asked * 1e9 for _, used in figures)
-        rate = statistics.median(asked / seconds for seconds, _ in figures)
-        at_work = statistics.median(used / seconds for seconds, used in figures)
-        print(f"{kind:5} {workers} worker(s): {rate:12,.0f}/s {cpu[workers]:6.1f} ns {at_work:.2f} at work")
-    ratios = [one[0] / two[0] for one, two in zip(ran[1], ran[2])]
-    told = " ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
-    by_cpu = 2 * cpu[1] / cpu[2]
-    print(f"{kind:5} {statistics.median(ratios):.2f}x the rate ({told}); {by_cpu:.2f}x by CPU", flush=True)
+            while not (figures := server.run(requests, each * ANSWER_LINES[kind], window[server])):
+                window[server] /= 2
+            lines, seconds, used = figures
+            answered = lines / ANSWER_LINES[kind]
+            if number < WARM_UP_ROUNDS:
+                window[server] = seconds * WINDOW * each * CONNECTIONS / answered
+            else:
+                ran[server].append((answered / seconds, used / answered * 1e9, used / seconds))
+    one, two = ran.values()
+    for server, figures in ran.items():
+        rate, cpu, at_work = (statistics.median(column) for column in zip(*figures))
+        print(f"{kind:5} {server.workers} worker(s): {rate:12,.0f}/s {cpu:6.1f} ns {at_work:.2f} at work")
+    rates = sorted(two_rate / one_rate for (one_rate, *_), (two_rate, *_) in zip(one, two))
+    by_cpu = statistics.median(2 * one_cpu / two_cpu for (_, one_cpu, _), (_, two_cpu, _) in zip(one, two))
+    told = " ".join(f"{ratio:.2f}" for ratio in rates)
+    print(f"{kind:5} {statistics.median(rates):.2f}x the rate ({told}); {by_cpu:.2f}x by CPU", flush=True)
 
 
 def main():
