@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::cpu::{CpuReading, CpuUse, own_cpu_ns};
 use crate::dialect::Request;
+use crate::disturbance::{Sifted, Undisturbed};
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::keys::Space;
@@ -87,6 +88,8 @@ pub struct Measurement {
     pub elapsed: Duration,
     /// Latencies in nanoseconds: half, 99 % and 99.9 % of the requests had less.
     pub latency_ns: [u64; 3],
+    /// Those of an open loop while nothing else had the cores; `None` if that was hardly ever.
+    pub undisturbed: Option<Undisturbed>,
     /// The server's CPU in the measured part.
     pub server: CpuUse,
     /// The generator's.
@@ -114,6 +117,18 @@ impl Measurement {
     #[must_use]
     pub fn generator_ns_per_op(&self) -> f64 {
         self.generator_ns as f64 / self.replies as f64
+    }
+
+    /// The latency at place `n` of [`Self::latency_ns`] while nothing else had the cores.
+    #[must_use]
+    pub fn undisturbed_ns(&self, n: usize) -> Option<f64> {
+        self.undisturbed.map(|undisturbed| undisturbed.latency_ns[n] as f64)
+    }
+
+    /// The share of the replies of an open loop that came while something else had a core, or behind that.
+    #[must_use]
+    pub fn disturbed(&self) -> f64 {
+        1.0 - self.undisturbed.map_or(0.0, |kept| kept.replies as f64 / self.replies as f64)
     }
 
     /// The share of the time that the server had a core; above 1 with several threads.
@@ -155,6 +170,7 @@ pub fn measure(
 
     let replies = tally.replies;
     let latency_ns = [0.5, 0.99, 0.999].map(|q| tally.latency.value_at_quantile(q));
+    let undisturbed = tally.sifted.as_ref().and_then(Sifted::told);
     tally.add(warm);
     if let Some(space) = op.writes() {
         let mixed_up = books.settle(space);
@@ -168,6 +184,7 @@ pub fn measure(
         replies,
         elapsed,
         latency_ns,
+        undisturbed,
         server: server_after.since(&server_before),
         generator_ns: own_after - own_before,
         wrong: tally.wrong,
@@ -245,6 +262,8 @@ pub fn read_all_back(
 
 /// The workers of a cell, each with its own thread while it runs.
 struct Crew {
+    /// The process they ask.
+    server: u32,
     workers: Vec<Worker>,
 }
 
@@ -279,7 +298,7 @@ impl Crew {
             let request = Request { op, dialect: server.dialect };
             workers.push(Worker::open(address, share, request, picker, rng, pace.busy_poll)?);
         }
-        Ok(Self { workers })
+        Ok(Self { server: server.pid(), workers })
     }
 
     fn run(
@@ -291,7 +310,9 @@ impl Crew {
         let workers = self.workers.len();
         let arrivals = match load {
             Load::Closed { pipeline } => Arrivals::Closed { pipeline },
-            Load::Open { rate } => Arrivals::Open { rate: rate / workers as f64 },
+            Load::Open { rate } => {
+                Arrivals::Open { rate: rate / workers as f64, server: self.server }
+            }
         };
         let stop = |n: usize| match stop {
             Stop::Count(count) => {

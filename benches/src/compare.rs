@@ -228,7 +228,7 @@ impl<'a> Schedule<'a> {
                 pace.seed = pace.seed.wrapping_add((round as u64) << 16);
                 let measured = measure(server, books, &cell, &pace)?;
                 self.progress.say(&format!(
-                    "{}/{} {} {} round {} {}: {} ops/s, {} ns CPU, p99 {} µs{}",
+                    "{}/{} {} {} round {} {}: {} ops/s, {} ns CPU, p99 {} µs{}{}",
                     self.done,
                     self.planned,
                     cell.kind.name,
@@ -238,6 +238,9 @@ impl<'a> Schedule<'a> {
                     whole(measured.ops_per_second()),
                     whole(measured.server_ns_per_op()),
                     micros(measured.latency_ns[1] as f64),
+                    measured.undisturbed_ns(1).map_or(String::new(), |p99| {
+                        format!(", undisturbed {} µs", micros(p99))
+                    }),
                     if measured.wrong > 0 { ", WRONG REPLIES" } else { "" },
                 ));
                 self.report.add_wrong(&server.name, measured.wrong, measured.samples.clone());

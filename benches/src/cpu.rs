@@ -71,7 +71,8 @@ impl CpuReading {
     }
 }
 
-fn parse(schedstat: &str) -> Option<CpuUse> {
+/// The first two numbers of a `schedstat`.
+pub(crate) fn parse(schedstat: &str) -> Option<CpuUse> {
     let mut words = schedstat.split_ascii_whitespace().map(|word| word.parse().ok());
     Some(CpuUse { ran_ns: words.next()??, waited_ns: words.next()?? })
 }

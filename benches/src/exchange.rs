@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use hdrhistogram::Histogram;
 
 use crate::dialect::Request;
+use crate::disturbance::Sifted;
 use crate::ledger::Ledger;
 
 /// Wrong replies that are kept to be shown; further ones are only counted.
@@ -28,14 +29,25 @@ pub struct Tally {
     pub samples: Vec<String>,
     /// Nanoseconds from sending a request (open loop: from when it was due) to its last reply.
     pub latency: Histogram<u64>,
+    /// The same once more of an open loop, which is watched.
+    pub sifted: Option<Sifted>,
 }
 
 impl Default for Tally {
     fn default() -> Self {
-        let latency = Histogram::new_with_bounds(LATENCY_NS_MIN, LATENCY_NS_MAX, 3)
-            .expect("constant bounds, in order");
-        Self { replies: 0, wrong: 0, samples: Vec::new(), latency }
+        Self { replies: 0, wrong: 0, samples: Vec::new(), latency: latencies(), sifted: None }
     }
+}
+
+/// No latencies yet, in nanoseconds.
+///
+/// # Panics
+///
+/// Never: the bounds are constant and in order.
+#[must_use]
+pub fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(LATENCY_NS_MIN, LATENCY_NS_MAX, 3)
+        .expect("constant bounds, in order")
 }
 
 impl Tally {
@@ -47,6 +59,15 @@ impl Tally {
         }
     }
 
+    /// Counts a reply that came so many nanoseconds after its request.
+    fn replied(&mut self, latency: u64) {
+        self.replies += 1;
+        self.latency.saturating_record(latency);
+        if let Some(sifted) = &mut self.sifted {
+            sifted.recent.push(latency);
+        }
+    }
+
     /// Adds another thread's tally.
     pub fn add(&mut self, other: Self) {
         self.replies += other.replies;
@@ -54,6 +75,10 @@ impl Tally {
         self.samples.extend(other.samples);
         self.samples.truncate(SAMPLES_MAX);
         self.latency.add(other.latency).expect("all tallies have the same bounds");
+        if let Some(Sifted { undisturbed, .. }) = other.sifted {
+            let own = &mut self.sifted.get_or_insert_default().undisturbed;
+            own.add(undisturbed).expect("all tallies have the same bounds");
+        }
     }
 }
 
@@ -125,8 +150,7 @@ impl Exchange {
                 self.named.drain(..self.left);
                 self.left = self.request.op.keys() as usize;
                 self.sent_at.pop_front();
-                tally.replies += 1;
-                tally.latency.saturating_record(now.saturating_sub(sent_at));
+                tally.replied(now.saturating_sub(sent_at));
             } else if self.left > 0 {
                 self.named.pop_front();
                 self.left -= 1;

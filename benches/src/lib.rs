@@ -7,7 +7,7 @@
 //! - what is asked and what must come back: [`keys`], [`op`], [`take`], [`reply`], [`ledger`], [`exchange`]
 //! - the same in other protocols: [`dialect`], [`redis`], [`resp`]
 //! - which key is next: [`rng`], [`zipf`], [`spread`]
-//! - how it is driven: [`connection`], [`worker`], [`cell`]
+//! - how it is driven: [`connection`], [`worker`], [`cell`]; what else had the cores: [`disturbance`]
 //! - against what: [`server`], [`limits_file`], [`cpu`], [`machine`]
 //! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
 //! - what is printed and drawn: [`progress`], [`table`], [`report`], [`chart`]
@@ -28,6 +28,7 @@ pub mod compare;
 pub mod connection;
 pub mod cpu;
 pub mod dialect;
+pub mod disturbance;
 pub mod error;
 pub mod exchange;
 pub mod keys;

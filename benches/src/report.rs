@@ -244,6 +244,7 @@ impl Report {
             "p50 µs".to_owned(),
             "p99 µs".to_owned(),
             "p99.9 µs".to_owned(),
+            "undisturbed p99 µs".to_owned(),
             "CPU ns/op".to_owned(),
             "±".to_owned(),
             format!("{reference} CPU to its"),
@@ -313,6 +314,7 @@ fn numbers(rounds: &[Measurement], reference: &[Measurement]) -> Vec<String> {
         cell(of(|m| m.latency_ns[0] as f64), micros),
         cell(of(|m| m.latency_ns[1] as f64), micros),
         cell(of(|m| m.latency_ns[2] as f64), micros),
+        cell(median(rounds.iter().filter_map(|m| m.undisturbed_ns(1))), micros),
         cell(of(Measurement::server_ns_per_op), whole),
         cell(span(&cpu).map(|s| s / 2.0), percent),
         cell(ratio(|own, other| other.server_ns_per_op() / own.server_ns_per_op()), times),
@@ -362,7 +364,7 @@ mod tests {
         let line = text.lines().rfind(|line| line.contains("new")).unwrap_or("");
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let expected = [
-            "", "incr", "50×1", "new", "300,000", "2.00×", "1.0", "20", "300", "750", "33 %",
+            "", "incr", "50×1", "new", "300,000", "2.00×", "1.0", "20", "300", "–", "750", "33 %",
             "5.00×", "20 %", "1 %", "700", "0", "",
         ];
         assert_eq!(cells, expected, "{text}");

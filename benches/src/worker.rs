@@ -16,6 +16,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::Connection;
 use crate::dialect::Request;
+use crate::disturbance::{Sifted, Watch};
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::ledger::Ledger;
@@ -41,6 +42,8 @@ pub enum Arrivals {
     Open {
         /// Requests a second, of this worker.
         rate: f64,
+        /// The server's process, which is watched for [disturbances](crate::disturbance).
+        server: u32,
     },
 }
 
@@ -120,7 +123,10 @@ impl Worker {
         let start = Instant::now();
         match arrivals {
             Arrivals::Closed { pipeline } => self.run_closed(pipeline, stop, ledger, &mut tally)?,
-            Arrivals::Open { rate } => self.run_open(rate, stop, ledger, &mut tally)?,
+            Arrivals::Open { rate, server } => {
+                let watch = Watch::start(server, self.now())?;
+                self.run_open(rate, stop, watch, ledger, &mut tally)?;
+            }
         }
         Ok((tally, start.elapsed()))
     }
@@ -209,9 +215,11 @@ impl Worker {
         &mut self,
         rate: f64,
         stop: Stop,
+        mut watch: Watch,
         ledger: &mut Ledger,
         tally: &mut Tally,
     ) -> Result<(), LoadError> {
+        tally.sifted = Some(Sifted::default());
         let Stop::After(time) = stop else {
             return Err(LoadError::Options("an open loop is stopped by time".to_owned()));
         };
@@ -258,7 +266,9 @@ impl Worker {
                     connection.read(&mut self.scratch, now, ledger, tally)?;
                 }
             }
+            watch.turn(self.now(), tally.replies == sent, tally.sifted.get_or_insert_default())?;
         }
+        watch.end(self.now(), tally.sifted.get_or_insert_default())?;
         Ok(())
     }
 

@@ -99,7 +99,7 @@ fn targets(report: &Report) -> String {
 
 /// The median of a figure over the rounds of a server; `None` if it has not the verb.
 fn of(report: &Report, kind: &str, shape: &str, server: &str, figure: Figure) -> Option<f64> {
-    median(report.rounds(kind, shape, server)?.iter().map(|rounds| figure.of(rounds)))
+    median(report.rounds(kind, shape, server)?.iter().filter_map(|rounds| figure.of(rounds)))
 }
 
 /// Nanoseconds of each server that has one of `kinds`, and what ours is to each of the others'.
@@ -132,7 +132,19 @@ fn cpu(report: &Report, kinds: &[&str]) -> String {
 }
 
 fn latency(report: &Report) -> String {
-    let head = ["op", "load", "server", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "busy", "waited"];
+    let head = [
+        "op",
+        "load",
+        "server",
+        "ops/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "disturbed",
+        "p99 µs of all",
+        "busy",
+        "waited",
+    ];
     let mut table = Table::new(head, 3);
     let open = report.rows.iter().filter(|row| row.shape.contains('@'));
     for row in open {
@@ -140,7 +152,10 @@ fn latency(report: &Report) -> String {
             let of = |figure: &dyn Fn(&Measurement) -> f64| median(rounds.iter().map(figure));
             let mut cells = vec![row.kind.to_owned(), row.shape.clone(), server.to_owned()];
             cells.push(cell(of(&Measurement::ops_per_second), whole));
-            cells.extend((0..3).map(|n| cell(of(&|m| m.latency_ns[n] as f64), micros)));
+            let undisturbed = |n| median(rounds.iter().filter_map(|m| m.undisturbed_ns(n)));
+            cells.extend((0..3).map(|n| cell(undisturbed(n), micros)));
+            cells.push(cell(of(&Measurement::disturbed), percent));
+            cells.push(cell(of(&|m| m.latency_ns[1] as f64), micros));
             cells.push(cell(of(&Measurement::busy), percent));
             cells.push(cell(of(&Measurement::waited), percent));
             table.row(cells);
@@ -161,7 +176,7 @@ fn losses(report: &Report) -> String {
     for row in &report.rows {
         for peer in peers() {
             let sides = (row.kind, peer, row.kind);
-            let mut lost = |what: &str, figure: &dyn Fn(&Measurement) -> f64| {
+            let mut lost = |what: &str, figure: &dyn Fn(&Measurement) -> Option<f64>| {
                 let ratio = ratio(report, &row.shape, sides, figure);
                 // What would be shown as 1.00 is no loss.
                 if let Some(ratio) = ratio.filter(|ratio| ratio.median >= 1.005) {
@@ -171,10 +186,10 @@ fn losses(report: &Report) -> String {
             };
             if row.shape.contains('@') {
                 for (n, name) in LATENCIES.into_iter().enumerate() {
-                    lost(name, &|measurement| measurement.latency_ns[n] as f64);
+                    lost(name, &|measurement| measurement.undisturbed_ns(n));
                 }
             } else {
-                lost("CPU", &Measurement::server_ns_per_op);
+                lost("CPU", &|measurement| Some(measurement.server_ns_per_op()));
             }
         }
     }
@@ -188,6 +203,7 @@ mod tests {
     use super::render;
     use crate::cell::Measurement;
     use crate::cpu::CpuUse;
+    use crate::disturbance::Undisturbed;
     use crate::machine::Machine;
     use crate::peers::plots;
     use crate::report::{Report, Row};
@@ -196,7 +212,11 @@ mod tests {
         Measurement {
             replies: 1_000,
             elapsed: Duration::from_secs(1),
-            latency_ns: [1_000, 10 * ns_per_op, 100_000],
+            latency_ns: [1_000, 1_000_000_000 / ns_per_op, 100_000],
+            undisturbed: Some(Undisturbed {
+                replies: 900,
+                latency_ns: [1_000, 10 * ns_per_op, 100_000],
+            }),
             server: CpuUse { ran_ns: 1_000 * ns_per_op, waited_ns: 0 },
             ..Measurement::default()
         }
@@ -240,6 +260,25 @@ mod tests {
         );
         assert_eq!(verdict(["| p99 ", "| incr ", "of own"]), "met");
         assert!(page.contains("0.60× ± 0 %"), "{page}");
+    }
+
+    #[test]
+    fn percentiles_are_those_of_undisturbed_stretches() {
+        let latency = |report: &Report| {
+            let page = render(report);
+            let (_, table) = page.split_once("## Latency in the open loop").expect("a section");
+            let line = table.lines().find(|line| line.contains("| tollgate")).unwrap_or_default();
+            line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()[4..10].join(" ")
+        };
+        let mut report = report();
+        assert_eq!(latency(&report), "1,000 1.0 9.0 100 10 % 1,111");
+        for measurement in report.rows.iter_mut().flat_map(|row| &mut row.rounds).flatten() {
+            measurement.undisturbed = None;
+        }
+        assert_eq!(latency(&report), "1,000 – – – 100 % 1,111");
+        let page = render(&report);
+        let line = page.lines().find(|line| line.contains("| p99 ")).unwrap_or_default();
+        assert!(line.contains("| not measured |"), "{page}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn cpu(report: &Report) -> Chart {
             let point = |&pipeline: &u32| {
                 let figure = Figure::Cpu(pipeline);
                 let rounds = report.rounds(kind, &figure.shape(), server)?;
-                let ns = median(rounds.iter().map(|rounds| figure.of(rounds)))?;
+                let ns = median(rounds.iter().filter_map(|rounds| figure.of(rounds)))?;
                 Some((f64::from(pipeline).log2(), ns.log10()))
             };
             pipelines.iter().filter_map(point).collect()
@@ -76,8 +76,8 @@ fn latency(report: &Report) -> Chart {
                 let point = |share: f64| {
                     let rounds =
                         report.rounds(kind, &shape_of_share(CONNECTIONS, share, of), server)?;
-                    let latency = |round: &Measurement| round.latency_ns[n] as f64;
-                    Some((share * 100.0, median(rounds.iter().map(latency))?.log10()))
+                    let latency = |round: &Measurement| round.undisturbed_ns(n);
+                    Some((share * 100.0, median(rounds.iter().filter_map(latency))?.log10()))
                 };
                 SHARES.into_iter().filter_map(point).collect()
             };

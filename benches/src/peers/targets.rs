@@ -17,7 +17,7 @@ pub const CONNECTIONS: u32 = 50;
 pub enum Figure {
     /// CPU of an operation at this pipeline.
     Cpu(u32),
-    /// The 99th percentile of latency at this share of the load that this server can bear.
+    /// The 99th percentile of undisturbed latency at this share of the load that a server can bear.
     P99(f64, RateOf),
 }
 
@@ -82,12 +82,12 @@ impl Figure {
         }
     }
 
-    /// Its value in a measurement, in nanoseconds.
+    /// Its value in a measurement, in nanoseconds; `None` of a latency where all was disturbed.
     #[must_use]
-    pub fn of(self, measurement: &Measurement) -> f64 {
+    pub fn of(self, measurement: &Measurement) -> Option<f64> {
         match self {
-            Self::Cpu(_) => measurement.server_ns_per_op(),
-            Self::P99(..) => measurement.latency_ns[1] as f64,
+            Self::Cpu(_) => Some(measurement.server_ns_per_op()),
+            Self::P99(..) => measurement.undisturbed_ns(1),
         }
     }
 }
@@ -107,12 +107,13 @@ pub fn ratio(
     report: &Report,
     shape: &str,
     (kind, peer, peer_kind): (&str, &str, &str),
-    figure: impl Fn(&Measurement) -> f64,
+    figure: impl Fn(&Measurement) -> Option<f64>,
 ) -> Option<Ratio> {
     let own = report.rounds(kind, shape, OURS)?;
     let other = report.rounds(peer_kind, shape, peer)?;
     let pairs = own.iter().zip(other);
-    let ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
+    let ratios: Vec<f64> =
+        pairs.filter_map(|(own, other)| Some(figure(own)? / figure(other)?)).collect();
     Some(Ratio { median: median(ratios.iter().copied())?, apart: span(&ratios)? / 2.0 })
 }
 

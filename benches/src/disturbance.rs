@@ -1,0 +1,259 @@
+//! Which latencies of the open loop belong to the server: those met while nothing else had the cores.
+//!
+//! Here: when a stretch of time counts as disturbed, and what is kept of the others. Not here: when
+//! requests fall due (`worker`), how the two figures are told (`peers`).
+//!
+//! A kernel thread that takes a core for eight milliseconds of a second delays one request in a
+//! hundred, and so decides the 99th percentile of whoever had the turn. The scheduler tells how long each
+//! thread was ready and had no core (`cpu`). It is asked every few milliseconds; where the server's or the
+//! generator's thread waited longer than [`WAITED_NS_MAX`], whatever was answered since the last look is
+//! left out, and all that comes until nothing is under way any more, for it stood behind. The rule looks
+//! at no latency, and a server's wait for its own other threads is its own affair and stays in.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use hdrhistogram::Histogram;
+
+use crate::cpu::{CpuUse, parse};
+use crate::exchange::latencies;
+
+/// Between two looks.
+const LOOK_NS: u64 = 4_000_000;
+/// Longer waits than this between two looks are a disturbance. A thread that wakes finds its core busy
+/// with the kernel's own small work for tens of microseconds now and then.
+const WAITED_NS_MAX: u64 = 250_000;
+/// Of fewer undisturbed replies no 99th percentile is told.
+const REPLIES_MIN: u64 = 1_000;
+
+/// The latencies of an open loop, sifted.
+#[derive(Debug)]
+pub struct Sifted {
+    /// Of the replies since the last look, of which it is not known yet.
+    pub recent: Vec<u64>,
+    /// Of those that came while nothing else had the cores.
+    pub undisturbed: Histogram<u64>,
+}
+
+impl Default for Sifted {
+    fn default() -> Self {
+        Self { recent: Vec::new(), undisturbed: latencies() }
+    }
+}
+
+impl Sifted {
+    fn keep(&mut self) {
+        for latency in self.recent.drain(..) {
+            self.undisturbed.saturating_record(latency);
+        }
+    }
+
+    /// What was answered while nothing else had the cores; `None` where that is too little.
+    #[must_use]
+    pub fn told(&self) -> Option<Undisturbed> {
+        let replies = self.undisturbed.len();
+        let latency_ns = [0.5, 0.99, 0.999].map(|q| self.undisturbed.value_at_quantile(q));
+        (replies >= REPLIES_MIN).then_some(Undisturbed { replies, latency_ns })
+    }
+}
+
+/// What is told of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Undisturbed {
+    /// How many replies.
+    pub replies: u64,
+    /// As [`latency_ns`](crate::cell::Measurement::latency_ns).
+    pub latency_ns: [u64; 3],
+}
+
+/// The threads of a server and the one that asks it.
+#[derive(Debug)]
+pub struct Watch {
+    server: Vec<Thread>,
+    own: Thread,
+    sieve: Sieve,
+}
+
+/// A thread's `schedstat` and what it last said.
+#[derive(Debug)]
+struct Thread {
+    file: File,
+    used: CpuUse,
+}
+
+impl Thread {
+    fn open(path: &str) -> io::Result<Self> {
+        let mut thread = Self { file: File::open(path)?, used: CpuUse::default() };
+        thread.look()?;
+        Ok(thread)
+    }
+
+    /// What was used since the last look; nothing by a thread that has ended.
+    fn look(&mut self) -> io::Result<CpuUse> {
+        let mut text = [0; 64];
+        let length = match self.file.read_at(&mut text, 0) {
+            Ok(length) => length,
+            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => 0,
+            Err(error) => return Err(error),
+        };
+        let now = std::str::from_utf8(&text[..length]).ok().and_then(parse).unwrap_or(self.used);
+        let CpuUse { ran_ns, waited_ns } = std::mem::replace(&mut self.used, now);
+        Ok(CpuUse { ran_ns: now.ran_ns - ran_ns, waited_ns: now.waited_ns - waited_ns })
+    }
+}
+
+impl Watch {
+    /// Watches the threads that the process `server` has now, and the calling one, from `now` on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such process, or the kernel keeps no `schedstat`.
+    pub fn start(server: u32, now: u64) -> io::Result<Self> {
+        let mut threads = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{server}/task"))? {
+            let path = entry?.path().join("schedstat");
+            threads.extend(path.to_str().and_then(|path| Thread::open(path).ok()));
+        }
+        let own = Thread::open("/proc/thread-self/schedstat")?;
+        Ok(Self { server: threads, own, sieve: Sieve::new(now) })
+    }
+
+    /// To be called in every turn of the loop, after its replies; `idle` tells that no request is under way.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading `schedstat`.
+    pub fn turn(&mut self, now: u64, idle: bool, sifted: &mut Sifted) -> io::Result<()> {
+        let waited = (now >= self.sieve.next_look).then(|| self.waited_ns()).transpose()?;
+        self.sieve.turn(now, idle, waited, sifted);
+        Ok(())
+    }
+
+    /// Looks a last time, when all is answered.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::turn`].
+    pub fn end(mut self, now: u64, sifted: &mut Sifted) -> io::Result<()> {
+        let waited = self.waited_ns()?;
+        self.sieve.turn(now, true, Some(waited), sifted);
+        Ok(())
+    }
+
+    /// The longest that one of the threads waited for others than its own process's.
+    fn waited_ns(&mut self) -> io::Result<u64> {
+        let own = self.own.look()?.waited_ns;
+        let server: Vec<CpuUse> =
+            self.server.iter_mut().map(Thread::look).collect::<Result<_, _>>()?;
+        Ok(own.max(waited_for_others(&server)))
+    }
+}
+
+/// The longest wait of one of a process's threads, less what its other threads ran meanwhile.
+fn waited_for_others(threads: &[CpuUse]) -> u64 {
+    let ran: u64 = threads.iter().map(|thread| thread.ran_ns).sum();
+    let waits = threads.iter().map(|thread| thread.waited_ns.saturating_sub(ran - thread.ran_ns));
+    waits.max().unwrap_or(0)
+}
+
+/// Lets through what was answered in undisturbed stretches.
+#[derive(Debug)]
+struct Sieve {
+    next_look: u64,
+    disturbed: bool,
+}
+
+impl Sieve {
+    fn new(now: u64) -> Self {
+        Self { next_look: now + LOOK_NS, disturbed: false }
+    }
+
+    /// `waited` is what a look at this moment says, if it is time for one. Who waited for a core answers
+    /// nothing before it has one, and then its wait is on record: what suffered is never let through
+    /// before the look that tells.
+    fn turn(&mut self, now: u64, idle: bool, waited: Option<u64>, sifted: &mut Sifted) {
+        if let Some(waited) = waited {
+            self.next_look = now + LOOK_NS;
+            self.disturbed |= waited > WAITED_NS_MAX;
+            if !self.disturbed {
+                sifted.keep();
+            }
+        }
+        if self.disturbed {
+            sifted.recent.clear();
+            self.disturbed = !idle;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{LOOK_NS, Sieve, Sifted, WAITED_NS_MAX, Watch, waited_for_others};
+    use crate::cpu::CpuUse;
+
+    /// Feeds turns of (latency, idle, what a look says) and returns what was let through.
+    fn sifted(turns: &[(u64, bool, Option<u64>)]) -> Vec<u64> {
+        let (mut sieve, mut sifted) = (Sieve::new(0), Sifted::default());
+        for &(latency, idle, waited) in turns {
+            sifted.recent.push(latency);
+            sieve.turn(LOOK_NS, idle, waited, &mut sifted);
+        }
+        let kept = sifted.undisturbed.iter_recorded();
+        kept.map(|bucket| bucket.value_iterated_to() / 1_000).collect()
+    }
+
+    #[test]
+    fn what_a_look_finds_undisturbed_is_kept() {
+        let quiet = Some(WAITED_NS_MAX);
+        assert_eq!(sifted(&[(1_000, false, None), (2_000, true, quiet)]), [1, 2]);
+        assert_eq!(sifted(&[(1_000, true, None), (2_000, false, None)]), [0; 0]);
+    }
+
+    #[test]
+    fn a_disturbance_lasts_until_nothing_is_under_way() {
+        let (quiet, loud) = (Some(0), Some(WAITED_NS_MAX + 1));
+        let turns = [
+            (1_000, false, quiet),
+            (2_000, false, None),
+            (3_000, false, loud),
+            (4_000, false, None),
+            // Quiet since, but what is answered now stood behind.
+            (5_000, false, quiet),
+            (6_000, true, None),
+            (7_000, false, None),
+            (8_000, false, quiet),
+        ];
+        assert_eq!(sifted(&turns), [1, 7, 8]);
+        assert_eq!(sifted(&[(1_000, true, loud), (2_000, false, quiet)]), [2]);
+    }
+
+    #[test]
+    fn a_process_that_waits_for_itself_is_not_disturbed() {
+        let thread = |ran_ns, waited_ns| CpuUse { ran_ns, waited_ns };
+        assert_eq!(waited_for_others(&[thread(3_000, 700), thread(700, 0)]), 0);
+        assert_eq!(waited_for_others(&[thread(3_000, 700), thread(100, 0)]), 600);
+        assert_eq!(waited_for_others(&[thread(3_000, 700)]), 700);
+        assert_eq!(waited_for_others(&[]), 0);
+    }
+
+    #[test]
+    fn a_thread_that_lost_its_core_is_seen() {
+        let (mut watch, mut sifted) =
+            (Watch::start(std::process::id(), 0).unwrap(), Sifted::default());
+        // More threads than cores, each of which has work: all of them wait.
+        let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 1;
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| while start.elapsed() < Duration::from_millis(300) {});
+            }
+            while start.elapsed() < Duration::from_millis(300) {}
+        });
+        sifted.recent.push(1);
+        watch.turn(LOOK_NS, false, &mut sifted).unwrap();
+        assert_eq!((sifted.recent.len(), sifted.undisturbed.len()), (0, 0));
+    }
+}
