@@ -164,7 +164,9 @@ fn latency(report: &Report) -> String {
     format!(
         "Requests fall due by a Poisson clock, answered or not, and latency counts from when one was due. *Own* is of\n\
          what this server came to in the closed loop at pipeline 1, *the slowest* of what the slowest did: the same\n\
-         load for all.\n\n{}",
+         load for all. Percentiles are of what was answered while no other process and no thread of the kernel had one of\n\
+         the two cores ([how](../../benches/README.md)); *disturbed* is the share that is left out for it, whatever its\n\
+         latency, and *of all* leaves out nothing.\n\n{}",
         table.render()
     )
 }
