@@ -13,7 +13,7 @@
 
 use protocol::Value;
 
-use crate::limit::ShortState;
+use crate::limit::StateBytes;
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
@@ -373,13 +373,8 @@ impl<'a> ItemMut<'a> {
     }
 
     /// Writes over the end of a state, which is [there](Item::behind_state), as far as `end` goes.
-    pub(crate) fn set_state_end(&mut self, behind_state: usize, end: &[u8]) {
-        self.0[behind_state - end.len()..behind_state].copy_from_slice(end);
-    }
-
-    /// As [`ItemMut::set_state_end`].
     #[inline]
-    pub(crate) fn set_short_state_end(&mut self, behind_state: usize, end: impl ShortState) {
+    pub(crate) fn set_state_end(&mut self, behind_state: usize, end: impl StateBytes) {
         end.write_at_end(&mut self.0[..behind_state]);
     }
 

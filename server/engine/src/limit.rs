@@ -34,7 +34,7 @@ use self::fixed::Fixed;
 use self::gcra::Gcra;
 use self::leaky::Leaky;
 use self::log::Log;
-pub(crate) use self::short::{ShortState, ShortWay};
+pub(crate) use self::short::{ShortWay, StateBytes};
 use self::sliding::Sliding;
 pub(crate) use self::sliding::TwoWindows;
 use crate::time::Now;

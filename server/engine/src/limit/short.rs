@@ -1,6 +1,6 @@
 //! The short way of an algorithm: a state of a few bytes is decided on without memory in between.
 //!
-//! Here: what such a way is, and the states that it works on. Not here: what their bytes mean (each
+//! Here: what such a way is, the states that it works on, and how their bytes are written. Not here: what their bytes mean (each
 //! algorithm), and all that is not so usual ([`take_at_length`](super::take_at_length)).
 
 use protocol::Policy;
@@ -11,7 +11,7 @@ use crate::time::Now;
 /// An algorithm with the parameters that most policies have.
 pub(crate) trait ShortWay: Copy {
     /// A state that it keeps.
-    type State: ShortState;
+    type State: StateBytes;
 
     /// The parameters of a policy that has these.
     fn of(policy: &Policy) -> Option<Self>;
@@ -21,8 +21,8 @@ pub(crate) trait ShortWay: Copy {
     fn take(self, state: &[u8], now: Now, ask: &Ask) -> Option<(Decision, Self::State)>;
 }
 
-/// A state of a few bytes, not empty.
-pub(crate) trait ShortState: Copy {
+/// The bytes of a state, not empty.
+pub(crate) trait StateBytes: Copy {
     /// How many.
     fn len(self) -> usize;
 
@@ -30,8 +30,22 @@ pub(crate) trait ShortState: Copy {
     fn write_at_end(self, place: &mut [u8]);
 }
 
+/// Of any length.
+impl StateBytes for &[u8] {
+    #[inline]
+    fn len(self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    #[inline]
+    fn write_at_end(self, place: &mut [u8]) {
+        let start = place.len() - self.len();
+        place[start..].copy_from_slice(self);
+    }
+}
+
 /// Of eight bytes.
-impl ShortState for u64 {
+impl StateBytes for u64 {
     #[inline]
     fn len(self) -> usize {
         size_of::<u64>()
@@ -69,7 +83,7 @@ impl Sixteen {
     }
 }
 
-impl ShortState for Sixteen {
+impl StateBytes for Sixteen {
     #[inline]
     fn len(self) -> usize {
         self.len

@@ -12,7 +12,7 @@ use super::{Facts, Limited, Take, holds_by_itself, let_go_of_a_large, only_watch
 use crate::apply::{Engine, Uniques};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, ItemMut, Mark, State};
-use crate::limit::{self, Ask, Decision, PlainBucket, ShortState, ShortWay, TwoWindows, Verdict};
+use crate::limit::{self, Ask, Decision, PlainBucket, ShortWay, StateBytes, TwoWindows, Verdict};
 use crate::policies::{Policies, Rule};
 use crate::store::{Change, Full};
 use crate::time::{Deadline, Nanos, Now};
@@ -178,11 +178,11 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
         let ask = Ask { cost, part, peek, over, wait, hold: None, lease: None, hash };
         let Self { uniques, state, tell, .. } = self;
         if let Some((decision, short)) = former.short::<PlainBucket>(own, now, &ask) {
-            let write = |item: &mut ItemMut<'_>| former.write_short(item, short);
+            let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
             return Some(former.keep(item, decision, (now, peek), uniques, tell, write));
         }
         if let Some((decision, short)) = former.short::<TwoWindows>(own, now, &ask) {
-            let write = |item: &mut ItemMut<'_>| former.write_short(item, short);
+            let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
             return Some(former.keep(item, decision, (now, peek), uniques, tell, write));
         }
         state.clear();
@@ -203,7 +203,7 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             *self.anew_at = Some(Anew { slot, rule: number, deadline, facts });
             return Some(Taken { uniques: None, expired: None });
         }
-        let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, state);
+        let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, &state[..]);
         Some(former.keep(item, decision, (now, peek), uniques, tell, write))
     }
 }
@@ -228,11 +228,6 @@ impl Former<'_> {
         let (decision, state) = W::of(self.policy)?.take(own, now, ask)?;
         let stays = decision.changed && state.len() == self.own_bytes;
         (stays || !decision.changed && self.expired.is_none()).then_some((decision, state))
-    }
-
-    #[inline]
-    fn write_short(&self, item: &mut ItemMut<'_>, state: impl ShortState) {
-        item.set_short_state_end(self.behind_state, state);
     }
 
     /// Keeps a decision where the state stays as it is, or is written over by `write`, and tells it.
