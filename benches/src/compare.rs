@@ -40,7 +40,8 @@ pub fn run(
     let kinds = options.kinds()?;
     let mut schedule = Schedule::start(options, cores, progress, report)?;
     let shapes = options.connections.len() * options.pipelines.len();
-    schedule.planned = schedule.turns(&kinds) * shapes * (1 + options.rate.len());
+    let open = schedule.turns(&kinds) * options.open_rounds() as usize * options.rate.len();
+    schedule.planned = (schedule.turns(&kinds) * options.rounds() as usize + open) * shapes;
     if options.beside.is_some() {
         for &connections in &options.connections {
             for &pipeline in &options.pipelines {
@@ -138,13 +139,13 @@ impl<'a> Schedule<'a> {
         Ok(Self { options, progress, entrants, report, done: 0, planned: 0 })
     }
 
-    /// How many measurements one shape of load is for these kinds.
+    /// How many measurements a round of one shape of load is for these kinds.
     #[must_use]
     pub fn turns(&self, kinds: &[Kind]) -> usize {
         let spoken = |entrant: &Entrant| {
             kinds.iter().filter(|kind| entrant.server.dialect.speaks(kind.op)).count()
         };
-        self.entrants.iter().map(spoken).sum::<usize>() * self.options.rounds() as usize
+        self.entrants.iter().map(spoken).sum()
     }
 
     /// Measures all kinds in every round, so that they can be compared with each other too.
@@ -162,7 +163,7 @@ impl<'a> Schedule<'a> {
         let cells: Vec<_> =
             kinds.iter().map(|&kind| move |_| Cell { kind, connections, load }).collect();
         let shape = cells.first().map_or(String::new(), |cell| cell(0).to_string());
-        self.rounds(&shape, &cells)
+        self.rounds(self.options.rounds(), &shape, &cells)
     }
 
     /// Measures a kind in the open loop at each rate; shares are of what the closed loop of that many
@@ -198,20 +199,25 @@ impl<'a> Schedule<'a> {
                 Rate::Share(share) => shape_of_share(connections, share, rate_of),
                 Rate::PerSecond(_) => cell(0).to_string(),
             };
-            self.rounds(&shape, &[cell])?;
+            self.rounds(self.options.open_rounds(), &shape, &[cell])?;
         }
         Ok(())
     }
 
-    /// Measures each of `cells` with each server that has its verb, in all rounds.
-    fn rounds(&mut self, shape: &str, cells: &[impl Fn(usize) -> Cell]) -> Result<(), LoadError> {
+    /// Measures each of `cells` with each server that has its verb, so many rounds.
+    fn rounds(
+        &mut self,
+        count: u32,
+        shape: &str,
+        cells: &[impl Fn(usize) -> Cell],
+    ) -> Result<(), LoadError> {
         let entrants = self.entrants.len();
         let row = |cell: &dyn Fn(usize) -> Cell| {
             let rounds = vec![Vec::new(); entrants];
             Row { kind: cell(0).kind.name, shape: shape.to_owned(), rounds }
         };
         let mut rows: Vec<Row> = cells.iter().map(|cell| row(cell)).collect();
-        for round in 0..self.options.rounds() as usize {
+        for round in 0..count as usize {
             for turn in 0..cells.len() * entrants {
                 // Each round begins with another cell and another server.
                 let number = (round + turn / entrants) % cells.len();

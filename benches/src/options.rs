@@ -79,6 +79,9 @@ pub struct Options {
     /// Times that every server has its turn with a cell. Default: 3
     #[arg(long)]
     pub rounds: Option<u32>,
+    /// As --rounds, in the open loop. Default: --rounds, with --peers three times as many
+    #[arg(long, value_name = "ROUNDS")]
+    pub open_rounds: Option<u32>,
     /// Keys. Default: 1000000, with --memory 5000000
     #[arg(long)]
     pub keys: Option<u32>,
@@ -201,8 +204,13 @@ impl Options {
         if !(0.01..=3600.0).contains(&seconds) {
             return refuse("--seconds must be between 0.01 and 3600");
         }
-        if rounds == 0 || keys == 0 || keys > 1 << 30 || !(1..=64).contains(&self.threads) {
-            return refuse("--rounds, --keys or --threads is out of range");
+        if rounds == 0
+            || self.open_rounds() == 0
+            || keys == 0
+            || keys > 1 << 30
+            || !(1..=64).contains(&self.threads)
+        {
+            return refuse("--rounds, --open-rounds, --keys or --threads is out of range");
         }
         let in_range = |numbers: &[u32], most| numbers.iter().all(|n| (1..=most).contains(n));
         if !in_range(&self.connections, 10_000) || !in_range(&self.pipelines, 10_000) {
@@ -221,7 +229,9 @@ impl Options {
             self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
         }
         self.seconds.get_or_insert(if self.quick { 0.1 } else { 0.5 });
-        self.rounds.get_or_insert(if self.quick { 1 } else { 7 });
+        let rounds = *self.rounds.get_or_insert(if self.quick { 1 } else { 7 });
+        // A 99th percentile moves from one half second to the next where CPU time does not.
+        self.open_rounds.get_or_insert(if self.quick { 1 } else { 3 * rounds });
         if self.quick {
             self.keys.get_or_insert(20_000);
         }
@@ -267,6 +277,12 @@ impl Options {
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(1)
+    }
+
+    /// Rounds of the open loop, resolved.
+    #[must_use]
+    pub fn open_rounds(&self) -> u32 {
+        self.open_rounds.unwrap_or_else(|| self.rounds())
     }
 
     /// Keys, resolved.
@@ -332,6 +348,8 @@ mod tests {
         assert_eq!(options.rate, [Rate::PerSecond(50_000.0), Rate::Share(0.25)]);
         assert_eq!(options.pipelines, [1]);
         assert!(parse("--rate fast").is_err());
+        assert_eq!(parse("--rate --rounds 5").unwrap().open_rounds(), 5);
+        assert_eq!(parse("--rate --rounds 5 --open-rounds 9").unwrap().open_rounds(), 9);
     }
 
     #[test]
@@ -339,7 +357,8 @@ mod tests {
         let options = parse("--peers --pin").unwrap();
         assert_eq!(options.peers.as_deref(), Some(std::path::Path::new("docs/performance")));
         assert_eq!((options.connections.clone(), options.rate.len()), (vec![50], 3));
-        assert_eq!((options.pipelines.clone(), options.rounds()), (vec![1, 16, 64], 7));
+        assert_eq!(options.pipelines, [1, 16, 64]);
+        assert_eq!((options.rounds(), options.open_rounds()), (7, 21));
         assert_eq!(options.kinds().unwrap().len(), 7);
         assert_eq!(parse("--peers here --quick").unwrap().keys(), 20_000);
         assert!(parse("--peers --cells incr").is_err());
@@ -363,6 +382,7 @@ mod tests {
         for poor in [
             "--cells nonsense",
             "--rounds 0",
+            "--open-rounds 0",
             "--reference x",
             "--connections 0",
             "--seconds 0",

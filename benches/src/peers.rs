@@ -101,7 +101,8 @@ pub fn run(
     let mut schedule = Schedule::start(options, cores, progress, report)?;
     let shapes = options.connections.len() * options.pipelines.len();
     let open: usize = opened.iter().map(|(kind, _)| schedule.turns(&[*kind])).sum();
-    schedule.planned = schedule.turns(&kinds) * shapes + open * options.rate.len();
+    schedule.planned = schedule.turns(&kinds) * shapes * options.rounds() as usize
+        + open * options.rate.len() * options.open_rounds() as usize;
     for &connections in &options.connections {
         for &pipeline in &options.pipelines {
             schedule.side_by_side(&kinds, connections, pipeline)?;
