@@ -88,7 +88,7 @@ pub struct Measurement {
     pub elapsed: Duration,
     /// Latencies in nanoseconds: half, 99 % and 99.9 % of the requests had less.
     pub latency_ns: [u64; 3],
-    /// Those of an open loop while nothing else had the cores; `None` if that was hardly ever.
+    /// Those of an open loop while no thread [waited for a core](crate::disturbance); `None` if that was hardly ever.
     pub undisturbed: Option<Undisturbed>,
     /// The server's CPU in the measured part.
     pub server: CpuUse,
@@ -119,13 +119,13 @@ impl Measurement {
         self.generator_ns as f64 / self.replies as f64
     }
 
-    /// The latency at place `n` of [`Self::latency_ns`] while nothing else had the cores.
+    /// The latency at place `n` of [`Self::latency_ns`] while no thread waited for a core.
     #[must_use]
     pub fn undisturbed_ns(&self, n: usize) -> Option<f64> {
         self.undisturbed.map(|undisturbed| undisturbed.latency_ns[n] as f64)
     }
 
-    /// The share of the replies of an open loop that came while something else had a core, or behind that.
+    /// The share of the replies of an open loop that came when a thread had waited for a core, or behind them.
     #[must_use]
     pub fn disturbed(&self) -> f64 {
         1.0 - self.undisturbed.map_or(0.0, |kept| kept.replies as f64 / self.replies as f64)

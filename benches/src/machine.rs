@@ -2,6 +2,7 @@
 //!
 //! Here: facts for the head of a report. No host name: it says nothing about speed.
 
+use std::process::Command;
 use std::{env, fs, thread};
 
 /// The facts.
@@ -15,6 +16,8 @@ pub struct Machine {
     pub kernel: String,
     /// How TCP paces what it sends: some algorithms set a timer for each packet, on loopback too.
     pub congestion_control: String,
+    /// The commit of the working tree, with `-dirty` where it was changed since: what our own servers are of.
+    pub commit: String,
     /// The command line, as it could be typed again.
     pub command: String,
 }
@@ -32,6 +35,7 @@ impl Machine {
             cpu: cpu_model(&cpuinfo).unwrap_or("unknown processor").to_owned(),
             cores: thread::available_parallelism().map_or(0, usize::from),
             kernel: format!("Linux {}", kernel.trim()),
+            commit: commit().unwrap_or_else(|| "unknown".to_owned()),
             command: command_line(env::args()),
         }
     }
@@ -46,9 +50,16 @@ impl Machine {
             cores: 2,
             kernel: "Linux 1".to_owned(),
             congestion_control: "cubic".to_owned(),
+            commit: "0123abc".to_owned(),
             command: "load".to_owned(),
         }
     }
+}
+
+fn commit() -> Option<String> {
+    let told = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
+    let commit = String::from_utf8(told.stdout).ok()?.trim().to_owned();
+    (told.status.success() && !commit.is_empty()).then_some(commit)
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {

@@ -131,9 +131,9 @@ impl Report {
     /// Machine, command and servers, as a list.
     #[must_use]
     pub fn head(&self) -> String {
-        let Machine { cpu, cores, kernel, congestion_control, command } = &self.machine;
+        let Machine { cpu, cores, kernel, congestion_control, commit, command } = &self.machine;
         let mut text = format!(
-            "- machine: {cpu}, {cores} cores, {kernel}, TCP {congestion_control}\n- command: `{command}`\n"
+            "- machine: {cpu}, {cores} cores, {kernel}, TCP {congestion_control}\n- commit: {commit}\n- command: `{command}`\n"
         );
         for (name, version, command) in &self.servers {
             let _ = writeln!(text, "- {name}: version {version}, `{command}`");

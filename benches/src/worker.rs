@@ -266,7 +266,10 @@ impl Worker {
                     connection.read(&mut self.scratch, now, ledger, tally)?;
                 }
             }
-            watch.turn(self.now(), tally.replies == sent, tally.sifted.get_or_insert_default())?;
+            let now = self.now();
+            // What fell due meanwhile stands behind too, sent or not.
+            let idle = tally.replies == sent && (due > now as f64 || due >= end);
+            watch.turn(now, idle, tally.sifted.get_or_insert_default())?;
         }
         watch.end(self.now(), tally.sifted.get_or_insert_default())?;
         Ok(())

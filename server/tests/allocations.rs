@@ -21,10 +21,10 @@ use tollgate::session::{Pause, Round, Session};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const KEYS: usize = 1600;
-/// Requests in one read.
-const PIPELINE: usize = 16;
+/// Requests in one read: one goes a way of its own, sixty-four are several batches.
+const PIPELINES: [usize; 3] = [1, 16, 64];
 /// How often each key is asked for; one more time before that.
-const TURNS: usize = 7;
+const TURNS: usize = 3;
 const REQUESTS: usize = TURNS * KEYS;
 /// More than the answers to one read take.
 const ANSWER_BYTES: usize = 64 << 10;
@@ -42,8 +42,14 @@ const LIMITS: &str = "\
     parents = ['tenant:1']\n";
 
 /// What is sent before for each key, and the request.
-const PLAIN: [(&str, &str); 23] = [
+const PLAIN: [(&str, &str); 29] = [
     (NUMBER, "incr {} 1\r\n"),
+    (NUMBER, "incr {} 1 noreply\r\n"),
+    (NUMBER, "add {} 0 0 2\r\n11\r\n"),
+    (NUMBER, "cas {} 0 0 2 1\r\n11\r\n"),
+    ("", "delete {}\r\n"),
+    ("", "md {}\r\n"),
+    ("", "take {} 1 leaky:1000/60s\r\n"),
     (NUMBER, "decr {} 1\r\n"),
     (NUMBER, "get {}\r\n"),
     (VALUE, "gets {}\r\n"),
@@ -69,17 +75,20 @@ const PLAIN: [(&str, &str); 23] = [
 ];
 
 /// The same for keys of these limits.
-const BOUND: [(&str, &str, &str); 6] = [
+const BOUND: [(&str, &str, &str); 7] = [
     ("user", "", "incr {} 1\r\n"),
     ("user", "incr {} 1\r\n", "get {}\r\n"),
     ("user", "", "take {} 1 -\r\n"),
     ("user", "", "ma {} v\r\n"),
     ("member", "", "incr {} 1\r\n"),
+    ("member", "", "take {} 1 -\r\n"),
     ("other", NUMBER, "incr {} 1\r\n"),
 ];
 
 /// What allocates, and how often at most for one request.
-const ALLOCATING: [(&str, usize); 3] = [
+const ALLOCATING: [(&str, usize); 4] = [
+    // Its keys, their shards and what is decided are lists.
+    ("takem bucket:1000/60s,capacity=2000 {}\r\n", 3),
     // Holders are a list, read out to be changed; its order in time is another.
     ("take {} 1 concurrency:20\r\n", 3),
     // What is below zero is kept as text.
@@ -96,16 +105,22 @@ fn nothing_is_allocated_for_a_request() {
             wrong.push(format!("{what:?}: {count} allocations, at most {most}"));
         }
     };
-    for (before, request) in PLAIN {
-        check(request, in_a_session("", "user", before, request, 1), 0);
-    }
-    check("get of 100", in_a_session("", "user", NUMBER, "get {}\r\n", 100), 0);
-    for (prefix, before, request) in BOUND {
-        let what = format!("{prefix} {request}");
-        check(&what, in_a_session(LIMITS, prefix, before, request, 1), 0);
-    }
-    for (request, most) in ALLOCATING {
-        check(request, in_a_session("", "user", "", request, 1), most * REQUESTS);
+    for pipeline in PIPELINES {
+        let mut check = |what: &str, count: usize, most: usize| {
+            check(&format!("{what} at {pipeline}"), count, most);
+        };
+        for (before, request) in PLAIN {
+            check(request, in_a_session("", "user", before, request, (1, pipeline)), 0);
+        }
+        check("get of 100", in_a_session("", "user", NUMBER, "get {}\r\n", (100, pipeline)), 0);
+        for (prefix, before, request) in BOUND {
+            let what = format!("{prefix} {request}");
+            check(&what, in_a_session(LIMITS, prefix, before, request, (1, pipeline)), 0);
+        }
+        for (request, most) in ALLOCATING {
+            let count = in_a_session("", "user", "", request, (1, pipeline));
+            check(request, count, most * REQUESTS);
+        }
     }
     for (what, count) in at_a_live_server() {
         check(what, count, 0);
@@ -113,12 +128,12 @@ fn nothing_is_allocated_for_a_request() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Bytes of what a client sends at once, for all keys: a request for each group of `keys`.
-fn wires(prefix: &str, request: &str, keys: usize) -> Vec<Vec<u8>> {
+/// Bytes of what a client sends at once, for all keys: a request for each group of `keys`, so many at once.
+fn wires(prefix: &str, request: &str, (keys, pipeline): (usize, usize)) -> Vec<Vec<u8>> {
     let names: Vec<String> = (0..KEYS).map(|number| format!("{prefix}:{number:015}")).collect();
     let requests: Vec<String> =
         names.chunks(keys).map(|group| request.replace("{}", &group.join(" "))).collect();
-    requests.chunks(PIPELINE).map(|group| group.concat().into_bytes()).collect()
+    requests.chunks(pipeline).map(|group| group.concat().into_bytes()).collect()
 }
 
 /// Calls of the allocator while `work` runs: the lesser count of two runs, because the threads of the test
@@ -134,18 +149,25 @@ fn allocations(mut work: impl FnMut()) -> usize {
 }
 
 /// Allocations of a session that is asked `request` again and again.
-fn in_a_session(limits: &str, prefix: &str, before: &str, request: &str, keys: usize) -> usize {
+fn in_a_session(
+    limits: &str,
+    prefix: &str,
+    before: &str,
+    request: &str,
+    (keys, pipeline): (usize, usize),
+) -> usize {
     let config = Config { threads: 1, ..Config::default() };
     let limits = Limits::parse("limits", limits.as_bytes()).expect("good limits");
     let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
     let (mut session, mut scratch) = (Session::default(), Scratch::default());
     let in_force = service.limits().load();
     let mut out = Vec::with_capacity(ANSWER_BYTES);
-    let mut now_ms = 1000;
+    let mut asked = 0;
     let mut send = |wires: &[Vec<u8>]| {
         for wire in wires {
-            now_ms += 1;
-            let now = Now::at_ms(now_ms);
+            // As fast at every pipeline: what time does to a state is not asked here.
+            asked += pipeline as u64;
+            let now = Now::at_ms(1000 + asked / 16);
             let mut round = Round::new(&service, service.counters(0), now, &in_force, &mut scratch);
             out.clear();
             let end = session.run(&mut round, wire, &mut out);
@@ -153,8 +175,8 @@ fn in_a_session(limits: &str, prefix: &str, before: &str, request: &str, keys: u
             assert!(!out.starts_with(b"ERROR"), "{request}");
         }
     };
-    send(&wires(prefix, before, 1));
-    let wires = wires(prefix, request, keys);
+    send(&wires(prefix, before, (1, 16)));
+    let wires = wires(prefix, request, (keys, pipeline));
     send(&wires);
     allocations(|| (0..TURNS).for_each(|_| send(&wires)))
 }
@@ -185,9 +207,22 @@ fn live(address: SocketAddr) -> Vec<(&'static str, usize)> {
             filled += read;
         }
     };
-    ask(b"set k 0 0 2\r\n10\r\n", b"STORED\r\n");
-    let takes = ["take t 1 bucket:1M/d\r\n".repeat(PIPELINE), "mn\r\n".to_owned()].concat();
-    [("live, get", "get k\r\n", "END\r\n"), ("live, take", &takes, "MN\r\n")]
+    for key in 0..100 {
+        ask(format!("set k{key} 0 0 2\r\n10\r\n").as_bytes(), b"STORED\r\n");
+    }
+    let all = (0..100).map(|key| format!("k{key}")).collect::<Vec<_>>().join(" ");
+    let many = |request: &str, count: usize| [&request.repeat(count), "mn\r\n"].concat();
+    let take = "take t 1 bucket:1M/d\r\n";
+    let requests = [
+        ("live, get", "get k1\r\n".to_owned(), "END\r\n"),
+        ("live, get of 100", format!("get {all}\r\n"), "END\r\n"),
+        ("live, set", "set k1 0 0 2\r\n10\r\n".to_owned(), "STORED\r\n"),
+        ("live, incr", many("incr k1 1\r\n", 1), "MN\r\n"),
+        ("live, incr at 64", many("incr k1 1\r\n", 64), "MN\r\n"),
+        ("live, take", many(take, 1), "MN\r\n"),
+        ("live, take at 16", many(take, 16), "MN\r\n"),
+    ];
+    requests
         .map(|(what, request, end)| {
             let mut ask_often = || {
                 for _ in 0..1000 {

@@ -17,8 +17,17 @@ pub const CONNECTIONS: u32 = 50;
 pub enum Figure {
     /// CPU of an operation at this pipeline.
     Cpu(u32),
-    /// The 99th percentile of undisturbed latency at this share of the load that a server can bear.
-    P99(f64, RateOf),
+    /// The 99th percentile of latency at this share of the load that a server can bear.
+    P99(f64, RateOf, Stretches),
+}
+
+/// Which stretches of an open loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stretches {
+    /// Those in which no thread [waited for a core](crate::disturbance).
+    Undisturbed,
+    /// All.
+    All,
 }
 
 /// The most that a figure of ours may be of a peer's.
@@ -44,13 +53,13 @@ const fn limit(kind: &'static str, pipeline: u32, peer: &'static str, most: f64)
     Target { figure: Figure::Cpu(pipeline), kind, peer, peer_kind: "take-bucket", most }
 }
 
-const fn p99(of: RateOf) -> Target {
-    let figure = Figure::P99(0.7, of);
+const fn p99(of: RateOf, stretches: Stretches) -> Target {
+    let figure = Figure::P99(0.7, of, stretches);
     Target { figure, kind: "incr", peer: MEMCACHED, peer_kind: "incr", most: 1.0 }
 }
 
 /// All of them.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 21] = [
     plain("incr", 1, 0.72),
     plain("incr", 16, 0.30),
     plain("incr", 64, 0.20),
@@ -68,17 +77,29 @@ pub const TARGETS: [Target; 19] = [
     limit("take-window", 1, "redis-cell", 0.65),
     limit("take-window", 16, "redis-cell", 0.15),
     limit("take-window", 16, "redis", 0.06),
-    p99(RateOf::Slowest),
-    p99(RateOf::Own),
+    p99(RateOf::Slowest, Stretches::Undisturbed),
+    p99(RateOf::Slowest, Stretches::All),
+    p99(RateOf::Own, Stretches::Undisturbed),
+    p99(RateOf::Own, Stretches::All),
 ];
 
 impl Figure {
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu(_) => "CPU",
+            Self::P99(.., Stretches::Undisturbed) => "p99, undisturbed",
+            Self::P99(.., Stretches::All) => "p99 of all",
+        }
+    }
+
     /// The shape of the cells that have it.
     #[must_use]
     pub fn shape(self) -> String {
         match self {
             Self::Cpu(pipeline) => format!("{CONNECTIONS}×{pipeline}"),
-            Self::P99(share, of) => shape_of_share(CONNECTIONS, share, of),
+            Self::P99(share, of, _) => shape_of_share(CONNECTIONS, share, of),
         }
     }
 
@@ -87,7 +108,8 @@ impl Figure {
     pub fn of(self, measurement: &Measurement) -> Option<f64> {
         match self {
             Self::Cpu(_) => Some(measurement.server_ns_per_op()),
-            Self::P99(..) => measurement.undisturbed_ns(1),
+            Self::P99(.., Stretches::Undisturbed) => measurement.undisturbed_ns(1),
+            Self::P99(.., Stretches::All) => Some(measurement.latency_ns[1] as f64),
         }
     }
 }
@@ -101,15 +123,17 @@ pub struct Ratio {
     pub apart: f64,
 }
 
-/// The ratio of a figure of ours to a peer's within each round; `None` when the run has not both.
+/// The ratio of a figure of one kind and server to that of another within each round; `None` when the run
+/// has not both.
 #[must_use]
 pub fn ratio(
     report: &Report,
     shape: &str,
-    (kind, peer, peer_kind): (&str, &str, &str),
+    (kind, server): (&str, &str),
+    (peer_kind, peer): (&str, &str),
     figure: impl Fn(&Measurement) -> Option<f64>,
 ) -> Option<Ratio> {
-    let own = report.rounds(kind, shape, OURS)?;
+    let own = report.rounds(kind, shape, server)?;
     let other = report.rounds(peer_kind, shape, peer)?;
     let pairs = own.iter().zip(other);
     let ratios: Vec<f64> =
@@ -121,7 +145,8 @@ impl Target {
     /// What a run came to.
     #[must_use]
     pub fn ratio(&self, report: &Report) -> Option<Ratio> {
-        let sides = (self.kind, self.peer, self.peer_kind);
-        ratio(report, &self.figure.shape(), sides, |measurement| self.figure.of(measurement))
+        let (own, other) = ((self.kind, OURS), (self.peer_kind, self.peer));
+        let figure = |measurement: &Measurement| self.figure.of(measurement);
+        ratio(report, &self.figure.shape(), own, other, figure)
     }
 }

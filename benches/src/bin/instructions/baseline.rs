@@ -26,8 +26,10 @@ pub(crate) struct Comparison {
     pub(crate) table: String,
     /// Those that became dearer.
     pub(crate) dearer: Vec<String>,
-    /// Those that became cheaper, are new or are gone: the file should be written again.
-    pub(crate) outdated: Vec<String>,
+    /// Those that became cheaper: the file should be written again.
+    pub(crate) cheaper: Vec<String>,
+    /// Those that are counted or written down alone, so that nothing was compared.
+    pub(crate) alone: Vec<String>,
 }
 
 impl Counts {
@@ -77,10 +79,12 @@ impl Counts {
             let before = written.of.get(name);
             let share = before.map_or(0.0, |before| *now as f64 / *before as f64 - 1.0);
             let percent = |of: u64| before.map(|before| before * of);
-            if percent(100 + TOLERANCE_PERCENT).is_some_and(|most| now * 100 > most) {
+            if before.is_none() {
+                found.alone.push(name.clone());
+            } else if percent(100 + TOLERANCE_PERCENT).is_some_and(|most| now * 100 > most) {
                 found.dearer.push(name.clone());
-            } else if percent(100 - TOLERANCE_PERCENT).is_none_or(|least| now * 100 < least) {
-                found.outdated.push(name.clone());
+            } else if percent(100 - TOLERANCE_PERCENT).is_some_and(|least| now * 100 < least) {
+                found.cheaper.push(name.clone());
             }
             table.row(vec![
                 name.clone(),
@@ -90,7 +94,7 @@ impl Counts {
             ]);
         }
         let is_gone = |name: &&String| name.contains(only) && !self.of.contains_key(*name);
-        found.outdated.extend(written.of.keys().filter(is_gone).cloned());
+        found.alone.extend(written.of.keys().filter(is_gone).cloned());
         found.table = table.render();
         found
     }
@@ -119,7 +123,8 @@ mod tests {
         let now = counts(&[("a.x", 105), ("a.y", 106), ("a.z", 94), ("a.new", 1)]);
         let found = now.compare(&before, "");
         assert_eq!(found.dearer, ["a.y"]);
-        assert_eq!(found.outdated, ["a.new", "a.z", "b.gone"]);
-        assert_eq!(now.compare(&before, "a.").outdated, ["a.new", "a.z"]);
+        assert_eq!(found.cheaper, ["a.z"]);
+        assert_eq!(found.alone, ["a.new", "b.gone"]);
+        assert_eq!(now.compare(&before, "a.").alone, ["a.new"]);
     }
 }

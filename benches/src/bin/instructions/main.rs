@@ -21,7 +21,7 @@ use clap::Parser;
 
 use self::baseline::Counts;
 
-/// Something takes more instructions than is written down.
+/// Something takes more instructions than is written down, or is not written down.
 const DEARER: u8 = 1;
 /// The run could not finish.
 const FAILED: u8 = 2;
@@ -29,7 +29,8 @@ const FAILED: u8 = 2;
 /// Counts the instructions of decoding, applying, encoding and all of it, per operation, and compares them
 /// with those written down.
 ///
-/// Exit codes: 0 nothing takes over 5 % more; 1 something does; 2 the run could not finish.
+/// Exit codes: 0 nothing takes over 5 % more; 1 something does, or is counted or written down alone; 2 the
+/// run could not finish.
 #[derive(Debug, Parser)]
 #[command(name = "instructions", version, max_term_width = 100)]
 struct Options {
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Counts, and writes or compares; false when something became dearer.
+/// Counts, and writes or compares; false when something became dearer or could not be compared.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let Options { write, only, baseline, here } = options;
     if *here {
@@ -86,10 +87,16 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         eprintln!("instructions: on {}, written down on {}: not judged", counts.cpu, written.cpu);
         return Ok(true);
     }
-    if !found.outdated.is_empty() {
+    if !found.cheaper.is_empty() {
         eprintln!(
-            "instructions: cheaper, new or gone, `just instructions --write`: {}",
-            found.outdated.join(", ")
+            "instructions: over 5 % cheaper, `just instructions --write`: {}",
+            found.cheaper.join(", ")
+        );
+    }
+    if !found.alone.is_empty() {
+        eprintln!(
+            "instructions: new or gone, `just instructions --write`: {}",
+            found.alone.join(", ")
         );
     }
     if !found.dearer.is_empty() {
@@ -98,5 +105,5 @@ fn run(options: &Options) -> anyhow::Result<bool> {
             found.dearer.join(", ")
         );
     }
-    Ok(found.dearer.is_empty())
+    Ok(found.dearer.is_empty() && found.alone.is_empty())
 }

@@ -21,7 +21,7 @@ pub(crate) trait ShortWay: Copy {
     fn take(self, state: &[u8], now: Now, ask: &Ask) -> Option<(Decision, Self::State)>;
 }
 
-/// The bytes of a state, not empty.
+/// The bytes of a state.
 pub(crate) trait StateBytes: Copy {
     /// How many.
     fn len(self) -> usize;
