@@ -68,7 +68,8 @@ bench-scale:
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 10000000 --out target/scale-10m.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --rounds 3 --seconds 0.6 --out target/scale-50m.md
     target/release/load --server 'one=tollgate:target/release/tollgate -t 1 -m 1024 -p {port}' --server 'two=tollgate:target/release/tollgate -t 2 -m 1024 -p {port}' --reference one --cells incr,get,take-bucket --connections 50 --pipelines 16,64 --rounds 7 --seconds 0.4 --out target/scale-two.md
-    target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate --rate-of slowest --rounds 3 --open-rounds 25 --seconds 0.5 --out target/scale-latency.md
+    target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate 70% --rate-of slowest --rounds 3 --open-rounds 101 --seconds 0.4 --out target/scale-p99-slowest.md
+    target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate 70% --rate-of own --rounds 3 --open-rounds 101 --seconds 0.4 --out target/scale-p99-own.md
     target/release/workers --rounds 9
     python3 benches/two_workers.py target/release/tollgate
 
