@@ -103,8 +103,11 @@ impl Thread {
             Err(error) => return Err(error),
         };
         let now = std::str::from_utf8(&text[..length]).ok().and_then(parse).unwrap_or(self.used);
-        let CpuUse { ran_ns, waited_ns } = std::mem::replace(&mut self.used, now);
-        Ok(CpuUse { ran_ns: now.ran_ns - ran_ns, waited_ns: now.waited_ns - waited_ns })
+        let before = std::mem::replace(&mut self.used, now);
+        Ok(CpuUse {
+            ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
+            waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
+        })
     }
 }
 
