@@ -71,7 +71,7 @@ bench-scale:
     target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate 70% --rate-of slowest --rounds 3 --open-rounds 101 --seconds 0.4 --out target/scale-p99-slowest.md
     target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate 70% --rate-of own --rounds 3 --open-rounds 101 --seconds 0.4 --out target/scale-p99-own.md
     target/release/workers --rounds 9
-    python3 benches/two_workers.py target/release/tollgate
+    python3 benches/two_workers.py target/release/tollgate --rounds 15
 
 # Where the CPU of a cell goes, as root: `just profile incr 1` is incr at pipeline 1, system calls counted and symbols listed
 profile CELL PIPELINE:
