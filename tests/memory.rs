@@ -30,17 +30,10 @@ fn a_full_store_lets_the_oldest_go() {
     const ITEMS: usize = 400_000;
     let server = Server::start(&["-m", "16"]);
     let mut client = server.connect();
-    for batch in 0..ITEMS / 1000 {
-        let request: String = (batch * 1000..(batch + 1) * 1000)
-            .map(|number| {
-                let value = value_of(number, 100);
-                format!("set key{number} 0 0 {} noreply\r\n{value}\r\n", value.len())
-            })
-            .collect::<Vec<_>>()
-            .concat();
-        client.send(request);
-    }
-    client.ask("mn\r\n", "MN\r\n");
+    send_each(&mut client, ITEMS, |number| {
+        let value = value_of(number, 100);
+        format!("set key{number} 0 0 {} noreply\r\n{value}\r\n", value.len())
+    });
     assert_within_cap(&server, &mut client, 16);
     assert!(client.stat("evictions") > ITEMS as u64 / 2);
     let items = client.stat("curr_items");
@@ -173,43 +166,27 @@ fn what_may_not_go_goes_when_its_time_is_over() {
     }
 }
 
+/// Sends a line, or lines, for each of so many numbers, a thousand at once, and waits until all are read.
+fn send_each(client: &mut Client, count: usize, lines: impl Fn(usize) -> String) {
+    for batch in 0..count / 1000 {
+        let batch: Vec<String> = (batch * 1000..(batch + 1) * 1000).map(&lines).collect();
+        client.send(batch.concat());
+    }
+    client.ask("mn\r\n", "MN\r\n");
+}
+
 /// Stores so many values of `length` bytes; tells resident memory then.
 fn fill(server: &Server, client: &mut Client, count: usize, length: usize) -> u64 {
     let value = "v".repeat(length);
-    for batch in 0..count / 1000 {
-        let request: String = (batch * 1000..(batch + 1) * 1000)
-            .map(|number| format!("set key{number} 0 0 {length} noreply\r\n{value}\r\n"))
-            .collect::<Vec<_>>()
-            .concat();
-        client.send(request);
-    }
-    client.ask("mn\r\n", "MN\r\n");
+    send_each(client, count, |number| {
+        format!("set key{number} 0 0 {length} noreply\r\n{value}\r\n")
+    });
     assert_eq!(client.stat("curr_items"), count as u64);
     server.resident_bytes()
 }
 
 fn delete_all(client: &mut Client, count: usize) {
-    for batch in 0..count / 1000 {
-        let request: String = (batch * 1000..(batch + 1) * 1000)
-            .map(|number| format!("delete key{number} noreply\r\n"))
-            .collect::<Vec<_>>()
-            .concat();
-        client.send(request);
-    }
-    client.ask("mn\r\n", "MN\r\n");
-}
-
-/// Sends a line for each of so many keys of twenty bytes, in thousands; tells resident memory then.
-fn resident_after(server: &Server, client: &mut Client, count: usize, line: &str) -> u64 {
-    for batch in 0..count / 1000 {
-        let lines: Vec<String> = (batch * 1000..(batch + 1) * 1000)
-            .map(|number| line.replace("{}", &format!("key:{number:016}")))
-            .collect();
-        client.send(lines.concat());
-    }
-    client.ask("mn\r\n", "MN\r\n");
-    assert_eq!(client.stat("curr_items"), count as u64);
-    server.resident_bytes()
+    send_each(client, count, |number| format!("delete key{number} noreply\r\n"));
 }
 
 /// What `load --memory` measures of five million keys is 55 and 64 bytes; fewer keys share what a server has anyway.
@@ -224,7 +201,9 @@ fn a_counter_and_a_bucket_are_as_small_as_promised() {
         let mut client = server.connect();
         client.ask("mn\r\n", "MN\r\n");
         let before = server.resident_bytes();
-        let bytes = (resident_after(&server, &mut client, KEYS, line) - before) / KEYS as u64;
+        send_each(&mut client, KEYS, |number| line.replace("{}", &format!("key:{number:016}")));
+        assert_eq!(client.stat("curr_items"), KEYS as u64);
+        let bytes = (server.resident_bytes() - before) / KEYS as u64;
         println!("{bytes} bytes for {line:?}");
         assert!(bytes <= most, "{bytes} bytes for {line:?}");
     }

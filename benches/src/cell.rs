@@ -14,7 +14,7 @@ use crate::cpu::{CpuReading, CpuUse, own_cpu_ns};
 use crate::dialect::Request;
 use crate::disturbance::{Sifted, Undisturbed};
 use crate::error::LoadError;
-use crate::exchange::Tally;
+use crate::exchange::{Tally, percentiles};
 use crate::keys::Space;
 use crate::ledger::{Books, Ledger};
 use crate::op::{Kind, Op};
@@ -169,7 +169,7 @@ pub fn measure(
     drop(crew);
 
     let replies = tally.replies;
-    let latency_ns = [0.5, 0.99, 0.999].map(|q| tally.latency.value_at_quantile(q));
+    let latency_ns = percentiles(&tally.latency);
     let undisturbed = tally.sifted.as_ref().and_then(Sifted::told);
     tally.add(warm);
     if let Some(space) = op.writes() {

@@ -27,6 +27,16 @@ pub struct CpuUse {
     pub waited_ns: u64,
 }
 
+impl CpuUse {
+    /// What was used between `earlier` and this.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            ran_ns: self.ran_ns.saturating_sub(earlier.ran_ns),
+            waited_ns: self.waited_ns.saturating_sub(earlier.waited_ns),
+        }
+    }
+}
+
 /// What all threads of a process had used at some moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuReading {
@@ -64,8 +74,9 @@ impl CpuReading {
         let mut sum = CpuUse::default();
         for (thread, used) in &self.threads {
             let before = earlier.threads.get(thread).copied().unwrap_or_default();
-            sum.ran_ns += used.ran_ns.saturating_sub(before.ran_ns);
-            sum.waited_ns += used.waited_ns.saturating_sub(before.waited_ns);
+            let since = used.since(before);
+            sum.ran_ns += since.ran_ns;
+            sum.waited_ns += since.waited_ns;
         }
         sum
     }
@@ -129,7 +140,7 @@ impl Cores {
 }
 
 /// Whether a file of `/proc` went with its thread.
-fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
 }

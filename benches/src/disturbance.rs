@@ -21,8 +21,8 @@ use std::os::unix::fs::FileExt;
 
 use hdrhistogram::Histogram;
 
-use crate::cpu::{CpuUse, parse};
-use crate::exchange::latencies;
+use crate::cpu::{CpuUse, is_gone, parse};
+use crate::exchange::{latencies, percentiles};
 
 /// Between two looks.
 const LOOK_NS: u64 = 4_000_000;
@@ -58,7 +58,7 @@ impl Sifted {
     #[must_use]
     pub fn told(&self) -> Option<Undisturbed> {
         let replies = self.undisturbed.len();
-        let latency_ns = [0.5, 0.99, 0.999].map(|q| self.undisturbed.value_at_quantile(q));
+        let latency_ns = percentiles(&self.undisturbed);
         (replies >= REPLIES_MIN).then_some(Undisturbed { replies, latency_ns })
     }
 }
@@ -99,15 +99,11 @@ impl Thread {
         let mut text = [0; 64];
         let length = match self.file.read_at(&mut text, 0) {
             Ok(length) => length,
-            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => 0,
+            Err(error) if is_gone(&error) => 0,
             Err(error) => return Err(error),
         };
         let now = std::str::from_utf8(&text[..length]).ok().and_then(parse).unwrap_or(self.used);
-        let before = std::mem::replace(&mut self.used, now);
-        Ok(CpuUse {
-            ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
-            waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
-        })
+        Ok(now.since(std::mem::replace(&mut self.used, now)))
     }
 }
 

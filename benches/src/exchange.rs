@@ -82,6 +82,12 @@ impl Tally {
     }
 }
 
+/// What half, 99 % and 99.9 % of the latencies are below.
+#[must_use]
+pub fn percentiles(latencies: &Histogram<u64>) -> [u64; 3] {
+    [0.5, 0.99, 0.999].map(|q| latencies.value_at_quantile(q))
+}
+
 /// The requests of one connection that wait for their replies, in the order sent.
 #[derive(Debug)]
 pub struct Exchange {
