@@ -5,6 +5,7 @@
 
 mod copies;
 mod held;
+mod lock;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +17,11 @@ use engine::{
     prefetch_for_write,
 };
 use hashbrown::HashMap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
 pub(crate) use self::held::{HELD_MAX, Held};
+use self::lock::{Guard, Lock};
 
 /// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
 /// lies in them, and another should seldom meet it there.
@@ -61,7 +63,7 @@ pub struct ShardsOptions {
 
 /// All items of the process.
 pub struct Shards {
-    shards: Box<[CachePadded<Mutex<Engine>>]>,
+    shards: Box<[CachePadded<Lock>]>,
     /// See [`Shards::turn`]; as many as shards, in a cluster.
     turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
@@ -114,7 +116,7 @@ impl Shards {
                     shards: count as u32,
                 };
                 let engine = Engine::new(hasher.clone(), Arc::clone(&budget), engine_options);
-                CachePadded::new(Mutex::new(engine))
+                CachePadded::new(Lock::new(engine))
             })
             .collect();
         let turns = (0..count).map(|_| Mutex::default()).collect();
@@ -274,7 +276,7 @@ impl Shards {
         let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
             hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
         numbers.sort_unstable();
-        let mut engines = ArrayVec::<(usize, MutexGuard<'_, Engine>), KEYS_TOGETHER_MAX>::new();
+        let mut engines = ArrayVec::<(usize, Guard<'_>), KEYS_TOGETHER_MAX>::new();
         for number in numbers {
             if engines.last().is_none_or(|(last, _)| *last != number) {
                 engines.push((number, self.shards[number].lock()));
@@ -412,7 +414,7 @@ pub(crate) const KEYS_TOGETHER_MAX: usize =
 /// Several shards, locked at once.
 pub(crate) struct Together<'a> {
     shards: &'a Shards,
-    engines: ArrayVec<(usize, MutexGuard<'a, Engine>), KEYS_TOGETHER_MAX>,
+    engines: ArrayVec<(usize, Guard<'a>), KEYS_TOGETHER_MAX>,
 }
 
 impl Together<'_> {
@@ -426,3 +428,21 @@ impl Together<'_> {
 
 /// Most items looked at under one lock.
 const SWEEP_ITEMS_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A small store, of one worker.
+    pub(super) fn shards() -> Shards {
+        Shards::new(ShardsOptions {
+            memory_bytes: 64 << 20,
+            may_evict: true,
+            cas: true,
+            bounds: Bounds::default(),
+            workers: 1,
+            seeds: [1, 2, 3, 4],
+            placer: None,
+        })
+    }
+}

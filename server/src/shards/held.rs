@@ -6,15 +6,15 @@
 
 use arrayvec::ArrayVec;
 use engine::Engine;
-use parking_lot::MutexGuard;
 
 use super::Shards;
+use super::lock::Guard;
 
 /// Keys at once: as many cache misses as the processor has room for.
 pub(crate) const HELD_MAX: usize = 16;
 
-/// Shards that are held. It waits for one only while it has no other, so that two who hold some cannot
-/// wait for each other; and whoever has it waits for no other lock before it is [released](Held::release).
+/// Shards that are held. While it has some it waits for another only as long as a batch takes, so that two who hold
+/// some do not wait for each other for good; and whoever has it waits for no other lock before it is [released](Held::release).
 pub(crate) struct Held<'a> {
     shards: &'a Shards,
     rows: ArrayVec<Row<'a>, HELD_MAX>,
@@ -25,11 +25,16 @@ pub(crate) struct Held<'a> {
     places: ArrayVec<u8, HELD_MAX>,
 }
 
+/// The bit of a shard in [`Held::seen`].
+fn bit(number: usize) -> u64 {
+    1 << (number % u64::BITS as usize)
+}
+
 /// A shard that is held.
 struct Row<'a> {
     number: usize,
     /// `None` once the last key of the shard is done with.
-    engine: Option<MutexGuard<'a, Engine>>,
+    engine: Option<Guard<'a>>,
     /// The position of the last key.
     last: u8,
 }
@@ -87,10 +92,7 @@ impl<'a> Held<'a> {
     /// Where a shard is among those held, which it now is if it can be had.
     #[inline]
     fn place(&mut self, number: usize, may_wait: bool) -> u8 {
-        let bit = 1 << (number % u64::BITS as usize);
-        if self.seen & bit != 0
-            && let Some(place) = self.rows.iter().position(|row| row.number == number)
-        {
+        if let Some(place) = self.find(number) {
             return place as u8;
         }
         let shard = &self.shards.shards[number];
@@ -101,13 +103,27 @@ impl<'a> Held<'a> {
         if engine.is_none() {
             return HELD_MAX as u8;
         }
-        self.seen |= bit;
+        self.push(number, engine) as u8
+    }
+
+    /// Where a shard is among those held.
+    #[inline]
+    fn find(&self, number: usize) -> Option<usize> {
+        if self.seen & bit(number) == 0 {
+            return None;
+        }
+        self.rows.iter().position(|row| row.number == number)
+    }
+
+    #[inline]
+    fn push(&mut self, number: usize, engine: Option<Guard<'a>>) -> usize {
+        self.seen |= bit(number);
         self.rows.push(Row { number, engine, last: 0 });
-        (self.rows.len() - 1) as u8
+        self.rows.len() - 1
     }
 
     /// The engine of a key with this hash, at this position among those it was made with. Where it is not
-    /// held, and somebody else still has it, all others are released, and from then on one is held at a time.
+    /// held, and somebody else does not let it go soon, all others are released, and from then on one is held at a time.
     #[inline]
     pub(crate) fn engine(&mut self, position: usize, hash: u64) -> &mut Engine {
         let place = self.places.get(position).map(|place| usize::from(*place));
@@ -129,31 +145,30 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Takes a shard that somebody else had, if it is free by now; where it lies among those held.
+    /// Takes a shard that somebody else had, if it is free by now or soon; where it lies among those held.
     #[cold]
     fn hold_late(&mut self, position: usize, number: usize) -> usize {
         if position >= self.places.len() {
             return self.hold_only(number);
         }
-        let place = self.place(number, false);
-        let Some(row) = self.rows.get_mut(usize::from(place)) else {
-            return self.hold_only(number);
-        };
+        let place = self.find(number).unwrap_or_else(|| self.push(number, None));
+        let shards = self.shards;
+        let row = &mut self.rows[place];
         // A key before this one may have had it, and be done with it.
-        row.engine = row.engine.take().or_else(|| self.shards.shards[number].try_lock());
+        row.engine = row.engine.take().or_else(|| shards.shards[number].lock_soon());
         if row.engine.is_none() {
             return self.hold_only(number);
         }
         row.last = row.last.max(position as u8);
-        self.places[position] = place;
-        usize::from(place)
+        self.places[position] = place as u8;
+        place
     }
 
     fn hold_only(&mut self, number: usize) -> usize {
         if !self.places.is_empty() || self.rows.first().is_none_or(|row| row.number != number) {
             self.release();
-            let engine = Some(self.shards.shards[number].lock());
-            self.rows.push(Row { number, engine, last: 0 });
+            let engine = self.shards.shards[number].lock();
+            self.push(number, Some(engine));
         }
         0
     }
@@ -169,22 +184,8 @@ impl<'a> Held<'a> {
 mod tests {
     use std::sync::Barrier;
 
-    use protocol::Bounds;
-
-    use super::super::ShardsOptions;
+    use super::super::tests::shards;
     use super::*;
-
-    fn shards() -> Shards {
-        Shards::new(ShardsOptions {
-            memory_bytes: 64 << 20,
-            may_evict: true,
-            cas: true,
-            bounds: Bounds::default(),
-            workers: 1,
-            seeds: [1, 2, 3, 4],
-            placer: None,
-        })
-    }
 
     /// Hashes of keys in these shards.
     fn hashes(shards: &Shards, numbers: [u64; 4]) -> [u64; 4] {
