@@ -8,8 +8,11 @@ else has anything to do, and no worker has to wait for the end of the other. Wha
 then it answers the rest, and nothing may be missing. Reading the queues it finds more than one request at a time:
 this is a deep pipeline.
 
-Told are, for one worker and for two, medians of the rounds: requests a second, CPU of a request, processors at
-work; then the ratio of the rates round by round, and what two processors do to one by CPU. Not here: threads
+Beside them stand two servers of one worker each, which share nothing but the machine: they show what it gives to a
+second worker in these minutes, and no server comes to more.
+
+Told are, for each of the three, medians of the rounds: requests a second, CPU of a request, processors at
+work; then the ratios of the rates round by round, and what two processors do to one by CPU. Not here: threads
 without sockets (`workers`), a server under a generator (`load`).
 """
 
@@ -46,18 +49,23 @@ def key(number):
     return f"key:{number:016}"
 
 
-class Server:
-    def __init__(self, program, workers, port):
-        self.workers = workers
-        self.process = subprocess.Popen(
-            [program, "-t", str(workers), "-m", "1024", "-l", "127.0.0.1", "-p", str(port)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+class Side:
+    """Servers that are measured as one: a share of the connections goes to each."""
+
+    def __init__(self, program, servers, workers, port):
+        self.name = f"{servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}"
+        self.processes = []
+        self.connections = []
         try:
-            first = self.connect_within(port, seconds=5)
-            others = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS - 1)]
-            self.connections = [first, *others]
+            for number in range(servers):
+                arguments = ["-t", str(workers), "-m", "1024", "-l", "127.0.0.1", "-p", str(port + number)]
+                self.processes.append(
+                    subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                )
+                first = self.connect_within(port + number, seconds=5)
+                rest = range(CONNECTIONS // servers - 1)
+                others = [socket.create_connection(("127.0.0.1", port + number)) for _ in rest]
+                self.connections += [first, *others]
             for connection in self.connections:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         except OSError:
@@ -76,15 +84,23 @@ class Server:
                 time.sleep(0.02)
 
     def stop(self):
-        self.process.kill()
-        self.process.wait()
+        for process in self.processes:
+            process.kill()
+            process.wait()
 
-    def ask_of_all(self, line):
-        """Asks once of every key, so that each is there."""
-        for start in range(0, KEYS, 1000):
-            lines = "".join(line.format(key(number)) for number in range(start, start + 1000))
-            self.connections[0].sendall(lines.encode())
-            self.read_lines(self.connections[0], 1000)
+    def signal(self, number):
+        for process in self.processes:
+            os.kill(process.pid, number)
+
+    def fill(self, line):
+        """Forgets all that was there, and asks once of every key, so that each is there."""
+        for connection in self.connections[:: CONNECTIONS // len(self.processes)]:
+            connection.sendall(b"flush_all\r\n")
+            self.read_lines(connection, 1)
+            for start in range(0, KEYS, 1000):
+                lines = "".join(line.format(key(number)) for number in range(start, start + 1000))
+                connection.sendall(lines.encode())
+                self.read_lines(connection, 1000)
 
     @staticmethod
     def read_some_lines(connection):
@@ -97,15 +113,16 @@ class Server:
     def read_lines(connection, lines):
         left = lines
         while left > 0:
-            left -= Server.read_some_lines(connection)
+            left -= Side.read_some_lines(connection)
         assert left == 0, f"{-left} lines more than were asked for"
 
     def cpu_nanos(self):
-        threads = f"/proc/{self.process.pid}/task"
         total = 0
-        for thread in os.listdir(threads):
-            with open(f"{threads}/{thread}/schedstat") as figures:
-                total += int(figures.read().split()[0])
+        for process in self.processes:
+            threads = f"/proc/{process.pid}/task"
+            for thread in os.listdir(threads):
+                with open(f"{threads}/{thread}/schedstat") as figures:
+                    total += int(figures.read().split()[0])
         return total
 
     def queue(self, requests):
@@ -133,17 +150,17 @@ class Server:
 
         None where so many connections were done that a worker may have had nothing left to do.
         """
-        os.kill(self.process.pid, signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         self.queue(requests)
         before = self.cpu_nanos()
         began = time.perf_counter()
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         time.sleep(window)
-        os.kill(self.process.pid, signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         seconds = time.perf_counter() - began
         answered = self.read_answered()
         used = self.cpu_nanos() - before
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         done = sum(lines == answer_lines for lines in answered.values())
         for connection, lines in answered.items():
             self.read_lines(connection, answer_lines - lines)
@@ -152,56 +169,56 @@ class Server:
         return sum(answered.values()), seconds, used / 1e9
 
 
-def measure(servers, kind, rounds):
+def measure(sides, kind, rounds):
     line = LINES[kind]
     each = QUEUED_BYTES // len(line.format(key(0)))
-    ran = {server: [] for server in servers}
-    window = dict.fromkeys(servers, FIRST_WINDOW_SECONDS)
+    ran = {side: [] for side in sides}
+    window = dict.fromkeys(sides, FIRST_WINDOW_SECONDS)
     for number in range(WARM_UP_ROUNDS + rounds):
         requests = [
             "".join(line.format(key(random.randrange(KEYS))) for _ in range(each)).encode()
             for _ in range(CONNECTIONS)
         ]
-        for server in servers if number % 2 else servers[::-1]:
-            while not (figures := server.run(requests, each * ANSWER_LINES[kind], window[server])):
-                window[server] /= 2
-                print(f"{kind:5} {server.workers} worker(s): a queue was empty, asked again with half the window")
+        # Each begins a round in turn.
+        first = number % len(sides)
+        for side in sides[first:] + sides[:first]:
+            while not (figures := side.run(requests, each * ANSWER_LINES[kind], window[side])):
+                window[side] /= 2
+                print(f"{kind:5} {side.name}: a queue was empty, asked again with half the window")
             lines, seconds, used = figures
             answered = lines / ANSWER_LINES[kind]
             if number < WARM_UP_ROUNDS:
-                window[server] = seconds * WINDOW * each * CONNECTIONS / answered
+                window[side] = seconds * WINDOW * each * CONNECTIONS / answered
             else:
-                ran[server].append((answered / seconds, used / answered * 1e9, used / seconds))
-    one, two = ran.values()
-    for server, figures in ran.items():
+                ran[side].append((answered / seconds, used / answered * 1e9, used / seconds))
+    one, *others = sides
+    for side, figures in ran.items():
         rate, cpu, at_work = (statistics.median(column) for column in zip(*figures))
-        print(f"{kind:5} {server.workers} worker(s): {rate:12,.0f}/s {cpu:6.1f} ns {at_work:.2f} at work")
-    rates = sorted(two_rate / one_rate for (one_rate, *_), (two_rate, *_) in zip(one, two))
-    by_cpu = statistics.median(2 * one_cpu / two_cpu for (_, one_cpu, _), (_, two_cpu, _) in zip(one, two))
-    told = " ".join(f"{ratio:.2f}" for ratio in rates)
-    print(f"{kind:5} {statistics.median(rates):.2f}x the rate ({told}); {by_cpu:.2f}x by CPU", flush=True)
+        print(f"{kind:5} {side.name}: {rate:12,.0f}/s {cpu:6.1f} ns {at_work:.2f} at work")
+    for side in others:
+        rates = sorted(rate / one_rate for (one_rate, *_), (rate, *_) in zip(ran[one], ran[side]))
+        by_cpu = statistics.median(2 * one_cpu / cpu for (_, one_cpu, _), (_, cpu, _) in zip(ran[one], ran[side]))
+        told = " ".join(f"{ratio:.2f}" for ratio in rates)
+        print(f"{kind:5} {side.name}: {statistics.median(rates):.2f}x the rate ({told}); {by_cpu:.2f}x by CPU", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program", help="the server")
     parser.add_argument("--rounds", type=int, default=9, help="of each kind (default: 9)")
-    parser.add_argument("--port", type=int, default=13001, help="and the next (default: 13001)")
+    parser.add_argument("--port", type=int, default=13001, help="and the next three (default: 13001)")
     options = parser.parse_args()
-    servers = []
+    sides = []
     try:
-        for workers in (1, 2):
-            port = options.port + workers - 1
-            servers.append(Server(options.program, workers, port))
+        for servers, workers, port in ((1, 1, 0), (1, 2, 1), (2, 1, 2)):
+            sides.append(Side(options.program, servers, workers, options.port + port))
         for kind in LINES:
-            for server in servers:
-                server.connections[0].sendall(b"flush_all\r\n")
-                server.read_lines(server.connections[0], 1)
-                server.ask_of_all("set {} 0 0 1\r\n1\r\n" if kind != "take" else LINES["take"])
-            measure(servers, kind, options.rounds)
+            for side in sides:
+                side.fill("set {} 0 0 1\r\n1\r\n" if kind != "take" else LINES["take"])
+            measure(sides, kind, options.rounds)
     finally:
-        for server in servers:
-            server.stop()
+        for side in sides:
+            side.stop()
 
 
 if __name__ == "__main__":
