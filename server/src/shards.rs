@@ -433,16 +433,16 @@ const SWEEP_ITEMS_MAX: usize = 4096;
 mod tests {
     use super::*;
 
-    /// A small store, of one worker.
-    pub(super) fn shards() -> Shards {
+    /// A store of one worker.
+    pub(super) fn shards(memory_bytes: usize, placer: Option<Arc<Placer>>) -> Shards {
         Shards::new(ShardsOptions {
-            memory_bytes: 64 << 20,
+            memory_bytes,
             may_evict: true,
             cas: true,
             bounds: Bounds::default(),
             workers: 1,
             seeds: [1, 2, 3, 4],
-            placer: None,
+            placer,
         })
     }
 }

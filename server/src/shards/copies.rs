@@ -140,25 +140,13 @@ mod tests {
     use std::sync::Arc;
 
     use engine::Placer;
-    use protocol::{Bounds, Command, Exptime, Operation, Outcome};
+    use protocol::{Command, Exptime, Operation, Outcome};
 
+    use super::super::tests::shards;
     use super::*;
-    use crate::shards::ShardsOptions;
 
     fn key(number: u32) -> Vec<u8> {
         format!("key{number}").into_bytes()
-    }
-
-    fn shards(memory_bytes: usize, placer: Option<Arc<Placer>>) -> Shards {
-        Shards::new(ShardsOptions {
-            memory_bytes,
-            may_evict: true,
-            cas: true,
-            bounds: Bounds::default(),
-            workers: 1,
-            seeds: [1, 2, 3, 4],
-            placer,
-        })
     }
 
     fn set(shards: &Shards, key: &[u8], value: &[u8]) {

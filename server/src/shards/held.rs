@@ -25,11 +25,6 @@ pub(crate) struct Held<'a> {
     places: ArrayVec<u8, HELD_MAX>,
 }
 
-/// The bit of a shard in [`Held::seen`].
-fn bit(number: usize) -> u64 {
-    1 << (number % u64::BITS as usize)
-}
-
 /// A shard that is held.
 struct Row<'a> {
     number: usize,
@@ -37,6 +32,11 @@ struct Row<'a> {
     engine: Option<Guard<'a>>,
     /// The position of the last key.
     last: u8,
+}
+
+/// The bit of a shard in [`Held::seen`].
+fn bit(number: usize) -> u64 {
+    1 << (number % u64::BITS as usize)
 }
 
 impl<'a> Held<'a> {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_shard_that_is_free_again_is_held_beside_the_others() {
-        let shards = shards();
+        let shards = shards(64 << 20, None);
         let hashes = hashes(&shards, [3, 5, 7, 5]);
         let another = shards.shards[5].lock();
         let mut held = shards.hold(&hashes);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_shard_holds_no_other() {
-        let shards = shards();
+        let shards = shards(64 << 20, None);
         let hashes = hashes(&shards, [3, 5, 7, 5]);
         let (has_one, may_go) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {

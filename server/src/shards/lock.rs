@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_shard_that_is_not_let_go_is_not_waited_for_where_there_is_something_else_to_do() {
-        let shards = shards();
+        let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
         let held = lock.lock();
         assert!(lock.try_lock().is_none());
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn who_waits_has_the_shard_after_its_holder_however_long_that_takes() {
-        let shards = shards();
+        let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
         let waits = Barrier::new(2);
         std::thread::scope(|scope| {
