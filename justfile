@@ -61,15 +61,13 @@ bench-cluster:
     cargo build --release -p tollgate -p benches
     target/release/load --cluster --out target/bench-cluster.md
 
-# 1 to 10,000 connections, 1 to 50 million keys, latency by load, one worker and two; the tables land in target/scale-*.md
+# 1 to 10,000 connections, 1 to 50 million keys, one worker and two; the tables land in target/scale-*.md
 bench-scale:
     cargo build --release -p tollgate -p benches
     target/release/load --pin --cells incr --connections 1,50,1000,10000 --pipelines 1,16 --out target/scale-connections.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 10000000 --out target/scale-10m.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --rounds 3 --seconds 0.6 --out target/scale-50m.md
     target/release/load --server 'one=tollgate:target/release/tollgate -t 1 -m 1024 -p {port}' --server 'two=tollgate:target/release/tollgate -t 2 -m 1024 -p {port}' --reference one --cells incr,get,take-bucket --connections 50 --pipelines 16,64 --rounds 7 --seconds 0.4 --out target/scale-two.md
-    target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate 70% --rate-of slowest --rounds 3 --open-rounds 101 --seconds 0.4 --out target/scale-p99-slowest.md
-    target/release/load --pin --cells incr --connections 50 --pipelines 1 --rate 70% --rate-of own --rounds 3 --open-rounds 101 --seconds 0.4 --out target/scale-p99-own.md
     target/release/workers --rounds 9
     python3 benches/two_workers.py target/release/tollgate --rounds 15
 

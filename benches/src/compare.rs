@@ -54,7 +54,8 @@ pub fn run(
         for &connections in &options.connections {
             for &pipeline in &options.pipelines {
                 schedule.side_by_side(&[kind], connections, pipeline)?;
-                schedule.open(kind, connections, pipeline, options.rate_of)?;
+                let count = |_| options.open_rounds();
+                schedule.open(kind, connections, pipeline, options.rate_of, count)?;
             }
         }
     }
@@ -167,7 +168,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Measures a kind in the open loop at each rate; shares are of what the closed loop of that many
-    /// connections and that pipeline came to.
+    /// connections and that pipeline came to. Each has as many rounds as `count` says.
     ///
     /// # Errors
     ///
@@ -178,6 +179,7 @@ impl<'a> Schedule<'a> {
         connections: u32,
         pipeline: u32,
         rate_of: RateOf,
+        count: impl Fn(Rate) -> u32,
     ) -> Result<(), LoadError> {
         let closed = Cell { kind, connections, load: Load::Closed { pipeline } }.to_string();
         let throughput = |rounds: &Vec<Measurement>| {
@@ -199,7 +201,7 @@ impl<'a> Schedule<'a> {
                 Rate::Share(share) => shape_of_share(connections, share, rate_of),
                 Rate::PerSecond(_) => cell(0).to_string(),
             };
-            self.rounds(self.options.open_rounds(), &shape, &[cell])?;
+            self.rounds(count(rate), &shape, &[cell])?;
         }
         Ok(())
     }

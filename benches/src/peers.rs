@@ -16,11 +16,12 @@ pub mod targets;
 use std::path::Path;
 use std::{fs, io};
 
-use crate::compare::Schedule;
+use self::targets::{CONNECTIONS, is_decided_by};
+use crate::compare::{Schedule, shape_of_share};
 use crate::cpu::Cores;
 use crate::error::LoadError;
 use crate::op::Kind;
-use crate::options::{Options, RateOf};
+use crate::options::{Options, Rate, RateOf};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::server::Recipe;
@@ -100,15 +101,25 @@ pub fn run(
         .collect();
     let mut schedule = Schedule::start(options, cores, progress, report)?;
     let shapes = options.connections.len() * options.pipelines.len();
-    let open: usize = opened.iter().map(|(kind, _)| schedule.turns(&[*kind])).sum();
-    schedule.planned = schedule.turns(&kinds) * shapes * options.rounds() as usize
-        + open * options.rate.len() * options.open_rounds() as usize;
+    let count = |kind: Kind, of, rate| match rate {
+        Rate::Share(share) if is_decided_by(kind.name, &shape_of_share(CONNECTIONS, share, of)) => {
+            options.open_rounds()
+        }
+        _ => options.rounds(),
+    };
+    let open = opened.iter().map(|&(kind, of)| {
+        let rounds = options.rate.iter().map(|&rate| count(kind, of, rate)).sum::<u32>();
+        schedule.turns(&[kind]) * rounds as usize
+    });
+    schedule.planned =
+        schedule.turns(&kinds) * shapes * options.rounds() as usize + open.sum::<usize>();
     for &connections in &options.connections {
         for &pipeline in &options.pipelines {
             schedule.side_by_side(&kinds, connections, pipeline)?;
         }
         for &(kind, of) in &opened {
-            schedule.open(kind, connections, OPEN_PIPELINE, of)?;
+            let count = |rate| count(kind, of, rate);
+            schedule.open(kind, connections, OPEN_PIPELINE, of, count)?;
         }
     }
     schedule.read_back()

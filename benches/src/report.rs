@@ -7,7 +7,7 @@ use std::fmt::Write;
 use crate::cell::Measurement;
 use crate::machine::Machine;
 use crate::server::Server;
-use crate::table::{Table, cell, median, micros, percent, span, thousands, times, whole};
+use crate::table::{Ratio, Table, cell, median, micros, percent, span, thousands, times, whole};
 
 /// Wrong replies shown in full.
 const SAMPLES_MAX: usize = 20;
@@ -200,16 +200,14 @@ impl Report {
         table.render()
     }
 
-    /// What each kind costs beside `base` on the same server: ratios within a round, their median
-    /// and half of how far they lie apart.
+    /// What each kind costs beside `base` on the same server: ratios within a round.
     fn beside(&self, base: &str) -> String {
         let table = self.by_shape(|row, server| {
             let Some(other) = self.row(base, &row.shape) else { return String::new() };
             let cost = Measurement::server_ns_per_op;
             let pairs = row.rounds[server].iter().zip(&other.rounds[server]);
-            let ratios: Vec<f64> = pairs.map(|(own, other)| cost(own) / cost(other)).collect();
-            let apart = cell(span(&ratios), |span| percent(span / 2.0));
-            format!("{} ± {apart}", cell(median(ratios), times))
+            let ratio = Ratio::of(pairs.map(|(own, other)| cost(own) / cost(other)));
+            ratio.map_or_else(String::new, |ratio| ratio.to_string())
         });
         format!("**CPU ns/op to {base}'s** on the same server, in the same round\n\n{table}")
     }
@@ -383,8 +381,8 @@ mod tests {
         };
         report.rows = vec![row("incr", [1_000, 2_000]), row("take-bucket", [1_200, 2_600])];
         let text = report.render();
-        assert!(text.contains("| incr        | old    | 1.00× ± 0 % |"), "{text}");
-        assert!(text.contains("| take-bucket | new    | 1.25× ± 4 % |"), "{text}");
+        assert!(text.contains("| incr        | old    | 1.00× (1.00 to 1.00) |"), "{text}");
+        assert!(text.contains("| take-bucket | new    | 1.25× (1.20 to 1.30) |"), "{text}");
     }
 
     #[test]

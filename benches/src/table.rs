@@ -2,6 +2,8 @@
 //!
 //! Here: medians, thousands, ratios, columns. Not here: which columns (`report`).
 
+use std::fmt;
+
 /// The middle of the numbers, or the mean of the two in the middle. `None` of none.
 #[must_use]
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
@@ -9,6 +11,40 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let (low, high) = (numbers.get(numbers.len().checked_sub(1)? / 2)?, numbers[numbers.len() / 2]);
     Some(f64::midpoint(*low, high))
+}
+
+/// A ratio that was measured several times.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio {
+    /// The middle one.
+    pub median: f64,
+    /// Between these two the median lies with 95 % confidence; with fewer than nine measurements they are the least and
+    /// the greatest (with fewer than six that is less sure).
+    pub bounds: [f64; 2],
+}
+
+impl Ratio {
+    /// Of these measurements; `None` of none.
+    ///
+    /// The bounds are two of them, counted from either end, and hold whatever the numbers are spread like: how
+    /// many lie below the true median is binomial (David and Nagaraja, "Order Statistics", 2003, section 7.1).
+    #[must_use]
+    pub fn of(ratios: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut ratios: Vec<f64> = ratios.into_iter().collect();
+        ratios.sort_by(f64::total_cmp);
+        let count = ratios.len();
+        // 1.96 standard deviations, of √count / 2 each, on either side: summed exactly that is 95 % or more from six on.
+        let outside = ((count as f64 - 1.0) / 2.0 - 0.98 * (count as f64).sqrt()).max(0.0) as usize;
+        let bounds = [*ratios.get(outside)?, ratios[count - 1 - outside]];
+        Some(Self { median: median(ratios)?, bounds })
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [low, high] = self.bounds;
+        write!(f, "{} ({} to {})", times(self.median), digits(low), digits(high))
+    }
 }
 
 /// How far the numbers lie apart, as a share of their median: 0.1 is a tenth. `None` of none.
@@ -43,7 +79,11 @@ pub fn cell(number: Option<f64>, show: impl FnOnce(f64) -> String) -> String {
 /// `1.5`-fold as `1.50×`; from ten on one digit is enough.
 #[must_use]
 pub fn times(ratio: f64) -> String {
-    if ratio < 10.0 { format!("{ratio:.2}×") } else { format!("{ratio:.1}×") }
+    format!("{}×", digits(ratio))
+}
+
+fn digits(ratio: f64) -> String {
+    if ratio < 10.0 { format!("{ratio:.2}") } else { format!("{ratio:.1}") }
 }
 
 /// Nanoseconds as microseconds, with a digit more where they are few.
@@ -121,7 +161,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, cell, median, micros, percent, span, thousands, times, whole};
+    use super::{Ratio, Table, cell, median, micros, percent, span, thousands, times, whole};
 
     #[test]
     fn a_median_is_the_middle() {
@@ -131,6 +171,20 @@ mod tests {
         assert_eq!(median([9.0, 1.0, 2.0, 4.0]), Some(3.0));
         assert_eq!(span(&[90.0, 100.0, 110.0]), Some(0.2));
         assert_eq!(span(&[]), None);
+    }
+
+    #[test]
+    fn a_ratio_tells_how_sure_its_median_is() {
+        let of = |count: u32| Ratio::of((1..=count).rev().map(f64::from));
+        assert_eq!(of(0), None);
+        assert_eq!(of(1), Some(Ratio { median: 1.0, bounds: [1.0, 1.0] }));
+        assert_eq!(of(7), Some(Ratio { median: 4.0, bounds: [1.0, 7.0] }));
+        assert_eq!(of(8).map(|ratio| ratio.bounds), Some([1.0, 8.0]));
+        // Of twelve coins fewer than three, or more than nine, show heads in 3.9 % of all cases.
+        assert_eq!(of(12).map(|ratio| ratio.bounds), Some([3.0, 10.0]));
+        assert_eq!(of(21), Some(Ratio { median: 11.0, bounds: [6.0, 16.0] }));
+        assert_eq!(of(101), Some(Ratio { median: 51.0, bounds: [41.0, 61.0] }));
+        assert_eq!(of(3).map(|ratio| ratio.to_string()), Some("2.00× (1.00 to 3.00)".to_owned()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::cell::Measurement;
 use crate::compare::shape_of_share;
 use crate::options::RateOf;
 use crate::report::Report;
-use crate::table::{median, span};
+use crate::table::Ratio;
 
 /// The connections of every cell.
 pub const CONNECTIONS: u32 = 50;
@@ -83,6 +83,12 @@ pub const TARGETS: [Target; 21] = [
     p99(RateOf::Own, Stretches::All),
 ];
 
+/// Whether a target is about cells of this kind and shape.
+#[must_use]
+pub fn is_decided_by(kind: &str, shape: &str) -> bool {
+    TARGETS.iter().any(|target| target.kind == kind && target.figure.shape() == shape)
+}
+
 impl Figure {
     /// What it is called.
     #[must_use]
@@ -114,15 +120,6 @@ impl Figure {
     }
 }
 
-/// A ratio over the rounds of a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ratio {
-    /// The middle one.
-    pub median: f64,
-    /// Half of how far the rounds lie apart, as a share of the median.
-    pub apart: f64,
-}
-
 /// The ratio of a figure of one kind and server to that of another within each round; `None` when the run
 /// has not both.
 #[must_use]
@@ -136,9 +133,7 @@ pub fn ratio(
     let own = report.rounds(kind, shape, server)?;
     let other = report.rounds(peer_kind, shape, peer)?;
     let pairs = own.iter().zip(other);
-    let ratios: Vec<f64> =
-        pairs.filter_map(|(own, other)| Some(figure(own)? / figure(other)?)).collect();
-    Some(Ratio { median: median(ratios.iter().copied())?, apart: span(&ratios)? / 2.0 })
+    Ratio::of(pairs.filter_map(|(own, other)| Some(figure(own)? / figure(other)?)))
 }
 
 impl Target {
