@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
 use engine::{
-    Budget, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach, Record,
-    prefetch_for_write,
+    Budget, EVICTIONS_MAX, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach,
+    Record, prefetch_for_write,
 };
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -30,9 +30,6 @@ const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
 /// A shard of a small store would be mostly half-empty chunks.
 const SHARD_BYTES_MIN: usize = 256 << 10;
-/// Victims taken from one shard before the next has its turn: a chunk of the smallest items is free after
-/// some 170.
-const EVICTIONS_PER_TURN: usize = 192;
 /// Victims of one turn of the sweep where the cap was lowered: no lock is held for long.
 const SHRINK_EVICTIONS: usize = 64;
 /// Room is made for so much at least: a chunk, and what the index may grow by.
@@ -300,7 +297,7 @@ impl Shards {
         let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
         for step in 0..self.shards.len() {
             let mut engine = self.shards[first.wrapping_add(step) % self.shards.len()].lock();
-            for _ in 0..EVICTIONS_PER_TURN {
+            for _ in 0..EVICTIONS_MAX {
                 if !engine.evict(now, reach) {
                     break;
                 }

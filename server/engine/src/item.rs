@@ -285,19 +285,14 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Where a state ends.
-    #[inline]
-    pub(crate) fn behind_state(self) -> usize {
-        self.bytes_to_flags()
-    }
-
     /// What it takes in memory, without rounding.
     pub(crate) fn bytes(self) -> usize {
         self.bytes_to_flags() + if self.is_flagged() { FLAGS_BYTES } else { 0 }
     }
 
+    /// Where the client flags begin, behind all else: the end of a state.
     #[inline]
-    fn bytes_to_flags(self) -> usize {
+    pub(crate) fn bytes_to_flags(self) -> usize {
         self.layout().bytes_to_flags(usize::from(self.head()[KEY_BYTES]))
     }
 }
@@ -372,7 +367,7 @@ impl<'a> ItemMut<'a> {
         fits
     }
 
-    /// Writes over the end of a state, which is [there](Item::behind_state), as far as `end` goes.
+    /// Writes over the end of a state, which is [there](Item::bytes_to_flags), as far as `end` goes.
     #[inline]
     pub(crate) fn set_state_end(&mut self, behind_state: usize, end: impl StateBytes) {
         end.write_at_end(&mut self.0[..behind_state]);

@@ -52,6 +52,6 @@ pub use policies::Rule;
 pub use prefetch::{prefetch, prefetch_for_write};
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
-pub use store::Losses;
+pub use store::{EVICTIONS_MAX, Losses};
 pub use time::{Nanos, Now};
 pub use undo::Saved;

@@ -65,10 +65,9 @@ pub(crate) trait Change {
 /// Idle for less than this counts as `evicted_active`, in tenths of a second.
 const ACTIVE_WITHIN: u32 = 600;
 
-/// Victims of one store before the caller is asked to make room in other shards too: a large value
-/// must not empty the one shard it falls into. A chunk of the smallest is free after some
-/// 170.
-const EVICTIONS_MAX: usize = 192;
+/// Victims of one shard before another has its turn: a large value must not empty the one shard it falls
+/// into. A chunk of the smallest items is free after some 170.
+pub const EVICTIONS_MAX: usize = 192;
 
 /// Random items among which the victim is chosen: Redis's approximation of LRU is close to exact
 /// with ten.

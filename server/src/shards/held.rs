@@ -89,7 +89,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Where a shard is among those held, which it now is if it can be had.
+    /// Takes a shard if it can be had, and tells where it is among those held; [`HELD_MAX`] if it is not.
     #[inline]
     fn place(&mut self, number: usize, may_wait: bool) -> u8 {
         if let Some(place) = self.find(number) {

@@ -171,7 +171,7 @@ impl<F: FnMut(&Facts)> Change for Taking<'_, F> {
             client_flags: if is_past { 0 } else { former.client_flags() },
             expired: is_past.then(|| !former.has(Mark::FETCHED)),
             own_bytes: own.len(),
-            behind_state: former.behind_state(),
+            behind_state: former.bytes_to_flags(),
         };
         let own = if is_past { &[][..] } else { own };
         let (over, hash) = (policy.over, self.hash);
