@@ -229,9 +229,10 @@ impl Options {
         if self.pipelines.is_empty() {
             self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
         }
-        self.seconds.get_or_insert(if self.quick { 0.1 } else { 0.5 });
-        self.rounds.get_or_insert(if self.quick { 1 } else { 7 });
-        // A 99th percentile moves from one half second to the next where CPU time does not.
+        // Many short rounds tell a median better than few long ones.
+        self.seconds.get_or_insert(if self.quick { 0.1 } else { 0.2 });
+        self.rounds.get_or_insert(if self.quick { 1 } else { 15 });
+        // A 99th percentile moves from one round to the next where CPU time does not.
         self.open_rounds.get_or_insert(if self.quick { 1 } else { 101 });
         if self.quick {
             self.keys.get_or_insert(20_000);
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(options.peers.as_deref(), Some(std::path::Path::new("docs/performance")));
         assert_eq!((options.connections.clone(), options.rate.len()), (vec![50], 3));
         assert_eq!(options.pipelines, [1, 16, 64]);
-        assert_eq!((options.rounds(), options.open_rounds()), (7, 101));
+        assert_eq!((options.rounds(), options.open_rounds()), (15, 101));
         assert_eq!(options.kinds().unwrap().len(), 7);
         assert_eq!(parse("--peers here --quick").unwrap().keys(), 20_000);
         assert!(parse("--peers --cells incr").is_err());

@@ -2,7 +2,7 @@
 //!
 //! Here: the ratios of one run, taken within its rounds. Not here: how they are set as a table (`page`).
 
-use super::{MEMCACHED, OURS};
+use super::MEMCACHED;
 use crate::cell::Measurement;
 use crate::compare::shape_of_share;
 use crate::options::RateOf;
@@ -137,10 +137,10 @@ pub fn ratio(
 }
 
 impl Target {
-    /// What a run came to.
+    /// What a run came to with this server in our place.
     #[must_use]
-    pub fn ratio(&self, report: &Report) -> Option<Ratio> {
-        let (own, other) = ((self.kind, OURS), (self.peer_kind, self.peer));
+    pub fn ratio(&self, report: &Report, server: &str) -> Option<Ratio> {
+        let (own, other) = ((self.kind, server), (self.peer_kind, self.peer));
         let figure = |measurement: &Measurement| self.figure.of(measurement);
         ratio(report, &self.figure.shape(), own, other, figure)
     }
