@@ -3,10 +3,12 @@
 //! Here: binding, starting the workers, housekeeping, signals, the drain. Not here: what happens
 //! to the process before (`process`, `main`).
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,6 +32,8 @@ use crate::worker::{self, WorkerHandle};
 
 /// How often the sweep and the idle check run.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
+/// Between two steps of a sweep, of which a period has 32 at most: a worker on the same processor goes on meanwhile.
+const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 /// The sweep looks at every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 300;
 /// How often the limits file is looked at.
@@ -254,18 +258,11 @@ pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
 /// Housekeeping until the end is asked for, of a node without signals and files.
 #[cfg(feature = "simulation")]
 pub(crate) async fn keep_house_until_stopped(service: &Service) {
-    let mut tick = interval(HOUSEKEEPING_PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            biased;
-            () = service.stopped() => return,
-            why = life::gone(service) => {
-                tracing::info!(why, "stopping");
-                return;
-            }
-            _ = tick.tick() => keep_house(service),
-        }
+    tokio::select! {
+        biased;
+        () = service.stopped() => {}
+        why = life::gone(service) => tracing::info!(why, "stopping"),
+        never = keep_house(service) => match never {},
     }
 }
 
@@ -349,8 +346,9 @@ fn restore(service: &Service) {
 /// Housekeeping until the end is asked for.
 async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals: Signals) {
     let Signals { mut terminate, mut interrupt, mut save, mut reload } = signals;
-    let mut tick = interval(HOUSEKEEPING_PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut house = pin!(keep_house(service));
+    let mut look = interval(LIMITS_FILE_PERIOD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let why = tokio::select! {
             biased;
@@ -368,11 +366,11 @@ async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals
                 tracing::info!("reloaded on SIGHUP");
                 continue;
             }
-            _ = tick.tick() => {
-                keep_house(service);
+            _ = look.tick() => {
                 limits_file.follow(service);
                 continue;
             }
+            never = &mut house => match never {},
         };
         tracing::info!(why, "stopping");
         service.stop();
@@ -395,7 +393,6 @@ struct LimitsFile {
     read: Option<FileMark>,
     /// At the last look.
     seen: Option<FileMark>,
-    looked: Instant,
 }
 
 /// Device, inode, length, and the seconds and nanoseconds of the last write.
@@ -405,7 +402,7 @@ impl LimitsFile {
     /// The file as it stands, about to be read.
     fn now(config: &Config) -> Self {
         let mark = Self::mark(config);
-        Self { read: mark, seen: mark, looked: Instant::now() }
+        Self { read: mark, seen: mark }
     }
 
     fn mark(config: &Config) -> Option<FileMark> {
@@ -416,12 +413,7 @@ impl LimitsFile {
     /// Reads the limits again if the file has changed and is not being written: a file cut off in the
     /// middle of it may have fewer limits and no mistake. One that is gone for the moment is as it was.
     fn follow(&mut self, service: &Service) {
-        let config = service.config();
-        if config.limits_file.is_none() || self.looked.elapsed() < LIMITS_FILE_PERIOD {
-            return;
-        }
-        self.looked = Instant::now();
-        let mark = Self::mark(config);
+        let mark = Self::mark(service.config());
         let settled = std::mem::replace(&mut self.seen, mark) == mark;
         if settled && mark.is_some() && mark != self.read {
             self.read = mark;
@@ -430,10 +422,27 @@ impl LimitsFile {
     }
 }
 
-fn keep_house(service: &Service) {
-    service.clock().follow_unix_time();
+/// Sweeps and looks for idle connections, for ever.
+async fn keep_house(service: &Service) -> Infallible {
+    let mut tick = interval(HOUSEKEEPING_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        service.clock().follow_unix_time();
+        end_idle(service);
+        let mut first = 0;
+        loop {
+            let now = node::sweep_now(service, service.clock().now());
+            let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
+            first = next;
+            sleep(SWEEP_PAUSE).await;
+        }
+    }
+}
+
+/// Ends the connections that have been idle for too long.
+fn end_idle(service: &Service) {
     let now = service.clock().now();
-    service.shards().sweep(node::sweep_now(service, now), SWEEP_PARTS);
     let Some(timeout) = service.config().idle_timeout else { return };
     for connection in service.connections().list() {
         let idle = connection.idle_seconds(now.mono.millis());

@@ -32,6 +32,12 @@ const SHARDS_MAX: usize = 4096;
 const SHARD_BYTES_MIN: usize = 256 << 10;
 /// Victims of one turn of the sweep where the cap was lowered: no lock is held for long.
 const SHRINK_EVICTIONS: usize = 64;
+/// Most items that the sweep looks at under one lock.
+const SWEEP_ITEMS_MAX: usize = 4096;
+/// Items that the sweep looks at before it pauses: some 30 µs, where to begin anew costs 20.
+const SWEEP_ITEMS: usize = 2048;
+/// Most calls of [`Shards::sweep`] until all shards had their turn.
+const SWEEPS_MAX: usize = 32;
 /// Room is made for so much at least: a chunk, and what the index may grow by.
 const ROOM_BYTES_MIN: usize = 16 << 10;
 
@@ -317,15 +323,24 @@ impl Shards {
         }
     }
 
-    /// Sweeps the `part`th of `parts` slices of every shard for items past their deadline, and
-    /// keeps a lowered memory cap. Each lock is held for some microseconds.
-    pub fn sweep(&self, now: Now, parts: usize) {
-        for shard in &self.shards {
+    /// Sweeps the next of `parts` parts of each shard for items past their deadline, and keeps a lowered memory
+    /// cap: of the shards from the `first` on, as many as take some microseconds. The answer is the shard to go on
+    /// with, after a pause in which the workers have the processor; `None` when all had their turn.
+    #[must_use]
+    pub fn sweep(&self, now: Now, parts: usize, first: usize) -> Option<usize> {
+        let shards_min = self.shards.len().div_ceil(SWEEPS_MAX);
+        let mut looked_at = 0;
+        for (number, shard) in self.shards.iter().enumerate().skip(first) {
+            if looked_at >= SWEEP_ITEMS && number - first >= shards_min {
+                return Some(number);
+            }
             let mut engine = shard.lock();
             let count = (engine.len() / parts + 1).min(SWEEP_ITEMS_MAX);
             engine.sweep(now, count);
             engine.shrink(now, SHRINK_EVICTIONS);
+            looked_at += count;
         }
+        None
     }
 
     /// Sums the figures of all shards.
@@ -423,9 +438,6 @@ impl Together<'_> {
     }
 }
 
-/// Most items looked at under one lock.
-const SWEEP_ITEMS_MAX: usize = 4096;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -441,5 +453,52 @@ mod tests {
             seeds: [1, 2, 3, 4],
             placer,
         })
+    }
+
+    /// Stores so many items that last a second.
+    fn fill(shards: &Shards, now: Now, items: u32) {
+        for number in 0..items {
+            let record = Record {
+                key: &number.to_be_bytes(),
+                value: protocol::Value::Number(1),
+                client_flags: 0,
+                cas: 0,
+                left_ms: Some(1000),
+                stale: false,
+                won: false,
+                base64: false,
+            };
+            assert!(shards.restore(now, &record));
+        }
+    }
+
+    /// Steps of a sweep of so many parts, each of the shards it goes on with.
+    fn sweep(shards: &Shards, now: Now, parts: usize) -> Vec<usize> {
+        let next = |first| shards.sweep(now, parts, first);
+        std::iter::successors(next(0), |first| next(*first)).collect()
+    }
+
+    #[test]
+    fn a_sweep_pauses_after_some_items_and_leaves_none_out() {
+        let shards = shards(64 << 20, None);
+        let now = Now::at_ms(0);
+        fill(&shards, now, 100);
+        assert!(sweep(&shards, now, 1).is_empty());
+        fill(&shards, now, 120_000);
+        let before = shards.totals().losses.sweep_checked;
+        let pauses = sweep(&shards, now, 4);
+        assert!((10..14).contains(&pauses.len()), "{pauses:?}");
+        let looked_at = shards.totals().losses.sweep_checked - before;
+        // One more in each shard, so that it is not none in a small one.
+        assert!((30_000..=30_000 + 64).contains(&looked_at), "{looked_at}");
+        let pauses = sweep(&shards, now, 1);
+        assert_eq!(pauses.len(), SWEEPS_MAX - 1, "{pauses:?}");
+        assert!(pauses.is_sorted_by(|one, next| one < next), "{pauses:?}");
+        let later = Now::at_ms(1001);
+        // Where a sweep begins in a shard is where the last one has ended.
+        sweep(&shards, later, 1);
+        sweep(&shards, later, 1);
+        assert_eq!(shards.totals().items, 0);
+        assert_eq!(shards.totals().losses.swept, 120_000);
     }
 }
