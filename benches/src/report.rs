@@ -7,7 +7,9 @@ use std::fmt::Write;
 use crate::cell::Measurement;
 use crate::machine::Machine;
 use crate::server::Server;
-use crate::table::{Ratio, Table, cell, median, micros, percent, span, thousands, times, whole};
+use crate::table::{
+    Ratio, Table, cell, median, micros, percent, ratio_cell, span, thousands, times, whole,
+};
 
 /// Wrong replies shown in full.
 const SAMPLES_MAX: usize = 20;
@@ -206,8 +208,7 @@ impl Report {
             let Some(other) = self.row(base, &row.shape) else { return String::new() };
             let cost = Measurement::server_ns_per_op;
             let pairs = row.rounds[server].iter().zip(&other.rounds[server]);
-            let ratio = Ratio::of(pairs.map(|(own, other)| cost(own) / cost(other)));
-            ratio.map_or_else(String::new, |ratio| ratio.to_string())
+            ratio_cell(Ratio::of(pairs.map(|(own, other)| cost(own) / cost(other))))
         });
         format!("**CPU ns/op to {base}'s** on the same server, in the same round\n\n{table}")
     }

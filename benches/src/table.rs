@@ -76,6 +76,13 @@ pub fn cell(number: Option<f64>, show: impl FnOnce(f64) -> String) -> String {
     number.filter(|n| n.is_finite()).map_or_else(|| "–".to_owned(), show)
 }
 
+/// A ratio that may be missing or not a number, as [`cell`] shows one.
+#[must_use]
+pub fn ratio_cell(ratio: Option<Ratio>) -> String {
+    let ratio = ratio.filter(|ratio| ratio.median.is_finite());
+    ratio.map_or_else(|| "–".to_owned(), |ratio| ratio.to_string())
+}
+
 /// `1.5`-fold as `1.50×`; from ten on one digit is enough.
 #[must_use]
 pub fn times(ratio: f64) -> String {
@@ -161,7 +168,9 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ratio, Table, cell, median, micros, percent, span, thousands, times, whole};
+    use super::{
+        Ratio, Table, cell, median, micros, percent, ratio_cell, span, thousands, times, whole,
+    };
 
     #[test]
     fn a_median_is_the_middle() {
@@ -185,6 +194,7 @@ mod tests {
         assert_eq!(of(21), Some(Ratio { median: 11.0, bounds: [6.0, 16.0] }));
         assert_eq!(of(101), Some(Ratio { median: 51.0, bounds: [41.0, 61.0] }));
         assert_eq!(of(3).map(|ratio| ratio.to_string()), Some("2.00× (1.00 to 3.00)".to_owned()));
+        assert_eq!((ratio_cell(None), ratio_cell(Ratio::of([f64::NAN]))), ("–".into(), "–".into()));
     }
 
     #[test]

@@ -442,8 +442,8 @@ async fn keep_house(service: &Service) -> Infallible {
 
 /// Ends the connections that have been idle for too long.
 fn end_idle(service: &Service) {
-    let now = service.clock().now();
     let Some(timeout) = service.config().idle_timeout else { return };
+    let now = service.clock().now();
     for connection in service.connections().list() {
         let idle = connection.idle_seconds(now.mono.millis());
         if idle >= timeout.as_secs() && connection.ending() == Ending::Never {

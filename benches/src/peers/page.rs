@@ -8,7 +8,7 @@ use super::targets::{CONNECTIONS, Figure, TARGETS, Target, ratio};
 use super::{FLOOR, LATENCIES, LIMITS, MEMCACHED, OURS, PLAIN, plots};
 use crate::cell::Measurement;
 use crate::report::Report;
-use crate::table::{Ratio, Table, cell, median, micros, percent, times, whole};
+use crate::table::{Ratio, Table, cell, median, micros, percent, ratio_cell, times, whole};
 
 /// More than a server should wait for its core, as a share of the time.
 const WAITED_MAX: f64 = 0.05;
@@ -71,10 +71,6 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-fn told(ratio: Option<Ratio>) -> String {
-    ratio.map_or_else(|| "–".to_owned(), |ratio| ratio.to_string())
-}
-
 fn targets(report: &Report) -> String {
     let head =
         ["figure", "op", "conns×pipeline or load", "beside", "at most", "measured", "", FLOOR];
@@ -84,20 +80,10 @@ fn targets(report: &Report) -> String {
         let ratio = target.ratio(report, OURS);
         let verdict = match ratio {
             None => "not measured",
-            Some(Ratio { median, bounds: [_, high] }) if median <= most => {
-                if high <= most {
-                    "met"
-                } else {
-                    "met, uncertain"
-                }
-            }
-            Some(Ratio { bounds: [low, _], .. }) => {
-                if low > most {
-                    "**missed**"
-                } else {
-                    "**missed**, uncertain"
-                }
-            }
+            Some(Ratio { bounds: [_, high], .. }) if high <= most => "met",
+            Some(Ratio { bounds: [low, _], .. }) if low > most => "**missed**",
+            Some(Ratio { median, .. }) if median <= most => "met, uncertain",
+            Some(_) => "**missed**, uncertain",
         };
         table.row(vec![
             figure.name().to_owned(),
@@ -105,9 +91,9 @@ fn targets(report: &Report) -> String {
             figure.shape(),
             if kind == peer_kind { peer.to_owned() } else { format!("{peer}'s {peer_kind}") },
             times(most),
-            told(ratio),
+            ratio_cell(ratio),
             verdict.to_owned(),
-            told(target.ratio(report, FLOOR)),
+            ratio_cell(target.ratio(report, FLOOR)),
         ]);
     }
     table.render()
@@ -141,7 +127,9 @@ fn cpu(report: &Report, kinds: &[&str]) -> String {
             let mut row = vec![(*kind).to_owned(), pipeline.to_string()];
             row.extend(servers.iter().map(|s| cell(of(report, kind, shape, s, figure), whole)));
             let beside = |own, peer| {
-                told(ratio(report, shape, (kind, own), (kind, peer), |rounds| figure.of(rounds)))
+                ratio_cell(ratio(report, shape, (kind, own), (kind, peer), |rounds| {
+                    figure.of(rounds)
+                }))
             };
             row.extend(peers.iter().map(|peer| beside(OURS, peer)));
             row.extend(least.iter().map(|_| beside(FLOOR, MEMCACHED)));
@@ -204,7 +192,7 @@ fn losses(report: &Report) -> String {
                 let ratio = ratio(report, &row.shape, own, other, figure);
                 // What would be shown as 1.00 is no loss.
                 if let Some(ratio) = ratio.filter(|ratio| ratio.median >= 1.005) {
-                    let (kind, shape, told) = (row.kind, &row.shape, told(Some(ratio)));
+                    let (kind, shape, told) = (row.kind, &row.shape, ratio.to_string());
                     let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {told} {peer}'s");
                 }
             };
