@@ -6,12 +6,12 @@
 mod copies;
 mod held;
 mod lock;
+mod spread;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
-use crossbeam::utils::CachePadded;
 use engine::{
     Budget, EVICTIONS_MAX, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach,
     Record, prefetch_for_write,
@@ -22,6 +22,7 @@ use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
 pub(crate) use self::held::{HELD_MAX, Held};
 use self::lock::{Guard, Lock};
+use self::spread::Spread;
 
 /// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
 /// lies in them, and another should seldom meet it there.
@@ -66,7 +67,7 @@ pub struct ShardsOptions {
 
 /// All items of the process.
 pub struct Shards {
-    shards: Box<[CachePadded<Lock>]>,
+    shards: Box<[Spread]>,
     /// See [`Shards::turn`]; as many as shards, in a cluster.
     turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
@@ -119,7 +120,7 @@ impl Shards {
                     shards: count as u32,
                 };
                 let engine = Engine::new(hasher.clone(), Arc::clone(&budget), engine_options);
-                CachePadded::new(Lock::new(engine))
+                Spread::new(Lock::new(engine))
             })
             .collect();
         let turns = (0..count).map(|_| Mutex::default()).collect();
@@ -164,7 +165,7 @@ impl Shards {
     /// they may be another processor's now.
     #[inline]
     pub(crate) fn prefetch_shard(&self, hash: u64) {
-        prefetch_for_write(&*self.shards[self.shard(hash)]);
+        prefetch_for_write(&self.shards[self.shard(hash)]);
     }
 
     /// Fetches the memory that the keys of these hashes need.

@@ -54,25 +54,38 @@ const OWN_CAS_MAX: u64 = u64::MAX / 2;
 ///
 /// The order of the fields is that in memory. What most commands change comes first, and is no longer than a
 /// cache line together with the lock in front of it: processors that share a shard hand each other
-/// that one line, and all others are read by all at once.
+/// that one line, and all others are read by all at once. What a lookup reads is one more: a batch needs both of
+/// each of its shards, and there are hundreds.
 #[repr(C)]
 pub struct Engine {
     pub(crate) uniques: Uniques,
     pub(crate) store: Store,
     pub(crate) limits: LimitParts,
     options: Options,
-    /// A `flush_all` that is still to come.
-    flush: Deadline,
     get_expired: u64,
 }
 
 /// The lock of a shard, as it lies in front of it.
 const LOCK_BYTES: usize = 8;
 
-const _: () = assert!(
-    LOCK_BYTES + std::mem::offset_of!(Engine, store) + Store::HINTS_BYTES <= CACHE_LINE_BYTES,
-    "what most commands change is one cache line"
-);
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    /// Whether a cache line holds these bytes of an engine behind its lock.
+    const fn is_one_line(from: usize, to: usize) -> bool {
+        (LOCK_BYTES + from) / CACHE_LINE_BYTES == (LOCK_BYTES + to - 1) / CACHE_LINE_BYTES
+    }
+    let store = std::mem::offset_of!(Engine, store);
+    let limits = std::mem::offset_of!(Engine, limits);
+    assert!(is_one_line(0, store + Store::CHANGED_END), "what most commands change");
+    assert!(
+        is_one_line(store + Store::LOOKUP.start, store + Store::LOOKUP.end),
+        "what a lookup reads"
+    );
+    assert!(
+        is_one_line(store + Store::STATES_LOOKUP_AT, limits + LimitParts::LOOKUP_END),
+        "what a lookup of a state reads beside that"
+    );
+};
 
 impl Engine {
     /// An empty shard that draws on `budget`.
@@ -88,7 +101,6 @@ impl Engine {
             store: Store::new(hasher, budget, options.may_evict),
             limits: LimitParts::default(),
             options,
-            flush: Deadline::NEVER,
             get_expired: 0,
         }
     }
@@ -164,17 +176,17 @@ impl Engine {
     /// Removes every item, at once or when `delay` is over; the last call holds.
     pub fn flush(&mut self, now: Now, delay: Exptime) {
         self.flush_if_due(now);
-        self.flush = Deadline::NEVER;
+        self.store.flush = Deadline::NEVER;
         if delay.0 > 0 {
-            self.flush = Deadline::resolve(now, delay);
+            self.store.flush = Deadline::resolve(now, delay);
         } else {
             self.store.clear();
         }
     }
 
     pub(crate) fn flush_if_due(&mut self, now: Now) {
-        if self.flush.is_past(now) {
-            self.flush = Deadline::NEVER;
+        if self.store.flush.is_past(now) {
+            self.store.flush = Deadline::NEVER;
             self.store.clear();
         }
     }

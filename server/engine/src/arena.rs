@@ -1,37 +1,43 @@
-//! Where items lie: dense arrays of equal slots, one array a size class.
+//! Where items lie: dense arrays of equal slots, one array for each size class that was used.
 //!
 //! There are no holes: a removed item's place is taken by the last of its class, so memory is what
 //! the items need and a class gives its chunks back as it shrinks. Whoever keeps a [`Slot`] must
 //! follow such moves: `store` does. Not here: what the bytes mean (`item`).
 
-/// The place of an item: which arena in the top bit, class in six bits, position in its array below.
+/// The place of an item: which arena in the top bit, number of the array in six bits, position in it below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
 const POSITION_BITS: u32 = 25;
-const CLASS_BITS: u32 = 6;
+const ARRAY_BITS: u32 = 6;
 
 impl Slot {
-    fn new(class: usize, position: usize) -> Self {
-        Self((class as u32) << POSITION_BITS | position as u32)
+    fn new(array: usize, position: usize) -> Self {
+        Self((array as u32) << POSITION_BITS | position as u32)
     }
 
-    fn class(self) -> usize {
-        (self.0 >> POSITION_BITS & ((1 << CLASS_BITS) - 1)) as usize
+    /// The number of its array; [`LARGE`] for large items.
+    fn array(self) -> usize {
+        (self.0 >> POSITION_BITS & ((1 << ARRAY_BITS) - 1)) as usize
+    }
+
+    /// Whether the item has an allocation of its own, in no chunk with others.
+    pub(crate) fn is_large(self) -> bool {
+        self.array() == LARGE
     }
 
     /// Which of two arenas it is in; an arena itself does not look.
     pub(crate) fn is_second(self) -> bool {
-        self.0 >> (POSITION_BITS + CLASS_BITS) != 0
+        self.0 >> (POSITION_BITS + ARRAY_BITS) != 0
     }
 
     /// The same place in the second arena.
     pub(crate) fn in_second(self) -> Self {
-        Self(self.0 | 1 << (POSITION_BITS + CLASS_BITS))
+        Self(self.0 | 1 << (POSITION_BITS + ARRAY_BITS))
     }
 
     fn in_first(self) -> Self {
-        Self(self.0 & !(1 << (POSITION_BITS + CLASS_BITS)))
+        Self(self.0 & !(1 << (POSITION_BITS + ARRAY_BITS)))
     }
 
     fn position(self) -> usize {
@@ -51,9 +57,10 @@ impl Slot {
 const CHUNK_BYTES: usize = 4096;
 /// Largest slot of a dense array; larger items have an allocation of their own.
 const DENSE_BYTES_MAX: usize = 1024;
-/// The class of all larger items.
+/// The class of all larger items, and the number of their array.
 const LARGE: usize = 45;
-const CLASSES: usize = LARGE + 1;
+/// No item was of the class yet.
+const UNUSED: u8 = u8::MAX;
 /// Most items of a class in one shard: 33 million.
 const POSITIONS_MAX: usize = 1 << POSITION_BITS;
 
@@ -89,8 +96,10 @@ fn large_bytes(item_bytes: usize) -> usize {
     item_bytes.next_multiple_of(step) + size_of::<Box<[u8]>>()
 }
 
-/// Slots of one dense class, in chunks.
-struct Class {
+/// Slots of one dense class, in chunks. It has a cache line of its own: a lookup reads most of it.
+#[repr(align(64))]
+struct Array {
+    class: usize,
     slot_bytes: usize,
     /// Slots in a chunk.
     chunk_slots: usize,
@@ -104,13 +113,13 @@ struct Class {
 /// Enough that the rounding of the reciprocal never reaches the quotient of a position.
 const RECIPROCAL_BITS: u32 = 40;
 
-impl Class {
+impl Array {
     fn new(class: usize) -> Self {
         let slot_bytes = slot_bytes(class);
         // The class of no bytes has no items.
         let chunk_slots = CHUNK_BYTES / slot_bytes.max(1);
         let reciprocal = (1_u64 << RECIPROCAL_BITS).div_ceil(chunk_slots as u64);
-        Self { slot_bytes, chunk_slots, reciprocal, chunks: Vec::new(), len: 0 }
+        Self { class, slot_bytes, chunk_slots, reciprocal, chunks: Vec::new(), len: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -162,40 +171,52 @@ impl Class {
 }
 
 /// Items of a shard: all of one kind.
+///
+/// The order of the fields is that in memory: what a lookup reads comes last
+/// ([`Store`](crate::store::Store)).
+#[repr(C)]
 pub(crate) struct Arena {
-    classes: Vec<Class>,
     large: Vec<Box<[u8]>>,
     len: usize,
     /// Bytes taken from the allocator.
     allocated_bytes: usize,
+    /// By class, the number of its array; [`UNUSED`] for most, and then there is none.
+    numbers: [u8; LARGE],
+    /// In the order in which they were needed first: what few sizes need lies together.
+    arrays: Vec<Array>,
 }
 
 impl Arena {
+    /// Where the bytes begin that a lookup reads.
+    pub(crate) const LOOKUP_AT: usize = std::mem::offset_of!(Self, arrays);
+
     pub(crate) fn new() -> Self {
-        let classes = (0..LARGE).map(Class::new).collect();
-        Self { classes, large: Vec::new(), len: 0, allocated_bytes: 0 }
+        Self {
+            large: Vec::new(),
+            len: 0,
+            allocated_bytes: 0,
+            numbers: [UNUSED; LARGE],
+            arrays: Vec::new(),
+        }
     }
 
     /// How many more bytes an item of `item_bytes` would make this take: 0 while a slot is free.
     pub(crate) fn growth(&self, item_bytes: usize) -> usize {
-        match self.classes.get(class_of(item_bytes)) {
-            Some(class) if class.is_full() => CHUNK_BYTES,
-            Some(_) => 0,
-            None => large_bytes(item_bytes),
+        let Some(number) = self.numbers.get(class_of(item_bytes)) else {
+            return large_bytes(item_bytes);
+        };
+        match self.arrays.get(usize::from(*number)) {
+            Some(array) if !array.is_full() => 0,
+            _ => CHUNK_BYTES,
         }
     }
 
     /// Whether an item of `item_bytes` fits a slot as it is.
     pub(crate) fn same_class(&self, slot: Slot, item_bytes: usize) -> bool {
-        match slot.class() {
-            LARGE => self.get(slot).len() == item_bytes,
-            class => class == class_of(item_bytes),
+        match self.arrays.get(slot.array()) {
+            Some(array) => array.class == class_of(item_bytes),
+            None => self.get(slot).len() == item_bytes,
         }
-    }
-
-    /// Whether the slot lies in a chunk with others.
-    pub(crate) fn is_dense(&self, slot: Slot) -> bool {
-        slot.class() < self.classes.len()
     }
 
     /// A slot for `item_bytes`, holding whatever it held; `None` when the class is at its bound.
@@ -208,9 +229,15 @@ impl Arena {
             self.large.push(vec![0; item_bytes].into_boxed_slice());
             self.allocated_bytes += large_bytes(item_bytes);
             self.len += 1;
-            return Some(Slot::new(class, self.large.len() - 1));
+            return Some(Slot::new(LARGE, self.large.len() - 1));
         }
-        let array = &mut self.classes[class];
+        if self.numbers[class] == UNUSED {
+            self.numbers[class] = self.arrays.len() as u8;
+            self.arrays.reserve_exact(1);
+            self.arrays.push(Array::new(class));
+        }
+        let number = usize::from(self.numbers[class]);
+        let array = &mut self.arrays[number];
         if array.len == POSITIONS_MAX {
             return None;
         }
@@ -220,14 +247,14 @@ impl Arena {
         }
         array.len += 1;
         self.len += 1;
-        Some(Slot::new(class, array.len - 1))
+        Some(Slot::new(number, array.len - 1))
     }
 
     /// Frees a slot; the answer is the slot whose item now lies in it, when there is one.
     pub(crate) fn free(&mut self, slot: Slot) -> Option<Slot> {
         let position = slot.position();
         self.len -= 1;
-        if slot.class() == LARGE {
+        if slot.is_large() {
             let gone = self.large.swap_remove(position);
             self.allocated_bytes -= large_bytes(gone.len());
             if self.large.len() * 4 < self.large.capacity() {
@@ -235,47 +262,47 @@ impl Arena {
             }
             return (position != self.large.len()).then(|| Slot::new(LARGE, self.large.len()));
         }
-        let array = &mut self.classes[slot.class()];
+        let array = &mut self.arrays[slot.array()];
         let chunks = array.chunks.len();
         let moved = array.swap_remove(position);
         self.allocated_bytes -= (chunks - array.chunks.len()) * CHUNK_BYTES;
-        moved.then(|| Slot::new(slot.class(), array.len))
+        moved.then(|| Slot::new(slot.array(), array.len))
     }
 
     #[inline]
     pub(crate) fn get(&self, slot: Slot) -> &[u8] {
-        match self.classes.get(slot.class()) {
-            Some(class) => class.get(slot.position()),
+        match self.arrays.get(slot.array()) {
+            Some(array) => array.get(slot.position()),
             None => &self.large[slot.position()],
         }
     }
 
-    /// As [`Arena::get`], for a slot that may be free.
+    /// As [`Arena::get`], for a slot that may be free, or of an array that is no more.
     #[inline]
     pub(crate) fn get_if_used(&self, slot: Slot) -> Option<&[u8]> {
         let position = slot.position();
-        match self.classes.get(slot.class()) {
-            Some(class) if position < class.len => Some(class.get(position)),
-            Some(_) => None,
-            None => self.large.get(position).map(|item| &**item),
+        match self.arrays.get(slot.array()) {
+            Some(array) if position < array.len => Some(array.get(position)),
+            None if slot.is_large() => self.large.get(position).map(|item| &**item),
+            _ => None,
         }
     }
 
-    /// As [`Arena::get_mut`], for a slot that may be free.
+    /// As [`Arena::get_mut`], for a slot that may be free, or of an array that is no more.
     #[inline]
     pub(crate) fn get_mut_if_used(&mut self, slot: Slot) -> Option<&mut [u8]> {
         let position = slot.position();
-        match self.classes.get_mut(slot.class()) {
-            Some(class) if position < class.len => Some(class.get_mut(position)),
-            Some(_) => None,
-            None => self.large.get_mut(position).map(|item| &mut **item),
+        match self.arrays.get_mut(slot.array()) {
+            Some(array) if position < array.len => Some(array.get_mut(position)),
+            None if slot.is_large() => self.large.get_mut(position).map(|item| &mut **item),
+            _ => None,
         }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut [u8] {
-        match self.classes.get_mut(slot.class()) {
-            Some(class) => class.get_mut(slot.position()),
+        match self.arrays.get_mut(slot.array()) {
+            Some(array) => array.get_mut(slot.position()),
             None => &mut self.large[slot.position()],
         }
     }
@@ -285,13 +312,18 @@ impl Arena {
         self.len
     }
 
-    /// The slot of item number `number`, counted through all classes; below [`Arena::len`].
+    /// All arrays from this one on, and how many items each has.
+    fn lens(&self, from: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let arrays = self.arrays.iter().map(|array| array.len).enumerate();
+        arrays.skip(from).chain([(LARGE, self.large.len())])
+    }
+
+    /// The slot of item number `number`, counted through all arrays; below [`Arena::len`].
     pub(crate) fn nth(&self, number: usize) -> Option<Slot> {
         let mut left = number;
-        for class in 0..CLASSES {
-            let len = self.classes.get(class).map_or(self.large.len(), |array| array.len);
+        for (array, len) in self.lens(0) {
             if left < len {
-                return Some(Slot::new(class, left));
+                return Some(Slot::new(array, left));
             }
             left -= len;
         }
@@ -307,10 +339,9 @@ impl Arena {
     pub(crate) fn at_or_after(&self, slot: Slot) -> Option<Slot> {
         let slot = slot.in_first();
         let mut position = slot.position();
-        for class in slot.class()..CLASSES {
-            let len = self.classes.get(class).map_or(self.large.len(), |array| array.len);
+        for (array, len) in self.lens(slot.array()) {
             if position < len {
-                return Some(Slot::new(class, position));
+                return Some(Slot::new(array, position));
             }
             position = 0;
         }
@@ -322,7 +353,7 @@ impl Arena {
 pub(crate) const FIRST: Slot = Slot(0);
 
 impl Slot {
-    /// The next place of the same class.
+    /// The next place in the same array.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
@@ -346,15 +377,15 @@ mod tests {
 
     #[test]
     fn every_position_is_in_its_chunk() {
-        for class in (1..LARGE).map(Class::new) {
-            let slots = class.chunk_slots;
-            assert!(slots * class.slot_bytes <= CHUNK_BYTES);
+        for array in (1..LARGE).map(Array::new) {
+            let slots = array.chunk_slots;
+            assert!(slots * array.slot_bytes <= CHUNK_BYTES);
             let chunks = [0, 1, 2, 1000, POSITIONS_MAX / slots - 1];
             for (chunk, within) in
                 chunks.into_iter().flat_map(|chunk| [(chunk, 0), (chunk, slots - 1)])
             {
-                let place = class.place(chunk * slots + within);
-                assert_eq!(place, (chunk, within * class.slot_bytes));
+                let place = array.place(chunk * slots + within);
+                assert_eq!(place, (chunk, within * array.slot_bytes));
             }
         }
     }
@@ -401,5 +432,38 @@ mod tests {
         assert!(arena.same_class(slot, 5000) && !arena.same_class(slot, 4999));
         assert_eq!(arena.free(slot), None);
         assert_eq!(arena.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn a_slot_of_an_array_that_is_no_more_holds_nothing() {
+        let mut arena = Arena::new();
+        let before = arena.allocate(47).expect("there is room");
+        arena = Arena::new();
+        arena.allocate(5000).expect("there is room");
+        assert_eq!(arena.get_if_used(before), None);
+        assert_eq!(arena.get_mut_if_used(before), None);
+    }
+
+    #[test]
+    fn arrays_are_made_for_the_sizes_that_come() {
+        let mut arena = Arena::new();
+        let sizes = [300, 47, 1000, 5000, 48, 1];
+        let slots = sizes.map(|bytes| arena.allocate(bytes).expect("there is room"));
+        assert_eq!(arena.arrays.len(), 4);
+        for (number, (slot, bytes)) in slots.into_iter().zip(sizes).enumerate() {
+            assert!(arena.same_class(slot, bytes) && !arena.same_class(slot, bytes + 100));
+            assert_eq!(slot.is_large(), bytes == 5000);
+            assert!(arena.get(slot).len() >= bytes);
+            assert!(arena.nth(number).is_some_and(|nth| slots.contains(&nth)));
+        }
+        assert_eq!(arena.nth(sizes.len()), None);
+        let mut met = Vec::new();
+        let mut next = FIRST;
+        while let Some(slot) = arena.at_or_after(next) {
+            met.push(slot);
+            next = slot.next();
+        }
+        assert_eq!(met.len(), sizes.len());
+        assert!(slots.iter().all(|slot| met.contains(slot)));
     }
 }

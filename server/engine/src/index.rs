@@ -97,10 +97,12 @@ impl Lines {
 }
 
 /// Slots by hash. Two keys of one hash are two entries; the caller tells them apart.
+///
+/// The order of the fields is that in memory: what a lookup reads comes first
+/// ([`Store`](crate::store::Store)).
+#[repr(C)]
 pub(crate) struct Index {
-    /// `1 << level` or more, less than twice that.
     lines: Lines,
-    level: u32,
     overflow: Lines,
     /// Overflow lines not in use, linked by `next`.
     free_overflow: u32,
@@ -121,11 +123,14 @@ fn tag_of(hash: u64) -> u8 {
 }
 
 impl Index {
+    /// Where the bytes end that a lookup reads.
+    pub(crate) const LOOKUP_END: usize = std::mem::offset_of!(Self, overflow);
+
     pub(crate) fn new() -> Self {
         let mut lines = Lines { chunks: Vec::new(), len: 0 };
         lines.push();
         let overflow = Lines { chunks: Vec::new(), len: 0 };
-        Self { lines, level: 0, overflow, free_overflow: NONE, overflow_used: 0, len: 0 }
+        Self { lines, overflow, free_overflow: NONE, overflow_used: 0, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -153,22 +158,28 @@ impl Index {
         chunks * CHUNK_LINES * size_of::<Line>()
     }
 
+    /// There are `1 << level` lines or more, and less than twice that.
+    fn level(&self) -> u32 {
+        self.lines.len.ilog2()
+    }
+
     fn line_of(&self, hash: u64) -> usize {
-        let wide = hash as usize & ((2 << self.level) - 1);
-        if wide < self.lines.len { wide } else { wide & ((1 << self.level) - 1) }
+        let half = 1 << self.level();
+        let wide = hash as usize & (2 * half - 1);
+        if wide < self.lines.len { wide } else { wide & (half - 1) }
     }
 
     /// Appends the slots of the line that hashes of this spread (their bits reversed) fall into. The
     /// answer is the last spread of the line.
     pub(crate) fn line_at(&self, spread: u64, slots: &mut Vec<u32>) -> u64 {
         let number = self.line_of(spread.reverse_bits());
-        let half = 1 << self.level;
+        let half = 1 << self.level();
         let is_split = number >= half || number + half < self.lines.len;
         let mut line = self.lines.get(number);
         loop {
             slots.extend_from_slice(&line.slots[..line.used()]);
             match line.next {
-                NONE => return spread | u64::MAX >> (self.level + u32::from(is_split)),
+                NONE => return spread | u64::MAX >> (self.level() + u32::from(is_split)),
                 next => line = self.overflow.get(next as usize - 1),
             }
         }
@@ -351,25 +362,21 @@ impl Index {
 
     /// Adds a line and moves to it what belongs there from the one line it is split off.
     fn grow(&mut self, rehash: impl Fn(u32) -> u64) {
+        let half = 1 << self.level();
         let new = self.lines.push();
-        let old = new - (1 << self.level);
+        let old = new - half;
         for (tag, slot) in self.drain(old) {
-            let keep = rehash(slot) as usize & (1 << self.level) == 0;
+            let keep = rehash(slot) as usize & half == 0;
             self.put(if keep { old } else { new }, tag, slot);
-        }
-        if self.lines.len == 2 << self.level {
-            self.level += 1;
         }
     }
 
     /// Takes the last line away and moves its entries to the line it was split off.
     fn shrink(&mut self) {
-        if self.lines.len == 1 << self.level {
-            self.level -= 1;
-        }
         let last = self.lines.len - 1;
+        let old = last - (1 << last.ilog2());
         for (tag, slot) in self.drain(last) {
-            self.put(last - (1 << self.level), tag, slot);
+            self.put(old, tag, slot);
         }
         self.lines.pop();
     }

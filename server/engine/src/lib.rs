@@ -49,7 +49,7 @@ pub use lease::{
 pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
 pub use placer::{HashRange, KeyHasher, Placer};
 pub use policies::Rule;
-pub use prefetch::{prefetch, prefetch_for_write};
+pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use record::Record;
 pub use repeats::RepeatedAnswer;
 pub use store::{EVICTIONS_MAX, Losses};

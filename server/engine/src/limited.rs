@@ -146,12 +146,19 @@ impl Limited {
 
 /// What a shard needs for limits beside its store: the policies its states remember, and buffers
 /// that are used again from command to command.
+#[repr(C)]
 pub(crate) struct LimitParts {
+    /// In front, for its place in memory ([`Engine`]).
     pub(crate) policies: Policies,
     repeats: Repeats,
     last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
     pub(crate) encoded: Vec<u8>,
+}
+
+impl LimitParts {
+    /// Where the bytes end that a lookup reads.
+    pub(crate) const LOOKUP_END: usize = Policies::LOOKUP_END;
 }
 
 impl Default for LimitParts {

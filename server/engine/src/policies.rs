@@ -52,7 +52,9 @@ impl Known {
 }
 
 /// Rules by number.
+#[repr(C)]
 pub(crate) struct Policies {
+    /// In front, for its place in memory ([`Engine`](crate::Engine)).
     known: Vec<Option<Known>>,
     numbers: HashMap<Kept, u32>,
     /// Numbers of rules without a limit, by their policy's token: those that came from another node.
@@ -63,6 +65,9 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
+    /// Where the bytes end that a lookup reads.
+    pub(crate) const LOOKUP_END: usize = std::mem::offset_of!(Self, numbers);
+
     pub(crate) fn new() -> Self {
         Self {
             known: Vec::new(),

@@ -4,7 +4,7 @@
 //! 1 M keys at 50 connections × 16 requests, in ARCHITECTURE.md.
 
 /// Bytes of a cache line, of all processors we know.
-pub(crate) const CACHE_LINE_BYTES: usize = 64;
+pub const CACHE_LINE_BYTES: usize = 64;
 
 /// Asks for the cache line of `value` without waiting for it. Changes nothing else.
 #[inline]

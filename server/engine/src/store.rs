@@ -9,6 +9,7 @@ mod range;
 
 use std::cmp::Reverse;
 use std::hint::cold_path;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arena::{Arena, FIRST, Slot};
@@ -16,7 +17,7 @@ use crate::budget::{Budget, Reach, Taken};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
-use crate::time::Now;
+use crate::time::{Deadline, Now};
 
 use self::hints::Hints;
 
@@ -86,25 +87,16 @@ enum Rank {
     Past,
 }
 
-/// The order of the fields is that in memory: what most commands change comes first ([`Engine`](crate::Engine)).
+/// The order of the fields is that in memory ([`Engine`](crate::Engine)): what most commands change comes first, what a
+/// lookup reads is one line, with `flush` in its midst.
 #[repr(C)]
 pub(crate) struct Store {
     /// Of keys that were asked for ahead of their use, or used last.
     hints: Hints,
-    index: Index,
-    /// Values and counters.
-    plain: Arena,
-    /// States of limits: kept apart, because none may go for want of room while a plain item is
-    /// left.
-    states: Arena,
-    hasher: KeyHasher,
-    budget: Arc<Budget>,
-    /// What `budget` was last told.
-    accounted: Taken,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
-    /// How many states there are of each rule, by its number.
-    states_by_rule: Vec<u32>,
+    /// What `budget` was last told.
+    accounted: Taken,
     /// Where the draw of candidates for eviction goes on.
     draw: u64,
     /// Where the sweep goes on.
@@ -112,8 +104,22 @@ pub(crate) struct Store {
     /// Changes that may have left the figures of an item as they were, or its place not: who compares
     /// an item with what it was compares this too.
     unseen: u32,
+    /// Values and counters.
+    plain: Arena,
+    /// A `flush_all` that is still to come.
+    pub(crate) flush: Deadline,
+    index: Index,
+    hasher: KeyHasher,
+    budget: Arc<Budget>,
+    /// How many states there are of each rule, by its number.
+    states_by_rule: Vec<u32>,
     may_evict: bool,
     pub(crate) losses: Losses,
+    /// Puts what a lookup of a state reads on one line.
+    _gap: [u64; 3],
+    /// States of limits: kept apart, because none may go for want of room while a plain item is
+    /// left.
+    states: Arena,
 }
 
 impl Drop for Store {
@@ -123,25 +129,33 @@ impl Drop for Store {
 }
 
 impl Store {
-    /// Bytes in front that most commands change.
-    pub(crate) const HINTS_BYTES: usize = std::mem::offset_of!(Self, index);
+    /// Where the bytes end that most commands change.
+    pub(crate) const CHANGED_END: usize = std::mem::offset_of!(Self, hints) + size_of::<Hints>();
+    /// Where those lie that a lookup reads of the shard.
+    pub(crate) const LOOKUP: Range<usize> = std::mem::offset_of!(Self, plain) + Arena::LOOKUP_AT
+        ..std::mem::offset_of!(Self, index) + Index::LOOKUP_END;
+    /// Where those lie that a lookup of a state reads beside them.
+    pub(crate) const STATES_LOOKUP_AT: usize =
+        std::mem::offset_of!(Self, states) + Arena::LOOKUP_AT;
 
     pub(crate) fn new(hasher: KeyHasher, budget: Arc<Budget>, may_evict: bool) -> Self {
         let mut store = Self {
             hints: Hints::new(),
-            index: Index::new(),
-            plain: Arena::new(),
-            states: Arena::new(),
-            hasher,
-            budget,
-            accounted: Taken::default(),
             item_bytes: 0,
-            states_by_rule: Vec::new(),
+            accounted: Taken::default(),
             draw: 1,
             sweep: FIRST,
             unseen: 0,
+            plain: Arena::new(),
+            flush: Deadline::NEVER,
+            index: Index::new(),
+            hasher,
+            budget,
+            states_by_rule: Vec::new(),
             may_evict,
             losses: Losses::default(),
+            _gap: [0; 3],
+            states: Arena::new(),
         };
         store.account();
         store
@@ -349,7 +363,7 @@ impl Store {
             let arena = self.arena(slot);
             slot.is_second() == is_state
                 && (arena.same_class(slot, bytes)
-                    || (is_state || arena.is_dense(slot))
+                    || (is_state || !slot.is_large())
                         && arena.get(slot).len() >= bytes
                         && self.lacks_room_for(bytes, is_state, None))
         };
