@@ -207,12 +207,13 @@ def main():
     parser.add_argument("program", help="the server")
     parser.add_argument("--rounds", type=int, default=9, help="of each kind (default: 9)")
     parser.add_argument("--port", type=int, default=13001, help="and the next three (default: 13001)")
+    parser.add_argument("--kinds", nargs="+", choices=LINES, default=list(LINES), help="of requests (default: all)")
     options = parser.parse_args()
     sides = []
     try:
         for servers, workers, port in ((1, 1, 0), (1, 2, 1), (2, 1, 2)):
             sides.append(Side(options.program, servers, workers, options.port + port))
-        for kind in LINES:
+        for kind in options.kinds:
             for side in sides:
                 side.fill("set {} 0 0 1\r\n1\r\n" if kind != "take" else LINES["take"])
             measure(sides, kind, options.rounds)
