@@ -41,6 +41,11 @@ nodes SECONDS="600":
     NODES_SECONDS={{SECONDS}} cargo test -p tests cluster::five -- --nocapture --test-threads 1
     cargo test -p tests cluster::cut -- --nocapture --test-threads 1
 
+# Each pair of five nodes with three copies killed at once: all keys answer within 3 s
+pairs:
+    cargo build -p tollgate
+    PAIRS=all cargo test -p tests cluster::pairs -- --nocapture --test-threads 1
+
 # Instructions of each command under callgrind, beside those written down; `--write` writes them down
 instructions *FLAGS:
     cargo build --release -p benches --bin instructions

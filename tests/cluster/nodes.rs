@@ -224,6 +224,16 @@ impl Cluster {
         child.wait().expect("the child is ours");
     }
 
+    /// Ends several nodes in the same moment.
+    pub(super) fn kill_all(&mut self, numbers: &[u8]) {
+        for number in numbers {
+            self.signal(*number, Signal::SIGKILL);
+        }
+        for number in numbers {
+            self.kill(*number);
+        }
+    }
+
     /// Lets a node drain and end.
     pub(super) fn end(&mut self, number: u8) -> ExitStatus {
         self.signal(number, Signal::SIGTERM);
@@ -295,7 +305,7 @@ impl Cluster {
         let (Some(nodes), Some(voters)) = (figure("nodes"), figure("voters")) else { return false };
         let wanted = match nodes.parse::<usize>() {
             Ok(0..3) => 1,
-            Ok(3..7) => 3,
+            Ok(3..5) => 3,
             _ => 5,
         };
         figure("nodes_dead").as_deref() != Some("0") || voters.split(',').count() == wanted

@@ -87,6 +87,11 @@ impl Liveness {
         self.words.clear();
     }
 
+    /// Nodes of the map, and how long ago this one heard them.
+    pub(crate) fn ages(&self, now: Duration) -> impl Iterator<Item = (NodeId, Duration)> + '_ {
+        self.heard.iter().map(move |(&id, (_, at))| (id, now.saturating_sub(*at)))
+    }
+
     /// What we say about the nodes of the map, as it was last seen.
     pub(crate) fn word(&self, now: Duration) -> Vec<Heard> {
         let one = |(&node, &(incarnation, at)): (&NodeId, &(Incarnation, Duration))| {

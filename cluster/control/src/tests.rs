@@ -4,6 +4,7 @@ mod durable;
 mod failures;
 mod founding;
 mod members;
+mod survival;
 mod thousand;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -234,25 +234,27 @@ impl Plan<'_> {
     }
 }
 
-/// Who should vote: one of up to two nodes, three of up to six, else five, in as many zones as
-/// possible. Who votes and is well goes on voting.
+/// Nodes that should vote: one of up to two, three of three or four, else five, in as many zones as
+/// possible. Between nodes that spread the voters equally well, those that vote already stay.
 ///
-/// `replaceable` are nodes dead for so long that another one should vote for them.
+/// A voter that is dead, or in `unfit` because its disk fails, gives its seat to a node that is well.
+/// Without such a node it keeps its seat: the dead count, so a majority never shrinks with them.
 #[must_use]
-pub fn voters(
-    map: &Map,
-    current: &BTreeSet<NodeId>,
-    replaceable: &BTreeSet<NodeId>,
-) -> BTreeSet<NodeId> {
+pub fn voters(map: &Map, current: &BTreeSet<NodeId>, unfit: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     let stays = |node: &Node| node.state != NodeState::Draining;
     let wanted = match map.nodes().values().filter(|node| stays(node)).count() {
         0..3 => 1,
-        3..7 => 3,
+        3..5 => 3,
         _ => 5,
     };
     let zone = |id: NodeId| match map.nodes().get(&id) {
         Some(node) if !node.description.zone.is_empty() => Ok(&*node.description.zone),
         _ => Err(id),
+    };
+    let trouble = |id: &NodeId, node: &Node| match node.state {
+        NodeState::Dead => 2,
+        _ if unfit.contains(id) => 1,
+        _ => 0,
     };
     let mut chosen: BTreeSet<NodeId> = BTreeSet::new();
     while chosen.len() < wanted {
@@ -260,16 +262,12 @@ pub fn voters(
             .nodes()
             .iter()
             .filter(|(id, node)| {
-                let is_new = !current.contains(*id);
-                let is_well = node.state != NodeState::Dead;
-                stays(node)
-                    && !chosen.contains(*id)
-                    && (is_well || !is_new && !replaceable.contains(*id))
+                let may_vote = current.contains(*id) || trouble(id, node) == 0;
+                stays(node) && !chosen.contains(*id) && may_vote
             })
             .min_by_key(|(id, node)| {
                 let neighbours = chosen.iter().filter(|&&one| zone(one) == zone(**id)).count();
-                let is_dead = node.state == NodeState::Dead;
-                (!current.contains(*id), is_dead, neighbours, **id)
+                (trouble(id, node), neighbours, !current.contains(*id), **id)
             });
         let Some((&id, _)) = best else { break };
         chosen.insert(id);

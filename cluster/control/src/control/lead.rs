@@ -34,8 +34,12 @@ const COMMIT_TTL: Duration = Duration::from_secs(2);
 const STAND_GAP: Duration = Duration::from_millis(100);
 /// For a probe of a node that seems to be gone.
 const PROBE_TTL: Duration = Duration::from_millis(300);
-/// A voter dead for so long is replaced.
-const REPLACE_AFTER: Duration = Duration::from_mins(1);
+/// Voters do not change while one of them was last heard this long ago: it may be dying together with
+/// the one that is to be replaced. Nobody is called silent for a while after voters changed, so a change
+/// now would delay its burial.
+const FALLING_SILENT: Duration = Duration::from_millis(600);
+/// Nor longer than this: a voter that only the leader does not hear must not stop replacements.
+const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
 /// When more than a third of the nodes die within this time, nothing is copied for as long.
 const HOLD: Duration = Duration::from_secs(10);
 /// A newcomer votes once it has all but so many entries.
@@ -154,14 +158,17 @@ impl Lead {
         self.dead_since.iter().filter(is_long).map(|((id, _), _)| *id).collect()
     }
 
-    /// One step towards the right voters: newcomers listen first, and vote when they have the log.
+    /// A step towards the right voters: newcomers listen first, and vote when they have the log.
+    ///
+    /// A dead voter is replaced at once. Membership changes are joint, so they are safe at any time; a
+    /// quick replacement lets a second voter die soon after the first. One that comes back finds its
+    /// seat taken, which costs it nothing.
     async fn seat_voters(&mut self, node: &Arc<Node>, raft: &Raft) -> Option<()> {
         let map = node.published.map();
         let metrics = raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();
         let current: BTreeSet<NodeId> = membership.voter_ids().map(node_id).collect();
-        let replaceable = self.dead_for(REPLACE_AFTER, node.now());
-        let wanted = controller::voters(&map, &current, &replaceable);
+        let wanted = controller::voters(&map, &current, &BTreeSet::new());
         let learners: BTreeSet<u64> = membership.learner_ids().collect();
         if wanted.is_empty() {
             return None;
@@ -173,6 +180,14 @@ impl Lead {
             let retired = ChangeMembers::RemoveNodes(learners);
             timeout(COMMIT_TTL, raft.change_membership(retired, false)).await.ok()?.ok()?;
             return Some(());
+        }
+        let falling = FALLING_SILENT..FALLING_SILENT_MAX;
+        let is_falling_silent = |(id, ago): (NodeId, Duration)| {
+            let is_up = map.nodes().get(&id).is_some_and(|node| node.state != NodeState::Dead);
+            is_up && current.contains(&id) && falling.contains(&ago)
+        };
+        if node.state.lock().liveness.ages(node.now()).any(is_falling_silent) {
+            return None;
         }
         let mut is_ready = true;
         for newcomer in wanted.difference(&current) {

@@ -4,13 +4,13 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn changes_reach_observers_within_a_beat() {
-    let names = ["a", "b", "c", "d", "e"];
+    let names = ["a", "b", "c", "d"];
     let world = World::cluster(1, &names).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     sleep(ms(10_000)).await;
     for (at, name) in names.into_iter().enumerate() {
         let limit = format!("limit{at}");
-        let mut watch = world.at("e").watch();
+        let mut watch = world.at("d").watch();
         watch.changed().await;
         done(world.at(name), put(&limit, 0, "1")).await;
         let on_all = |world: &World| {
@@ -26,15 +26,14 @@ async fn changes_reach_observers_within_a_beat() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_voter_dead_for_a_minute_is_replaced() {
+async fn a_dead_voter_is_replaced_within_seconds() {
     let names = ["a", "b", "c", "d"];
     let mut world = World::cluster(1, &names).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    sleep(ms(10_000)).await;
     let disk = world.power_off("b").await;
-    sleep(ms(55_000)).await;
-    world.voters_are(&[1, 2, 3], ms(100)).await;
-    let took = world.voters_are(&[1, 3, 4], ms(20_000)).await;
-    println!("voter off: replaced after {:?}", took + ms(55_000));
+    let took = world.voters_are(&[1, 3, 4], ms(3000)).await;
+    println!("voter off: replaced after {took:?}");
     // It comes back as an observer and does not disturb.
     let before = (world.leader(), world.at("a").status().raft_term);
     world.start_on("b", disk, Begin::Join).await;

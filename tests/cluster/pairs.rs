@@ -1,0 +1,121 @@
+//! Two nodes that are killed in the same moment, or one soon after the other.
+//!
+//! Here: with three copies on five nodes every key is answered soon, whichever two they are; with two
+//! copies a second voter may die as soon as the copies of the first are made again. `PAIRS=all` tries
+//! all ten pairs; without it those with the leader and without it. Not here: the same for other
+//! numbers of nodes (`cluster/control/src/tests/survival.rs`).
+
+use std::{
+    env, thread,
+    time::{Duration, Instant},
+};
+
+use super::nodes::{Cluster, LONG};
+
+const KEYS: usize = 150;
+/// Every key is answered this long after two nodes were killed.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+
+/// Counts each key up to `counts` through a node; how long until all were answered.
+#[track_caller]
+fn until_all_are_answered(cluster: &Cluster, node: u8, counts: &mut [u64]) -> Duration {
+    let start = Instant::now();
+    let mut open: Vec<usize> = (0..counts.len()).collect();
+    while !open.is_empty() {
+        let mut line = cluster.line(node);
+        let requests: String = open.iter().map(|key| format!("incr pair{key} 1\r\n")).collect();
+        line.send(&requests).expect("it listens");
+        let mut answers = Vec::new();
+        for key in open {
+            let answer = line.hear().expect("it answers").expect("it does not hang up");
+            answers.push((key, answer));
+        }
+        open = Vec::new();
+        for (key, answer) in answers {
+            match answer.parse::<u64>() {
+                Ok(value) => {
+                    assert!(value > counts[key], "{key}: {value} after {}", counts[key]);
+                    counts[key] = value;
+                }
+                Err(_) => open.push(key),
+            }
+        }
+        assert!(start.elapsed() < LONG, "{} keys unanswered: {}", open.len(), cluster.logs());
+    }
+    start.elapsed()
+}
+
+fn set_up(cluster: &Cluster) -> Vec<u64> {
+    let mut line = cluster.line(0);
+    for key in 0..KEYS {
+        let told = line.ask(&format!("set pair{key} 0 0 1\r\n0\r\n")).expect("it answers");
+        assert_eq!(told.as_deref(), Some("STORED"));
+    }
+    vec![0; KEYS]
+}
+
+/// The number of the node that leads, in a cluster whose node ids are looked up.
+fn leader(cluster: &Cluster, nodes: u8) -> u8 {
+    let start = Instant::now();
+    loop {
+        let leads = |&number: &u8| {
+            let leader = cluster.figure(number, "leader");
+            leader.is_some() && leader == cluster.figure(number, "node")
+        };
+        if let Some(number) = (0..nodes).find(leads) {
+            return number;
+        }
+        assert!(start.elapsed() < LONG, "nobody leads: {}", cluster.logs());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn any_two_of_five_die_at_once_and_keys_answer() {
+    let mut cluster = Cluster::start(5, &["--replicas", "3"]);
+    let mut counts = set_up(&cluster);
+    let pairs: Vec<(u8, u8)> = (0..5).flat_map(|a| (a + 1..5).map(move |b| (a, b))).collect();
+    let tries = if env::var("PAIRS").as_deref() == Ok("all") { pairs.len() } else { 2 };
+    for at in 0..tries {
+        let (one, other) = if tries == pairs.len() {
+            pairs[at]
+        } else {
+            // The leader and the next one, then two that do not lead.
+            let leader = leader(&cluster, 5);
+            let first = if at == 0 { leader } else { (leader + 2) % 5 };
+            (first, (first + 1) % 5)
+        };
+        let led = leader(&cluster, 5);
+        cluster.kill_all(&[one, other]);
+        let node = (0..5).find(|node| ![one, other].contains(node)).expect("three are left");
+        let took = until_all_are_answered(&cluster, node, &mut counts);
+        println!("killed {one} and {other}, led by {led}: all keys answered after {took:?}");
+        assert!(took < ANSWERED_WITHIN, "{took:?} {}", cluster.logs());
+        cluster.restart(one);
+        cluster.restart(other);
+        cluster.until_at_rest(5);
+    }
+}
+
+#[test]
+fn a_second_voter_dies_once_copies_are_made_again() {
+    let mut cluster = Cluster::start(4, &[]);
+    let mut counts = set_up(&cluster);
+    let voters = cluster.figure(0, "voters").expect("it answers");
+    let votes = |&number: &u8| {
+        let id = cluster.figure(number, "node").expect("it answers");
+        voters.split(',').any(|voter| voter == id)
+    };
+    let mut dying: Vec<u8> = (0..4).filter(votes).collect();
+    assert_eq!(dying.len(), 3, "{voters}");
+    // One that votes, then the leader.
+    let led = leader(&cluster, 4);
+    dying.retain(|number| *number != led);
+    cluster.kill(dying[0]);
+    cluster.until_at_rest(3);
+    cluster.kill(led);
+    let node = (0..4).find(|node| ![dying[0], led].contains(node)).expect("two are left");
+    let took = until_all_are_answered(&cluster, node, &mut counts);
+    println!("the second voter dead: all keys answered after {took:?}");
+    assert!(took < ANSWERED_WITHIN, "{took:?} {}", cluster.logs());
+}
