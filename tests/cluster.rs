@@ -12,6 +12,7 @@ mod five;
 mod limits;
 mod net;
 mod nodes;
+mod operator;
 mod pairs;
 mod plain;
 mod shared;

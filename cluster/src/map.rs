@@ -27,7 +27,7 @@ pub const ADDRESS_BYTES_MAX: usize = 260;
 pub const NAME_BYTES_MAX: usize = 250;
 /// Longest body of a limit or value of a setting, in bytes.
 pub const BODY_BYTES_MAX: usize = 4096;
-/// Most limits, and most settings of those that have no meaning here.
+/// Most limits.
 pub const LIMITS_MAX: usize = 10_000;
 /// Greatest weight of a node.
 pub const WEIGHT_MAX: u32 = 1 << 20;
@@ -65,7 +65,7 @@ pub struct Settings {
     pub lost_after_ms: Option<u64>,
     /// What all nodes can do: new features wait for it.
     pub version: u32,
-    /// Settings that have no meaning here.
+    /// Marks of the nodes, and what clusters of earlier builds were told besides.
     pub others: BTreeMap<String, String>,
 }
 

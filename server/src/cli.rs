@@ -18,6 +18,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
+use crate::cluster_stats::{self, SETTINGS};
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
 use crate::limits::LimitsError;
@@ -27,8 +28,8 @@ use ask::{Server, Stats};
 const CLUSTER: &str = "cluster";
 
 /// How the command line is written.
-const USAGE: &str = "write tollgate cluster status, nodes, partitions, limits, drain NODE, forget NODE \
-                     or set NAME VALUE; --help tells more";
+const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, limits, drain NODE, \
+                     forget NODE or set NAME VALUE; --help tells more";
 
 /// Memcached's port: where a node is asked unless told otherwise.
 const PORT: u16 = 11211;
@@ -53,12 +54,19 @@ pub struct Request {
 enum Verb {
     /// How the node that is asked and its cluster are
     Status {
-        /// Fail unless that node is active, hears the control plane, and has its copies
+        /// Fail unless that node is ready
         #[arg(long)]
         ready: bool,
     },
+    /// Exit with 0 if the node that is asked is active, hears the control plane and has its copies;
+    /// else with 1, and say why
+    Ready,
     /// The nodes, one a line
-    Nodes,
+    Nodes {
+        /// With addresses, zones, weights, and who was heard when
+        #[arg(long)]
+        wide: bool,
+    },
     /// The partitions that are not as they should be
     Partitions {
         /// All of them
@@ -85,7 +93,7 @@ enum Verb {
         #[command(subcommand)]
         what: limits::What,
     },
-    /// Change a setting of the whole cluster, such as replicas or lost_after
+    /// Change a setting of the whole cluster: replicas (1 to 3), or lost_after (seconds, or never)
     Set {
         /// Which
         #[arg(value_name = "NAME", value_parser = word)]
@@ -164,7 +172,13 @@ pub(crate) fn words(args: &[OsString]) -> Option<&[OsString]> {
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
     let command = Request::command().no_binary_name(true);
     match command.try_get_matches_from(words).and_then(|found| Request::from_arg_matches(&found)) {
-        Ok(request) => Ok(Parsed::Request(request)),
+        Ok(request) => {
+            if let Verb::Set { name, value } = &request.verb {
+                cluster_stats::setting(name.as_bytes(), value.as_bytes())
+                    .map_err(|error| ConfigError::Usage(error.to_string()))?;
+            }
+            Ok(Parsed::Request(request))
+        }
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
             ErrorKind::MissingSubcommand
@@ -172,12 +186,19 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 Err(ConfigError::Usage(USAGE.to_owned()))
             }
+            ErrorKind::MissingRequiredArgument if is_set(words) => Err(ConfigError::Usage(
+                format!("write tollgate cluster set NAME VALUE; {SETTINGS}"),
+            )),
             ErrorKind::MissingRequiredArgument => {
                 Err(ConfigError::Usage(format!("an argument is missing: {USAGE}")))
             }
             _ => Err(error.into()),
         },
     }
+}
+
+fn is_set(words: &[OsString]) -> bool {
+    words.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-")) == Some(&"set".into())
 }
 
 /// One word of a line that is sent.
@@ -208,13 +229,16 @@ impl Request {
                 let stats = server.stats("cluster")?;
                 out.write_all(show::status(&stats, self.json).as_bytes())?;
                 if *ready {
-                    let nodes = server.stats("cluster nodes")?;
-                    is_ready(&stats, &nodes).map_err(|why| CliError::NotReady(why.to_owned()))?;
+                    is_ready(&stats)?;
                 }
             }
-            Verb::Nodes => {
+            Verb::Ready => {
+                is_ready(&server.stats("cluster")?)?;
+                out.write_all(show::ready(self.json).as_bytes())?;
+            }
+            Verb::Nodes { wide } => {
                 let stats = server.stats("cluster nodes")?;
-                out.write_all(show::nodes(&stats, self.json).as_bytes())?;
+                out.write_all(show::nodes(&stats, *wide, self.json).as_bytes())?;
             }
             Verb::Partitions { all } => {
                 let topic = if *all { "cluster partitions all" } else { "cluster partitions" };
@@ -241,23 +265,13 @@ impl Request {
     }
 }
 
-/// Why a node should not get clients, or another one not be stopped yet.
-fn is_ready(stats: &Stats, nodes: &Stats) -> Result<(), &'static str> {
-    let figure = |name: &str| {
-        stats.iter().find(|(other, _)| other == name).map_or("-", |(_, text)| text.as_str())
-    };
-    let rows = show::rows(nodes);
-    let own = rows.iter().find(|row| row.get("self") == Some("yes"));
-    if figure("place") != "active" {
-        return Err("it has not got all that it should have");
+/// What the node says of itself: it knows best.
+fn is_ready(stats: &Stats) -> Result<(), CliError> {
+    match (show::told(stats, "ready"), show::told(stats, "not_ready")) {
+        ("yes", _) => Ok(()),
+        ("-", _) => Err(CliError::NotReady("it does not say that it is".to_owned())),
+        (_, why) => Err(CliError::NotReady(why.to_owned())),
     }
-    if figure("lease_ms") == "-" {
-        return Err("it does not hear the control plane");
-    }
-    if own.and_then(|row| row.get("learners")) != Some("0") {
-        return Err("it is still getting copies");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

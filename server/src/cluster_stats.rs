@@ -8,6 +8,7 @@ mod words;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use cluster::id::{NodeId, Partition};
@@ -15,8 +16,17 @@ use cluster::map::{Entry, Map, Node, NodeState};
 use cluster::placement::COPIES_MAX;
 use control::{Place, Status};
 
-pub use words::{WordsError, command_of, node_of};
+pub use words::{SETTINGS, WordsError, command_of, node_of, setting};
 pub use write::{Topic, write, write_config};
+
+/// A node that heard no majority of the voters for this long is not ready. An election after the
+/// leader's death is over sooner.
+const HEARING_MAX: Duration = Duration::from_secs(3);
+
+/// Whether a node whose lease is so old hears the control plane.
+pub(crate) fn hears_control(lease: Option<Duration>) -> bool {
+    lease.is_some_and(|age| age < HEARING_MAX)
+}
 
 /// Everything that an operator may ask of a node about its cluster, at one moment.
 #[derive(Debug)]
@@ -76,7 +86,8 @@ pub struct NodeRow<'a> {
     pub node: &'a Node,
     /// How long ago this node heard it, which a voter knows.
     pub heard_ms_ago: Option<u64>,
-    /// Whether it serves clients, by its own word, which a voter knows.
+    /// Whether it is active, has its copies, and hears the control plane by its own word, which a
+    /// voter knows.
     pub is_ready: Option<bool>,
     /// Its operations a second, likewise.
     pub ops_per_second: Option<u32>,
@@ -180,7 +191,8 @@ impl<'a> ClusterView<'a> {
                 id,
                 node: row,
                 heard_ms_ago: heard.map(|heard| millis(heard.ago)),
-                is_ready: heard.map(|heard| heard.is_ready),
+                is_ready: heard
+                    .map(|heard| heard.is_ready && row.state == NodeState::Active && learners == 0),
                 ops_per_second: heard.map(|heard| heard.load),
                 primaries,
                 backups,
@@ -189,6 +201,28 @@ impl<'a> ClusterView<'a> {
             });
         }
         view
+    }
+
+    /// Why this node should not get clients, or another node not be stopped yet; none: it is ready.
+    #[must_use]
+    pub fn not_ready(&self) -> Option<&'static str> {
+        let own = self.nodes.iter().find(|row| Some(row.id) == self.node);
+        match self.status.place {
+            _ if self.status.fault.is_some() => Some("its part in the control plane has failed"),
+            Place::Seeking => Some("it seeks a cluster"),
+            Place::Registering => Some("the cluster does not know it yet"),
+            Place::Member(NodeState::Joining) => Some("it has not got its copies yet"),
+            Place::Member(NodeState::Draining) => Some("it is draining"),
+            Place::Member(NodeState::Dead) => Some("the cluster holds it dead"),
+            Place::Gone => Some("the cluster let it go"),
+            Place::Member(NodeState::Active) if !hears_control(self.status.lease) => {
+                Some("it does not hear the control plane")
+            }
+            Place::Member(NodeState::Active) if own.is_none_or(|row| row.learners > 0) => {
+                Some("it is getting copies")
+            }
+            Place::Member(NodeState::Active) => None,
+        }
     }
 
     /// In-sync copies that each partition should have now: as many as wanted, or as there are nodes.
@@ -269,7 +303,7 @@ fn place_word(place: Place) -> &'static str {
     }
 }
 
-fn millis(time: std::time::Duration) -> u64 {
+fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -54,12 +54,40 @@ fn nodes(other: SocketAddr, leaving: Option<(&str, u32, u32)>) -> String {
 
 #[test]
 fn a_status_is_asked_and_printed() {
-    let answer = "STAT node n1\r\nSTAT place active\r\nSTAT leader n1\r\nSTAT fault -\r\nEND\r\n";
+    let answer = "STAT node n1\r\nSTAT place active\r\nSTAT ready yes\r\nSTAT not_ready -\r\n\
+                  STAT leader n1\r\nSTAT fault -\r\nEND\r\n";
     let (server, script) = node(vec![("stats cluster", answer.to_owned())]);
-    let stdout = "All partitions are served and have their copies.\n\n\
-                  node    n1\nplace   active\nleader  n1\nfault   -\n";
-    check(&run(server, "status"), 0, stdout, "");
+    let output = run(server, "status --ready");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let start = "All partitions are served and have their copies.\n\n\
+                 node        n1, active, ready\ncluster     -\n";
+    assert!(stdout.starts_with(start) && output.status.success(), "{stdout}");
     script.join().expect("the script was kept to");
+}
+
+#[test]
+fn readiness_is_the_exit_code() {
+    let seeking = "STAT place seeking\r\nSTAT ready no\r\n\
+                   STAT not_ready it seeks a cluster\r\nEND\r\n";
+    let ready = "STAT place active\r\nSTAT ready yes\r\nSTAT not_ready -\r\nEND\r\n";
+    let starting = "SERVER_ERROR not applied: the node is starting\r\n";
+    // One that does not tell it: an older build.
+    let silent = "STAT place active\r\nEND\r\n";
+    let why = |why: &str| format!("not ready: {why}");
+    for (answer, line, code, stdout, reason) in [
+        (ready, "ready", 0, "ready\n", String::new()),
+        (ready, "ready --json", 0, "{\"ready\":true}\n", String::new()),
+        (seeking, "ready", 1, "", why("it seeks a cluster")),
+        (silent, "ready", 1, "", why("it does not say that it is")),
+        (starting, "ready", 1, "", format!("SERVER: {}", starting.trim_end())),
+        ("ERROR\r\n", "ready", 1, "", "SERVER is in no cluster".to_owned()),
+    ] {
+        let (server, script) = node(vec![("stats cluster", answer.to_owned())]);
+        let told = reason.replacen("SERVER", &server.to_string(), 1);
+        let stderr = if code == 0 { String::new() } else { format!("tollgate: {told}\n") };
+        check(&run(server, line), code, stdout, &stderr);
+        script.join().expect("the script was kept to");
+    }
 }
 
 #[test]

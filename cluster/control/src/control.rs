@@ -241,7 +241,11 @@ impl Control {
         let state = node.state.lock();
         let word = state.liveness.word(now);
         let heard = |&(id, _, ago_ms): &(NodeId, Incarnation, u32)| {
-            let (is_ready, load) = state.conditions.get(&id).copied().unwrap_or_default();
+            // Beats go to others only.
+            let own = (state.identity.seat.is_some_and(|seat| seat.node == id))
+                .then_some((state.is_ready, state.load));
+            let told = || state.conditions.get(&id).copied();
+            let (is_ready, load) = own.or_else(told).unwrap_or_default();
             Heard { node: id, ago: Duration::from_millis(ago_ms.into()), is_ready, load }
         };
         Status {

@@ -5,7 +5,10 @@
 //! Each rule keeps counts: whoever becomes primary is in sync, whoever becomes in sync is the very
 //! copy that was being made, and a partition begins anew only when no copy can come back.
 
-use super::command::{Answer, CHANGES_MAX, Change, Command, Refused, Setting, Step};
+use super::command::{
+    Answer, CHANGES_MAX, Change, Command, FOUNDED, LIMITS_TOLD, LOST_AFTER_MS_MAX, Refused,
+    Setting, Step, YES,
+};
 use super::delta::{Delta, Item};
 use super::{
     ADDRESS_BYTES_MAX, BODY_BYTES_MAX, Description, Entry, Head, LIMITS_MAX, Limit, Map,
@@ -13,6 +16,9 @@ use super::{
 };
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::placement::{COPIES_MAX, NODES_MAX};
+
+/// The settings that nodes make for themselves.
+const MARKS: [&str; 2] = [FOUNDED, LIMITS_TOLD];
 
 impl Map {
     /// Applies a command: what it answers, and what it changed, if anything.
@@ -175,7 +181,12 @@ impl Map {
                 }
                 settings.replicas = *replicas;
             }
-            Setting::LostAfterMs(lost_after_ms) => settings.lost_after_ms = *lost_after_ms,
+            Setting::LostAfterMs(lost_after_ms) => {
+                if lost_after_ms.is_some_and(|ms| !(1..=LOST_AFTER_MS_MAX).contains(&ms)) {
+                    return Err(Refused::OutOfBounds);
+                }
+                settings.lost_after_ms = *lost_after_ms;
+            }
             Setting::Version(version) => {
                 if *version < settings.version {
                     return Err(Refused::OutOfBounds);
@@ -186,10 +197,8 @@ impl Map {
                 settings.others.remove(name);
             }
             Setting::Other { name, value: Some(value) } => {
-                let too_many =
-                    settings.others.len() >= LIMITS_MAX && !settings.others.contains_key(name);
-                if too_many || value.len() > BODY_BYTES_MAX || !is_name(name) {
-                    return Err(Refused::OutOfBounds);
+                if !MARKS.contains(&name.as_str()) || value != YES {
+                    return Err(Refused::NoSetting);
                 }
                 settings.others.insert(name.clone(), value.clone());
             }

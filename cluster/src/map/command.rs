@@ -9,6 +9,15 @@ use super::Description;
 use crate::id::{CopyId, Incarnation, NodeId, Partition};
 use crate::placement::Placement;
 
+/// The setting that says that the cluster was given the others by its founder.
+pub const FOUNDED: &str = "founded";
+/// The setting that says that the cluster was told its limits, by a file or an operator.
+pub const LIMITS_TOLD: &str = "limits_told";
+/// The only value of [`FOUNDED`] and [`LIMITS_TOLD`].
+pub const YES: &str = "yes";
+/// Longest wait for lost copies: 136 years. The shortest is one millisecond.
+pub const LOST_AFTER_MS_MAX: u64 = u32::MAX as u64 * 1000;
+
 /// Most partitions of one command.
 pub const CHANGES_MAX: usize = 256;
 
@@ -65,7 +74,8 @@ pub enum Setting {
     LostAfterMs(Option<u64>),
     /// What all nodes can do. Never less than it was.
     Version(u32),
-    /// One without meaning here; none removes it.
+    /// A mark: [`FOUNDED`] or [`LIMITS_TOLD`], whose value is [`YES`]. No value removes a setting of
+    /// any name.
     Other {
         /// Its name.
         name: String,
@@ -191,4 +201,7 @@ pub enum Refused {
     /// A number would not fit.
     #[error("a counter has reached its end")]
     UsedUp,
+    /// No setting has this name, or it does not take this value.
+    #[error("no such setting, or not such a value")]
+    NoSetting,
 }

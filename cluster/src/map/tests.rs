@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::command::{Change, Setting};
+use super::command::{Change, FOUNDED, LIMITS_TOLD, LOST_AFTER_MS_MAX, Setting, YES};
 use super::controller::{self, Facts, MOVES_MAX};
 use super::*;
 use crate::placement::Scheme;
@@ -231,6 +231,34 @@ fn a_limit_is_replaced_by_version() {
     assert_eq!(map.apply(&put(0, Some(&[0; 5000]))), Err(Refused::OtherVersion(0)));
     let version = map.limits()["login"].version;
     assert_eq!(map.apply(&put(version, Some(&[0; 5000]))), Err(Refused::OutOfBounds));
+}
+
+#[test]
+fn settings_that_nothing_reads_are_refused() {
+    let mut map = created(Scheme::Ketama, 0);
+    let other = |name: &str, value: Option<&str>| {
+        let (name, value) = (name.to_owned(), value.map(str::to_owned));
+        Command::Set(Setting::Other { name, value })
+    };
+    let before = map.clone();
+    for (name, value) in [("foo", "3"), ("", "yes"), ("founded", "no"), ("replicas", "yes")] {
+        assert_eq!(map.apply(&other(name, Some(value))), Err(Refused::NoSetting), "{name}");
+    }
+    for setting in [
+        Setting::Replicas(0),
+        Setting::Replicas(4),
+        Setting::LostAfterMs(Some(0)),
+        Setting::LostAfterMs(Some(LOST_AFTER_MS_MAX + 1)),
+    ] {
+        assert_eq!(map.apply(&Command::Set(setting)), Err(Refused::OutOfBounds));
+    }
+    assert_eq!(map, before);
+    for mark in [FOUNDED, LIMITS_TOLD] {
+        done(&mut map, &other(mark, Some(YES)));
+    }
+    assert_eq!(map.settings().others.len(), 2);
+    done(&mut map, &other(FOUNDED, None));
+    assert_eq!(map.settings().others.len(), 1);
 }
 
 #[test]

@@ -14,8 +14,23 @@ use super::drain::Told;
 /// Columns of a table: what stands above, and the figure's name.
 type Columns = &'static [(&'static str, &'static str)];
 
+/// At most [`WIDTH`] columns with the name cut; the rest is in [`NODES_WIDE`].
 const NODES: Columns = &[
-    ("RING NAME", "ring_name"),
+    ("NAME", "ring_name"),
+    ("STATE", "state"),
+    ("READY", "ready"),
+    ("VOTER", "voter"),
+    ("LEADER", "leader"),
+    ("PRIM", "primaries"),
+    ("BACK", "backups"),
+    ("LEARN", "learners"),
+    ("OPS/S", "ops_per_second"),
+    ("LINK", "link"),
+    ("CLOCK", "clock_offset_ms"),
+];
+
+const NODES_WIDE: Columns = &[
+    ("NAME", "ring_name"),
     ("CLIENTS", "client"),
     ("PEERS", "peer"),
     ("ZONE", "zone"),
@@ -24,14 +39,19 @@ const NODES: Columns = &[
     ("READY", "ready"),
     ("VOTER", "voter"),
     ("LEADER", "leader"),
-    ("PRIMARIES", "primaries"),
-    ("BACKUPS", "backups"),
-    ("LEARNERS", "learners"),
+    ("PRIM", "primaries"),
+    ("BACK", "backups"),
+    ("LEARN", "learners"),
     ("OPS/S", "ops_per_second"),
-    ("HEARD MS", "heard_ms_ago"),
+    ("HEARD", "heard_ms_ago"),
     ("LINK", "link"),
-    ("CLOCK MS", "clock_offset_ms"),
+    ("CLOCK", "clock_offset_ms"),
 ];
+
+/// Columns of a terminal that a table of nodes fits into.
+const WIDTH: usize = 100;
+/// A name is not cut to less.
+const NAME_MIN: usize = 10;
 
 const PARTITIONS: Columns = &[
     ("STATE", "state"),
@@ -76,23 +96,77 @@ pub(super) fn rows(stats: &Stats) -> Vec<Row<'_>> {
     rows
 }
 
-/// `stats cluster`, with the most important as a sentence on top.
+/// The value of a figure; `-` where the node does not tell it.
+pub(super) fn told<'s>(stats: &'s Stats, name: &str) -> &'s str {
+    let found = stats.iter().find(|(other, _)| other == name);
+    found.map_or("-", |(_, value)| value.as_str())
+}
+
+/// The most important of `stats cluster`, with a sentence on top; as JSON all of it.
 pub(super) fn status(stats: &Stats, as_json: bool) -> String {
     if as_json {
         return pretty(&object(stats));
     }
-    let mut page = format!("{}\n\n", verdict(stats));
-    page.push_str(&pairs(stats));
-    page
+    let told = |name: &str| told(stats, name);
+    let line = |name: &str, value: String| (name.to_owned(), value);
+    let ready = match (told("ready"), told("not_ready")) {
+        ("yes", _) => "ready".to_owned(),
+        (_, why) => format!("not ready: {why}"),
+    };
+    let some = |name: &str, what: &str| match told(name) {
+        "0" | "-" => None,
+        count => Some(format!("{count} {what}")),
+    };
+    let list = |first: String, rest: &[(&str, &str)]| {
+        let rest = rest.iter().filter_map(|(name, what)| some(name, what));
+        std::iter::once(first).chain(rest).collect::<Vec<_>>().join(", ")
+    };
+    let nodes =
+        [("nodes_joining", "joining"), ("nodes_draining", "draining"), ("nodes_dead", "dead")];
+    let lacks = [
+        ("partitions_without_primary", "without a primary"),
+        ("partitions_under_replicated", "with too few copies"),
+        ("partitions_moving", "moving"),
+        ("partitions_learners", "being copied"),
+    ];
+    let lines: Stats = vec![
+        line("node", format!("{}, {}, {ready}", told("node"), told("place"))),
+        line("cluster", told("cluster").to_owned()),
+        line("nodes", list(format!("{}: {} active", told("nodes"), told("nodes_active")), &nodes)),
+        line("leader", told("leader").to_owned()),
+        line("voters", told("voters").replace(',', " ")),
+        line(
+            "partitions",
+            list(format!("{}: {} served", told("partitions"), told("partitions_served")), &lacks),
+        ),
+        line("replicas", told("replicas").to_owned()),
+        line("lost_after", told("lost_after").to_owned()),
+    ];
+    format!("{}\n\n{}", verdict(stats), pairs(&lines))
+}
+
+/// The node that was asked is ready.
+pub(super) fn ready(as_json: bool) -> String {
+    if as_json { "{\"ready\":true}\n".to_owned() } else { "ready\n".to_owned() }
 }
 
 /// `stats cluster nodes`.
-pub(super) fn nodes(stats: &Stats, as_json: bool) -> String {
+pub(super) fn nodes(stats: &Stats, is_wide: bool, as_json: bool) -> String {
     let rows = rows(stats);
     if as_json {
         return pretty(&Value::Array(rows.iter().map(Row::json).collect()));
     }
-    table("NODE", NODES, &rows)
+    if is_wide {
+        return table("NODE", NODES_WIDE, &rows, usize::MAX);
+    }
+    let whole = table("NODE", NODES, &rows, usize::MAX);
+    let width = whole.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let names = rows.iter().filter_map(|row| row.get("ring_name"));
+    let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    match width.saturating_sub(WIDTH) {
+        0 => whole,
+        over => table("NODE", NODES, &rows, longest.saturating_sub(over).max(NAME_MIN)),
+    }
 }
 
 /// `stats cluster partitions`: totals, then partitions.
@@ -108,10 +182,15 @@ pub(super) fn partitions(stats: &Stats, as_json: bool) -> String {
         all["list"] = Value::Array(rows.iter().map(Row::json).collect());
         return pretty(&all);
     }
-    let mut page = pairs(&totals);
+    let is_total = |(name, _): &&(String, String)| name != "partitions_left_out";
+    let mut page = pairs(&totals.iter().filter(is_total).cloned().collect());
     if !rows.is_empty() {
         page.push('\n');
-        page.push_str(&table("PARTITION", PARTITIONS, &rows));
+        page.push_str(&table("PARTITION", PARTITIONS, &rows, usize::MAX));
+    }
+    let left_out = totals.iter().find(|(name, _)| name == "partitions_left_out");
+    if let Some((_, count)) = left_out.filter(|(_, count)| count != "0") {
+        writeln!(page, "and {count} more, which --all lists").expect("a String takes every write");
     }
     page
 }
@@ -154,10 +233,7 @@ pub(super) fn done(as_json: bool) -> String {
 
 /// How the cluster is, in one sentence: the worst first.
 fn verdict(stats: &Stats) -> String {
-    let text = |name: &str| {
-        let found = stats.iter().find(|(other, _)| other == name);
-        found.map_or("-", |(_, value)| value.as_str())
-    };
+    let text = |name: &str| told(stats, name);
     let count = |name| text(name).parse::<u64>().unwrap_or(0);
     let partitions = |name, what| match count(name) {
         0 => None,
@@ -201,14 +277,13 @@ fn pairs(stats: &Stats) -> String {
     page
 }
 
-/// A table, columns as wide as what is in them.
-fn table(first: &str, columns: Columns, rows: &[Row<'_>]) -> String {
-    let mut cells: Vec<Vec<&str>> = vec![
-        [first].into_iter().chain(columns.iter().map(|(title, _)| *title)).collect::<Vec<_>>(),
-    ];
+/// A table, columns as wide as what is in them, and no cell wider than `cell_max`.
+fn table(first: &str, columns: Columns, rows: &[Row<'_>], cell_max: usize) -> String {
+    let titles = columns.iter().map(|(title, _)| (*title).to_owned());
+    let mut cells: Vec<Vec<String>> = vec![[first.to_owned()].into_iter().chain(titles).collect()];
     for row in rows {
-        let figures = columns.iter().map(|(_, name)| row.get(name).unwrap_or("-"));
-        cells.push([row.id].into_iter().chain(figures).collect());
+        let figures = columns.iter().map(|(_, name)| cut(row.get(name).unwrap_or("-"), cell_max));
+        cells.push([row.id.to_owned()].into_iter().chain(figures).collect());
     }
     let width = |at: usize| {
         let widths = cells.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
@@ -225,6 +300,14 @@ fn table(first: &str, columns: Columns, rows: &[Row<'_>]) -> String {
         page.push('\n');
     }
     page
+}
+
+/// A text, or its beginning and a mark that more follows.
+fn cut(text: &str, chars_max: usize) -> String {
+    if text.chars().count() <= chars_max {
+        return text.to_owned();
+    }
+    text.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect()
 }
 
 fn object(stats: &Stats) -> Value {

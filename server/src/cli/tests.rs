@@ -38,7 +38,9 @@ fn only_the_first_word_asks_for_this_program() {
 fn a_command_line_is_read() {
     let local = |verb| Request { verb, server: "127.0.0.1:11211".to_owned(), json: false };
     assert_eq!(read("status"), Ok(local(Verb::Status { ready: false })));
-    assert_eq!(read("nodes"), Ok(local(Verb::Nodes)));
+    assert_eq!(read("ready"), Ok(local(Verb::Ready)));
+    assert_eq!(read("nodes"), Ok(local(Verb::Nodes { wide: false })));
+    assert_eq!(read("nodes --wide"), Ok(local(Verb::Nodes { wide: true })));
     assert_eq!(read("partitions --all"), Ok(local(Verb::Partitions { all: true })));
     let drain = Verb::Drain { node: "n3".to_owned(), wait: true };
     let there = Request { verb: drain, server: "[::1]:11211".to_owned(), json: true };
@@ -54,8 +56,25 @@ fn a_command_line_that_is_wrong_hears_how_it_is_written() {
     for line in ["", "--json", "state", "stats"] {
         assert_eq!(read(line), Err(USAGE.to_owned()), "{line}");
     }
-    for line in ["drain", "forget", "set", "set replicas"] {
+    for line in ["drain", "forget"] {
         assert_eq!(read(line), Err(format!("an argument is missing: {USAGE}")), "{line}");
+    }
+    for line in ["set", "set replicas", "--json set"] {
+        let told = format!("write tollgate cluster set NAME VALUE; {SETTINGS}");
+        assert_eq!(read(line), Err(told), "{line}");
+    }
+    let none = |name: &str| format!("there is no setting {name}; {SETTINGS}");
+    for (line, told) in [
+        ("set foo 3", none("foo")),
+        ("set ack bogus", none("ack")),
+        ("set memory_limit 512", none("memory_limit")),
+        ("set replicas 4", "replicas is a number from 1 to 3".to_owned()),
+        (
+            "set lost_after 0",
+            "lost_after is a number of seconds from 1 to 4294967295, or never".to_owned(),
+        ),
+    ] {
+        assert_eq!(read(line), Err(told), "{line}");
     }
     for (line, part) in [
         ("status --wait", "'--wait'"),
@@ -104,12 +123,23 @@ const PARTITIONS: &str = "
 
 #[test]
 fn nodes_are_a_table() {
-    insta::assert_snapshot!(show::nodes(&stats(NODES), false));
+    insta::assert_snapshot!(show::nodes(&stats(NODES), false, false));
+}
+
+#[test]
+fn nodes_with_long_names_fit_a_terminal() {
+    let name = "tollgate-0.tollgate-peers.a-namespace.svc.cluster.local";
+    let long = NODES.replace("10.0.0.1", name).replace("8192", "16384");
+    let page = show::nodes(&stats(&long), false, false);
+    assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
+    assert!(page.contains("tollgate-0") && page.contains('…'), "{page}");
+    let wide = show::nodes(&stats(&long), true, false);
+    assert!(wide.contains(&format!("{name}:11211")) && wide.contains("eu-1"), "{wide}");
 }
 
 #[test]
 fn nodes_are_a_list_in_json() {
-    insta::assert_snapshot!(show::nodes(&stats(NODES), true));
+    insta::assert_snapshot!(show::nodes(&stats(NODES), false, true));
 }
 
 #[test]
@@ -117,6 +147,9 @@ fn partitions_are_a_table_below_the_totals() {
     insta::assert_snapshot!(show::partitions(&stats(PARTITIONS), false));
     let fine = show::partitions(&stats("partitions 4\npartitions_served 4"), false);
     assert_eq!(fine, "partitions         4\npartitions_served  4\n");
+    let more = PARTITIONS.replace("left_out 0", "left_out 16364");
+    let page = show::partitions(&stats(&more), false);
+    assert!(page.ends_with("\nand 16364 more, which --all lists\n"), "{page}");
 }
 
 #[test]
@@ -154,13 +187,49 @@ fn a_status_begins_with_a_sentence() {
         "This node's part in the control plane has failed: no space left"
     );
     let page = show::status(&stats(good), false);
-    assert!(page.contains("\n\nnode                        n1\nplace  "), "{page}");
+    assert!(page.contains("\n\nnode        n1, active, not ready: -\ncluster"), "{page}");
     let json: serde_json::Value =
         serde_json::from_str(&show::status(&stats(good), true)).expect("it is JSON");
     assert_eq!(json["nodes_dead"], 0);
     assert_eq!(json["lease_ms"], serde_json::Value::Null);
     assert_eq!(json["leader"], "n2");
 }
+
+#[test]
+fn a_status_has_the_lines_that_are_documented() {
+    insta::assert_snapshot!(show::status(&stats(STATUS), false));
+    let docs = include_str!("../../../docs/cluster.md");
+    let page = show::status(&stats(STATUS), false);
+    for line in page.lines().skip(2) {
+        let name = line.split(' ').next().unwrap_or_default();
+        assert!(docs.contains(&format!("| `{name}` |")), "{name} is not in docs/cluster.md");
+    }
+}
+
+const STATUS: &str = "
+    node n1
+    incarnation 7
+    cluster 00c0ffee
+    place active
+    ready no
+    not_ready it is getting copies
+    leader n2
+    voters n1,n2,n4
+    fault -
+    replicas 2
+    lost_after never
+    nodes 4
+    nodes_joining 1
+    nodes_active 2
+    nodes_draining 0
+    nodes_dead 1
+    partitions 4
+    partitions_served 3
+    partitions_without_primary 1
+    partitions_under_replicated 2
+    partitions_moving 0
+    partitions_learners 1
+    ops_direct 5";
 
 #[test]
 fn a_drain_tells_how_it_goes() {

@@ -68,7 +68,7 @@ fn map() -> Map {
     }
     apply(&mut map, &Command::Bury(NodeId(3), LIFE));
     apply(&mut map, &Command::Set(Setting::LostAfterMs(None)));
-    let setting = Setting::Other { name: "color".to_owned(), value: Some("blue".to_owned()) };
+    let setting = Setting::Other { name: "founded".to_owned(), value: Some("yes".to_owned()) };
     apply(&mut map, &Command::Set(setting));
     map
 }
@@ -159,8 +159,8 @@ fn a_cluster_in_ruins_is_told_in_so_many_lines() {
     let mut out = Vec::new();
     write(&view, Topic::Partitions, &mut out);
     let text = String::from_utf8_lossy(&out);
-    assert_eq!(text.lines().filter(|line| line.contains("state=no_primary")).count(), 1000);
-    assert!(text.ends_with("STAT partitions_left_out 1048\r\nEND\r\n"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("state=no_primary")).count(), 20);
+    assert!(text.ends_with("STAT partitions_left_out 2028\r\nEND\r\n"), "{text}");
 }
 
 #[test]
@@ -232,17 +232,56 @@ fn words_become_commands() {
     assert_eq!(set("replicas", "3"), done(Setting::Replicas(3)));
     assert_eq!(set("lost_after", "60"), done(Setting::LostAfterMs(Some(60_000))));
     assert_eq!(set("lost_after", "never"), done(Setting::LostAfterMs(None)));
-    let other = Setting::Other { name: "x".to_owned(), value: Some("y".to_owned()) };
-    assert_eq!(set("x", "y"), done(other));
     for (name, value, why) in [
         ("replicas", "0", "replicas is a number from 1 to 3"),
         ("replicas", "4", "replicas is a number from 1 to 3"),
         ("replicas", "two", "replicas is a number from 1 to 3"),
-        ("lost_after", "0", "lost_after is a number of seconds, or never"),
-        ("version", "1", "version is not set by hand"),
+        ("replicas", "", "replicas is a number from 1 to 3"),
+        ("lost_after", "0", LOST_AFTER),
+        ("lost_after", "4294967296", LOST_AFTER),
+        ("lost_after", "soon", LOST_AFTER),
     ] {
         assert_eq!(set(name, value), Err(why.to_owned()));
     }
-    let not_text = ClusterVerb::Set { name: b"x", value: b"\xff" };
-    assert_eq!(command_of(&map, not_text), Err(WordsError::NoText));
+    assert_eq!(
+        set("lost_after", "4294967295"),
+        done(Setting::LostAfterMs(Some(4_294_967_295_000)))
+    );
+    for name in ["x", "version", "ack", "memory_limit", "founded", "limits_told", "", "Replicas"] {
+        assert_eq!(set(name, "1"), Err(format!("there is no setting {name}; {SETTINGS}")));
+    }
+    let not_text = ClusterVerb::Set { name: b"replicas", value: b"\xff" };
+    assert!(command_of(&map, not_text).is_err());
+}
+
+const LOST_AFTER: &str = "lost_after is a number of seconds from 1 to 4294967295, or never";
+
+#[test]
+fn a_node_tells_why_it_is_not_ready() {
+    let map = map();
+    let why = |change: &dyn Fn(&mut Status)| {
+        let mut status = status(&map);
+        status.lease = Some(Duration::from_millis(200));
+        change(&mut status);
+        ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default()).not_ready()
+    };
+    assert_eq!(why(&|_| {}), None);
+    assert_eq!(why(&|status| status.place = Place::Seeking), Some("it seeks a cluster"));
+    assert_eq!(
+        why(&|status| status.place = Place::Member(NodeState::Draining)),
+        Some("it is draining")
+    );
+    for lease in [None, Some(Duration::from_secs(3))] {
+        let deaf = Some("it does not hear the control plane");
+        assert_eq!(why(&|status| status.lease = lease), deaf);
+    }
+    let failed = Some("its part in the control plane has failed");
+    assert_eq!(why(&|status| status.fault = Some("disk".to_owned())), failed);
+    // The third node is getting a copy of p1.
+    let mut status = status(&map);
+    status.lease = Some(Duration::ZERO);
+    status.identity.seat = Some(Seat { cluster: 1, node: NodeId(3), is_founder: false });
+    let view = ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default());
+    assert_eq!(view.not_ready(), Some("it is getting copies"));
+    assert_eq!(view.nodes[2].is_ready, Some(false));
 }

@@ -3,11 +3,9 @@
 //! Here: which node a word names, which setting. Not here: the line they stand on
 //! (`protocol::ClusterVerb`), carrying the command out (`control`).
 
-use std::time::Duration;
-
 use cluster::id::NodeId;
-use cluster::map::command::Setting;
-use cluster::map::{Command, Map, NAME_BYTES_MAX};
+use cluster::map::command::{LOST_AFTER_MS_MAX, Setting};
+use cluster::map::{Command, Map};
 use cluster::placement::COPIES_MAX;
 use protocol::ClusterVerb;
 
@@ -23,16 +21,17 @@ pub enum WordsError {
     /// The setting does not take this value.
     #[error("{0} is {1}")]
     BadValue(&'static str, &'static str),
-    /// Nobody may set this.
-    #[error("{0} is not set by hand")]
-    NotSet(&'static str),
+    /// No setting has this name.
+    #[error("there is no setting {0}; {SETTINGS}")]
+    NoSetting(String),
     /// Limits are changed by `node::limits`.
     #[error("limits are not changed so")]
     OfLimits,
-    /// Too long, or not text.
-    #[error("a setting has a name of at most {NAME_BYTES_MAX} bytes, and both are UTF-8")]
-    NoText,
 }
+
+/// The settings of a cluster, as an operator reads them.
+pub const SETTINGS: &str = "there are replicas (copies of each key, 1 to 3) and lost_after (seconds \
+                            from 1 to 4294967295, or never)";
 
 /// The command that does what an operator says, on nodes as this map has them.
 ///
@@ -84,29 +83,30 @@ pub fn node_of(map: &Map, word: &[u8]) -> Result<NodeId, WordsError> {
     }
 }
 
-fn setting(name: &[u8], value: &[u8]) -> Result<Setting, WordsError> {
-    let (Ok(name), Ok(value)) = (std::str::from_utf8(name), std::str::from_utf8(value)) else {
-        return Err(WordsError::NoText);
-    };
-    if name.len() > NAME_BYTES_MAX {
-        return Err(WordsError::NoText);
-    }
+/// The setting that a name and a value mean.
+///
+/// # Errors
+///
+/// When there is no such setting, or it does not take the value.
+pub fn setting(name: &[u8], value: &[u8]) -> Result<Setting, WordsError> {
+    let value = std::str::from_utf8(value).unwrap_or_default();
     match name {
-        "replicas" => match value.parse::<u8>() {
+        b"replicas" => match value.parse::<u8>() {
             Ok(copies) if (1..=COPIES_MAX).contains(&usize::from(copies)) => {
                 Ok(Setting::Replicas(copies))
             }
             _ => Err(WordsError::BadValue("replicas", "a number from 1 to 3")),
         },
-        "lost_after" => match (value, value.parse::<u32>()) {
+        b"lost_after" => match (value, value.parse::<u64>()) {
             ("never", _) => Ok(Setting::LostAfterMs(None)),
-            (_, Ok(seconds @ 1..)) => {
-                let after = Duration::from_secs(seconds.into());
-                Ok(Setting::LostAfterMs(Some(super::millis(after))))
+            (_, Ok(seconds)) if (1..=LOST_AFTER_MS_MAX / 1000).contains(&seconds) => {
+                Ok(Setting::LostAfterMs(Some(seconds * 1000)))
             }
-            _ => Err(WordsError::BadValue("lost_after", "a number of seconds, or never")),
+            _ => {
+                let expected = "a number of seconds from 1 to 4294967295, or never";
+                Err(WordsError::BadValue("lost_after", expected))
+            }
         },
-        "version" => Err(WordsError::NotSet("version")),
-        name => Ok(Setting::Other { name: name.to_owned(), value: Some(value.to_owned()) }),
+        other => Err(WordsError::NoSetting(String::from_utf8_lossy(other).into_owned())),
     }
 }

@@ -13,8 +13,9 @@ use super::{ClusterView, NodeRow, PartitionRow, PartitionState, millis, place_wo
 use crate::config::listen::host_and_port;
 use crate::limits::shared::entries;
 
-/// Most partitions of `stats cluster partitions`; all of them are 65536 at most.
-const PARTITION_LINES_MAX: usize = 1000;
+/// Most partitions of `stats cluster partitions`: right after a start all 65536 may be without a
+/// primary.
+const PARTITION_LINES_MAX: usize = 20;
 
 /// What `stats cluster` is asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +139,9 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
     let id = head.map(|head| format!("{:08x}", (head.cluster >> 96) as u32));
     lines.stat("cluster", known(id));
     lines.stat("place", place_word(status.place));
+    let not_ready = view.not_ready();
+    lines.stat("ready", yes(not_ready.is_none()));
+    lines.stat("not_ready", not_ready.unwrap_or("-"));
     lines.stat("leader", known(status.leader));
     lines.stat("voters", list(status.voters.iter().copied(), ","));
     lines.stat("raft_term", status.raft_term);

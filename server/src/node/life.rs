@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
-use cluster::map::command::{Change, Setting};
+use cluster::map::command::{Change, FOUNDED, Setting, YES};
 use cluster::map::{Command, Map, NodeState};
 use control::{Control, Options, Place, Store, StoreError};
 use tokio::sync::oneshot;
@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::copies::Copies;
 use super::peers::{Post, Reception};
 use super::{Node, Space, limits};
+use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::lanes::{Handler as _, Identity, Lanes, LanesOptions, SecurityError, Whom};
 use crate::net::{BoundListener, Listener};
@@ -41,9 +42,6 @@ const COMMAND_TTL: Duration = Duration::from_secs(2);
 const SEEDS_PERIOD: Duration = Duration::from_secs(30);
 /// How often a task looks again at what nobody tells it of.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// The setting that says that the others were given: they are the operator's from then on.
-pub(super) const FOUNDED: &str = "founded";
 
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -299,7 +297,7 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
     control.registered().await;
     let is_founder = control.identity().seat.is_some_and(|seat| seat.is_founder);
     let lost_after_ms = lost_after.map(|after| after.as_millis() as u64);
-    let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some("yes".to_owned()) };
+    let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some(YES.to_owned()) };
     while is_founder && !control.map().settings().others.contains_key(FOUNDED) {
         let settings = [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms)];
         limits::found(&control, &node.limits_file.get()).await;
@@ -457,7 +455,8 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             let load = (all - operations).saturating_mul(1000) / elapsed_ms.max(1);
             let load = u32::try_from(load).unwrap_or(u32::MAX);
             (operations, looked_ns) = (all, now_ns);
-            let is_ready = matches!(control.place(), Place::Member(_)) && node.space().is_some();
+            // What the others know of this node besides: its state and its copies.
+            let is_ready = node.space().is_some() && hears_control(control.lease());
             control.set_condition(is_ready, load);
         }
         if count.is_multiple_of(TICKS_OF_SESSIONS)

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::map::command::Setting;
+use cluster::map::command::{FOUNDED, LIMITS_TOLD, Setting, YES};
 use cluster::map::{BODY_BYTES_MAX, Command, Map, Refused};
 use control::{Control, NoOutcome};
 use hashbrown::HashMap;
@@ -22,13 +22,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Node;
-use super::life::FOUNDED;
 use crate::limits::shared::{self, Change, EditError, Entry, Text};
 use crate::limits::{Limits, LimitsError};
 use crate::service::Service;
 
-/// The setting that says that the cluster was told its limits, by a file or an operator.
-const TOLD: &str = "limits_told";
 /// Limits that do not agree for so long are a mistake; before that they may be half of a change.
 const HALF_CHANGED: Duration = Duration::from_secs(1);
 /// For one command.
@@ -248,16 +245,16 @@ async fn propose(
 
 /// Notes that the cluster was told its limits: no file decides them any more.
 pub(super) async fn note_told(control: &Control) -> Result<(), NoOutcome> {
-    if control.map().settings().others.contains_key(TOLD) {
+    if control.map().settings().others.contains_key(LIMITS_TOLD) {
         return Ok(());
     }
-    let mark = Setting::Other { name: TOLD.to_owned(), value: Some("yes".to_owned()) };
+    let mark = Setting::Other { name: LIMITS_TOLD.to_owned(), value: Some(YES.to_owned()) };
     control.propose(Command::Set(mark), COMMAND_TTL).await.map(drop)
 }
 
 /// Gives a cluster that was never told its limits those of this file.
 pub(super) async fn found(control: &Control, texts: &[Text]) {
-    while !texts.is_empty() && !control.map().settings().others.contains_key(TOLD) {
+    while !texts.is_empty() && !control.map().settings().others.contains_key(LIMITS_TOLD) {
         // What is there came from the same file on another node, or from another file: it stays.
         let add = |entries: &mut Vec<Entry>| {
             let has = |name: &str| entries.iter().any(|entry| entry.text.name == name);

@@ -71,7 +71,10 @@ impl Node {
     /// Answers `stats cluster` and its like; false if the topic is another.
     pub(crate) fn write_stats(&self, topic: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(topic) = Topic::of(topic) else { return false };
-        self.with_view(|view| write(view, topic, out)).is_some()
+        if self.with_view(|view| write(view, topic, out)).is_none() {
+            out.extend_from_slice(STARTING.as_bytes());
+        }
+        true
     }
 
     /// Answers `config get cluster`.

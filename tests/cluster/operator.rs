@@ -1,0 +1,101 @@
+//! What an operator tells a cluster and is told by it: `tollgate cluster` beside real nodes.
+
+use std::{
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+
+use super::nodes::{Cluster, LONG};
+use crate::live::Program;
+
+/// Runs `tollgate cluster` on a node.
+fn tool(cluster: &Cluster, node: u8, words: &str) -> Output {
+    let address = cluster.address(node).to_string();
+    let mut command = Command::new(Program::Tollgate.path());
+    command.arg("cluster").args(words.split(' ')).args(["--server", &address]);
+    command.env_clear().output().expect("the program is built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Waits until `cluster ready` ends with this code; the answer.
+#[track_caller]
+fn until_ready_is(cluster: &Cluster, node: u8, code: i32, reason: &str) {
+    let start = Instant::now();
+    loop {
+        let output = tool(cluster, node, "ready");
+        let told = text(&output.stdout) + &text(&output.stderr);
+        if output.status.code() == Some(code) && told.contains(reason) {
+            return;
+        }
+        assert!(start.elapsed() < LONG, "{told}: {}", cluster.logs());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn settings_that_do_not_exist_are_refused() {
+    let cluster = Cluster::start(1, &["-A"]);
+    let known = "there are replicas (copies of each key, 1 to 3) and lost_after (seconds from 1 to \
+                 4294967295, or never)";
+    for (name, value) in [
+        ("foo", "3"),
+        ("ack", "bogus"),
+        ("memory_limit", "512"),
+        ("founded", "no"),
+        ("version", "9"),
+    ] {
+        let told = cluster.ask(0, &format!("cluster set {name} {value}\r\n"));
+        let reason = format!("there is no setting {name}; {known}");
+        assert_eq!(told, format!("CLIENT_ERROR cluster: {reason}"));
+        let output = tool(&cluster, 0, &format!("set {name} {value}"));
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        assert_eq!(text(&output.stderr), format!("tollgate: {reason}\n"));
+    }
+    for (name, value) in [("replicas", "0"), ("replicas", "4"), ("lost_after", "0")] {
+        let told = cluster.ask(0, &format!("cluster set {name} {value}\r\n"));
+        assert!(told.starts_with(&format!("CLIENT_ERROR cluster: {name} is a number")), "{told}");
+        assert_eq!(tool(&cluster, 0, &format!("set {name} {value}")).status.code(), Some(64));
+    }
+    let stats = cluster.line(0).lines("stats cluster\r\n").expect("it answers");
+    for name in ["foo", "ack", "memory_limit"] {
+        assert!(!stats.iter().any(|line| line.contains(name)), "{stats:?}");
+    }
+    let output = tool(&cluster, 0, "set replicas 3");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(cluster.figure(0, "replicas").as_deref(), Some("3"));
+}
+
+#[test]
+fn readiness_follows_the_cluster() {
+    let mut cluster = Cluster::start(0, &["-A"]);
+    let flags = ["--expect", "2"];
+    assert_eq!(cluster.join_with(&flags), 0);
+    until_ready_is(&cluster, 0, 1, "not ready: it seeks a cluster");
+    assert_eq!(cluster.join_with(&flags), 1);
+    for node in [0, 1] {
+        until_ready_is(&cluster, node, 0, "ready");
+    }
+    cluster.until_at_rest(2);
+    for node in [0, 1] {
+        let stats = cluster.line(node).lines("stats cluster nodes\r\n").expect("it answers");
+        let own = stats.iter().find_map(|line| line.strip_suffix(":self yes"));
+        let own = own.expect("a node knows itself").to_owned();
+        assert!(stats.contains(&format!("{own}:ready yes")), "{stats:?}");
+        let table = text(&tool(&cluster, node, "nodes").stdout);
+        assert!(table.lines().count() == 3, "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    }
+    // The one that votes stands still, and the other hears nobody.
+    let voter = cluster.figure(0, "voters");
+    let voter = u8::from(cluster.figure(0, "node") != voter);
+    cluster.signal(voter, Signal::SIGSTOP);
+    until_ready_is(&cluster, 1 - voter, 1, "not ready: it does not hear the control plane");
+    cluster.signal(voter, Signal::SIGCONT);
+    until_ready_is(&cluster, 1 - voter, 0, "ready");
+}
