@@ -46,6 +46,12 @@ pairs:
     cargo build -p tollgate
     PAIRS=all cargo test -p tests cluster::pairs -- --nocapture --test-threads 1
 
+# Five nodes restarted one after the other under load, RESTARTS times: no error, no pause of 500 ms
+rolling RESTARTS="20":
+    cargo build --release -p tollgate
+    cargo build -p tests --tests
+    PROGRAM=$PWD/target/release/tollgate ROLLING_RESTARTS={{RESTARTS}} cargo test -p tests rolling -- --nocapture
+
 # Instructions of each command under callgrind, beside those written down; `--write` writes them down
 instructions *FLAGS:
     cargo build --release -p benches --bin instructions

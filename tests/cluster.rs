@@ -15,5 +15,6 @@ mod nodes;
 mod operator;
 mod pairs;
 mod plain;
+mod rolling;
 mod shared;
 mod work;

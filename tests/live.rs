@@ -43,8 +43,11 @@ impl Program {
         }
     }
 
-    /// Where it is.
+    /// Its path. `PROGRAM` names another build of Tollgate, such as a release build.
     pub(crate) fn path(self) -> PathBuf {
+        if let (Self::Tollgate, Some(program)) = (self, std::env::var_os("PROGRAM")) {
+            return program.into();
+        }
         let path = match self {
             Self::Memcached => PathBuf::from("/usr/bin/memcached"),
             // The test executable is target/<profile>/deps/tests-<hash>.

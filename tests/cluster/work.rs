@@ -26,6 +26,9 @@ use super::nodes::{Cluster, Line};
 /// Without an answer for so long, a client of ketama's asks others for a while.
 const EJECTED: Duration = Duration::from_millis(500);
 
+/// A time between two answers to one client that is worth telling.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// What one key's clients were told.
 #[derive(Debug, Default, Clone)]
 struct Told {
@@ -52,6 +55,8 @@ pub(super) struct Work {
     stop: Arc<AtomicBool>,
     places: Arc<Mutex<Vec<SocketAddr>>>,
     done: Arc<AtomicU64>,
+    /// The ends of long times between two answers to one client, and how long they were.
+    pauses: Arc<Mutex<Vec<(Instant, Duration)>>>,
     clients: Vec<JoinHandle<Account>>,
 }
 
@@ -76,22 +81,32 @@ impl Work {
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicU64::new(0));
         let places = Arc::new(Mutex::new(places));
+        let pauses = Arc::new(Mutex::new(Vec::new()));
         let clients = (0..count)
             .map(|number| {
-                let (stop, places, done) =
-                    (Arc::clone(&stop), Arc::clone(&places), Arc::clone(&done));
+                let (stop, places, done, pauses) = (
+                    Arc::clone(&stop),
+                    Arc::clone(&places),
+                    Arc::clone(&done),
+                    Arc::clone(&pauses),
+                );
                 thread::spawn(move || {
                     let work = Client::new(number, number % 2 == 1, keys, &places);
-                    work.run(&stop, &done)
+                    work.run(&stop, &done, &pauses)
                 })
             })
             .collect();
-        Self { stop, places, done, clients }
+        Self { stop, places, done, pauses, clients }
     }
 
     /// From now on clients are at these nodes.
     pub(super) fn use_nodes(&self, places: Vec<SocketAddr>) {
         *self.places.lock().expect("nobody panics with it") = places;
+    }
+
+    /// The long times that a client waited for an answer, with the moment of each answer.
+    pub(super) fn pauses(&self) -> Vec<(Instant, Duration)> {
+        self.pauses.lock().expect("nobody panics with it").clone()
     }
 
     /// Lets `count` more requests be answered.
@@ -208,7 +223,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn run(mut self, stop: &AtomicBool, done: &AtomicU64) -> Account {
+    fn run(
+        mut self,
+        stop: &AtomicBool,
+        done: &AtomicU64,
+        pauses: &Mutex<Vec<(Instant, Duration)>>,
+    ) -> Account {
         let mut last = Instant::now();
         let mut asked = 0_usize;
         let mut known = Vec::new();
@@ -233,7 +253,11 @@ impl<'a> Client<'a> {
                 continue;
             };
             if self.account.note(&key, answer) {
-                self.account.longest = self.account.longest.max(last.elapsed());
+                let pause = last.elapsed();
+                if pause >= PAUSE {
+                    pauses.lock().expect("nobody panics with it").push((Instant::now(), pause));
+                }
+                self.account.longest = self.account.longest.max(pause);
                 last = Instant::now();
                 done.fetch_add(1, Ordering::Relaxed);
             }

@@ -2,7 +2,8 @@
 //!
 //! Here: the handle, and what the server may ask of it. Not here: what it shares with its tasks
 //! (`node`), finding a cluster or founding one (`seek`), beats (`beat`), what a leader does (`lead`),
-//! commands on their way to it (`propose`), what others are answered (`answer`).
+//! commands on their way to it (`propose`), what others are answered (`answer`), a leader that leaves
+//! (`step_aside`).
 
 mod answer;
 mod beat;
@@ -10,6 +11,7 @@ mod lead;
 mod node;
 mod propose;
 mod seek;
+mod step_aside;
 
 use std::collections::BTreeSet;
 use std::fmt;

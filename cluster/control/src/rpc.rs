@@ -62,6 +62,8 @@ pub(crate) enum Call {
     Suspect { node: NodeId, incarnation: Incarnation },
     /// Are you there?
     Ping,
+    /// From the leader to a voter: stand for election, for the leader leaves.
+    Stand,
     /// Raft's.
     Append(AppendEntriesRequest<Types>),
     /// Raft's.

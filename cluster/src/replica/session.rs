@@ -16,6 +16,9 @@ use crate::id::{CopyId, NodeId, Partition, Term};
 pub struct SessionOptions {
     /// Without an answer for so long, an operation is sent again.
     pub resend_ns: u64,
+    /// An operation that was refused by a node that is about to be primary is sent again after this
+    /// time: that node learns of it from the map a moment later.
+    pub retry_ns: u64,
     /// Most unanswered operations for one partition.
     pub pending_max: usize,
     /// So long after the last answer the primary is told that all are answered.
@@ -24,7 +27,12 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { resend_ns: 200_000_000, pending_max: 1024, quiet_ns: 1_000_000_000 }
+        Self {
+            resend_ns: 200_000_000,
+            retry_ns: 10_000_000,
+            pending_max: 1024,
+            quiet_ns: 1_000_000_000,
+        }
     }
 }
 
@@ -371,6 +379,9 @@ impl Session {
                 pending.refused += 1;
                 if is_newest && current.is_some_and(|route| route.term > reply.term) {
                     sends.extend(line.attempt(self.id, now, partition, reply.seq));
+                } else if is_newest {
+                    let early_ns = self.options.resend_ns.saturating_sub(self.options.retry_ns);
+                    pending.sent_ns = now.mono_ns.saturating_sub(early_ns);
                 }
                 return;
             }

@@ -521,3 +521,36 @@ fn a_session_knows_what_was_certainly_not_done() {
     session.tick(Now { mono_ns: 901 * MS, wall_ns: 0 }, &mut sends, &mut endings);
     assert_eq!(endings[1], (2, Ending::Unknown));
 }
+
+#[test]
+fn a_refused_operation_is_sent_again_soon() {
+    let at = |ms: u64| Now { mono_ns: (1000 + ms) * MS, wall_ns: 0 };
+    let (mut sends, mut endings) = (Vec::new(), Vec::new());
+    let mut session = Session::new(session(), SessionOptions::default());
+    let route = Route { term: Term(2), primary: copy(1, 1) };
+    session.learn(at(0), Partition(0), route, &mut sends);
+    let op = Bytes::from_static(b"a");
+    session.submit(
+        at(0),
+        Partition(0),
+        Kind::Write,
+        AckMode::Replica,
+        1900 * MS,
+        op,
+        1,
+        &mut sends,
+    );
+    assert_eq!(sends.len(), 1);
+    // The new primary has not heard of its term yet.
+    let older = Route { term: Term(1), primary: copy(2, 1) };
+    let outcome = Outcome::NotOwner(Some(older));
+    let reply = Reply { term: Term(2), seq: 1, outcome };
+    session.answered(at(1), Partition(0), reply, &mut sends, &mut endings);
+    session.tick(at(5), &mut sends, &mut endings);
+    assert_eq!(sends.len(), 1);
+    session.tick(at(12), &mut sends, &mut endings);
+    assert_eq!(sends.len(), 2, "not as late as what may still be answered");
+    session.tick(at(30), &mut sends, &mut endings);
+    assert_eq!(sends.len(), 2);
+    assert_eq!(endings, []);
+}

@@ -10,7 +10,7 @@ use cluster::id::NodeId;
 use openraft::Snapshot;
 use tokio::time::timeout;
 
-use super::{Begin, Node, lead};
+use super::{Begin, Node, lead, step_aside};
 use crate::network::PIECE_BYTES;
 use crate::rpc::{self, Beat, Call, Declined, Greeting, Install, Letter, News, Reply, Sender};
 
@@ -59,6 +59,7 @@ async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
             lead::probe(node, suspect, incarnation).await;
             Ok(Reply::Done)
         }
+        Call::Stand => step_aside::stand(node, sender).await,
         Call::Append(_) | Call::Vote(_) | Call::Install(_) => for_raft(node, call).await,
         Call::Greet { .. } | Call::Ping | Call::Ask { .. } => Err(Declined::OtherNode),
     }

@@ -19,7 +19,7 @@ use openraft::{BasicNode, ChangeMembers};
 use tokio::time::{sleep, timeout};
 
 use super::node::LEASE_MAX;
-use super::{Node, Raft};
+use super::{Node, Raft, step_aside};
 use crate::network::{NoAnswer, Unreachable, node_id};
 use crate::rpc::{Call, Told};
 use crate::store::encode;
@@ -67,7 +67,7 @@ pub(super) async fn run(node: Arc<Node>) {
             () = node.lead_now.notified() => {}
             () = sleep(PACE.saturating_sub(PACE_MIN)) => {}
         }
-        let raft = node.raft().filter(|_| node.is_leader());
+        let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_aside);
         let (Some(raft), Some(me)) = (raft, node.id()) else {
             lead = None;
             continue;
@@ -181,6 +181,11 @@ impl Lead {
             timeout(COMMIT_TTL, raft.change_membership(retired, false)).await.ok()?.ok()?;
             return Some(());
         }
+        let leaves = node.id().is_some_and(|me| !wanted.contains(&me));
+        if leaves && step_aside::step_aside(node).await {
+            // The new leader takes this node out of the voters.
+            return None;
+        }
         let falling = FALLING_SILENT..FALLING_SILENT_MAX;
         let is_falling_silent = |(id, ago): (NodeId, Duration)| {
             let is_up = map.nodes().get(&id).is_some_and(|node| node.state != NodeState::Dead);
@@ -204,6 +209,9 @@ impl Lead {
             tracing::info!(?current, ?wanted, "other voters");
             let ids: BTreeSet<u64> = wanted.iter().map(|id| u64::from(id.0)).collect();
             timeout(COMMIT_TTL, raft.change_membership(ids, true)).await.ok()?.ok()?;
+            if leaves {
+                step_aside::stand_instead(node, &wanted).await;
+            }
         }
         Some(())
     }
@@ -239,7 +247,17 @@ pub(super) async fn decide(
     let (Some(raft), true) = (node.raft(), node.is_leader()) else {
         return not_leader(node, node.leader());
     };
+    if node.state.lock().steps_aside {
+        return Told::NotYet;
+    }
     let map = node.published.map();
+    if matches!(command, Command::Drain(id, _) if Some(id) == node.id())
+        && map.nodes().len() > 1
+        && step_aside::step_aside(node).await
+    {
+        // Before partitions move: what moves waits for the leader.
+        return not_leader(node, node.leader());
+    }
     if encode(&command).len() > COMMAND_BYTES_MAX {
         return Told::Answered(map.ver(), Err(Refused::OutOfBounds));
     }

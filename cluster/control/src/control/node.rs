@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) liveness: Liveness,
     /// Who leads, by the last news.
     pub(super) leader: Option<NodeId>,
+    /// This node leads, and is about to give the lead to another voter.
+    pub(super) steps_aside: bool,
     /// The last moment at which a majority was known to be behind a leader.
     pub(super) contact: Option<Instant>,
     /// When the last beat was sent that each voter answered, while the map held us alive.
@@ -118,6 +120,7 @@ impl Node {
             rng,
             liveness: Liveness::default(),
             leader: None,
+            steps_aside: false,
             contact: None,
             answered: BTreeMap::new(),
             moved_at: None,

@@ -65,6 +65,43 @@ async fn a_leader_that_leaves_gives_everything_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_gives_up_the_lead_before_it_drains() {
+    let names = ["a", "b", "c"];
+    let world = World::cluster(1, &names).await;
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    let old = world.leader().expect("one leads");
+    let identity = world.at(old).identity();
+    let id = identity.seat.expect("it is in").node;
+    let drain = world.at(old).propose(Command::Drain(id, identity.incarnation), TTL);
+    let start = Instant::now();
+    let waits = async {
+        while world.at(old).place() != Place::Gone {
+            assert!(start.elapsed() < ms(30_000), "{}", world.show());
+            if state(&world.at(old).map(), id.0) == Some(NodeState::Draining) {
+                // Partitions move from here on, and each step of a move takes a leader.
+                assert!(world.leader().is_some_and(|leader| leader != old), "{}", world.show());
+            }
+            sleep(ms(5)).await;
+        }
+    };
+    let (drained, ()) = tokio::join!(drain, waits);
+    drained.expect("a leader").answer.expect("it is allowed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_voter_of_two_nodes_gives_the_lead_away() {
+    let world = World::cluster(1, &["a", "b"]).await;
+    world.voters_are(&[1], ms(10_000)).await;
+    let identity = world.at("a").identity();
+    done(world.at("a"), Command::Drain(NodeId(1), identity.incarnation)).await;
+    let is_voter = |world: &World| world.at("b").status().voters == [NodeId(2)].into();
+    world.until("the other one votes", ms(10_000), is_voter).await;
+    let leads = |world: &World| world.leader() == Some("b");
+    let took = world.until("the other one leads", ms(150), leads).await;
+    println!("the lead changed {took:?} after the vote");
+}
+
+#[tokio::test(start_paused = true)]
 async fn partitions_come_to_rest_at_their_targets() {
     let mut world = World::new(1, &["a", "b", "c"]);
     world.bits = 10;
