@@ -4,9 +4,10 @@
 //! calendar in which that call falls. Twice the limit can pass around its end; that is what a fixed
 //! window is.
 //!
-//! A calendar window lasts until its end on the wall clock, and an earlier one is never gone back
-//! to: where the clock goes back, the window begun goes on. Where it leaps ahead, the window is
-//! over.
+//! A calendar window lasts until its end on the wall clock. Where the clock leaps ahead, the window is
+//! over. Where it goes back to an earlier window, the units used count for that one from then on: a
+//! limit used while the clock was ahead must not stay shut until that time comes. A window that begins
+//! within a second goes on all the same: a small correction of the clock must not give it twice.
 //!
 //! The state, at most 17 bytes: its kind, an instant, the count.
 
@@ -19,6 +20,8 @@ use super::{Ask, Decision};
 use crate::time::Now;
 
 const NANOS_PER_MS: u64 = 1_000_000;
+/// A clock that goes back by no more does not leave the window that it was in.
+const CORRECTION_MS: u64 = 1000;
 
 /// The parameters of `fixed:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,8 @@ struct Open {
     used: u64,
     /// Nanoseconds to its end.
     left: u64,
+    /// The state names a window that begins later than now.
+    is_moved: bool,
 }
 
 impl Fixed {
@@ -63,12 +68,15 @@ impl Fixed {
             },
             |open| (open.span, open.left),
         );
-        if judged.charge > 0 && !ask.peek {
+        // Also where nothing is charged: the next window must not take it for one that is still to come.
+        let is_moved = open.is_some_and(|open| open.is_moved) && !ask.peek;
+        if is_moved || (judged.charge > 0 && !ask.peek) {
             write(state, span, used);
         }
         let retry = judged.retry(ask, |cost| (cost <= self.count).then(|| left_of(used, left)));
         let shown = if ask.peek { before } else { used };
-        judged.decision(self.count, shown, retry, left_of(shown, left), ask)
+        let decision = judged.decision(self.count, shown, retry, left_of(shown, left), ask);
+        Decision { changed: decision.changed || is_moved, ..decision }
     }
 
     /// Gives units back.
@@ -129,8 +137,36 @@ impl Fixed {
             Span::Around(unix_ms) => self.calendar_span(unix_ms, hash),
             span => span,
         };
-        let left = self.left(span, now, hash)?;
-        Some(Open { span, used, left })
+        let present = self.present(span, now, hash);
+        let left = self.left(present, now, hash)?;
+        Some(Open { span: present, used, left, is_moved: present != span })
+    }
+
+    /// The window itself, or the one around `now` where it begins later by more than a correction of
+    /// the clock.
+    fn present(&self, span: Span, now: Now, hash: Option<u64>) -> Span {
+        match span {
+            Span::To(end_ms) => {
+                let left_ms = end_ms.saturating_sub(now.unix_ms);
+                let shortest_ms = calendar::shortest_ms(&self.window);
+                if left_ms <= shortest_ms {
+                    return span;
+                }
+                let soon_ms = now.unix_ms.saturating_add(CORRECTION_MS.min(shortest_ms));
+                let end_of = |unix_ms| calendar::end_ms(&self.window, unix_ms, hash);
+                match (end_of(soon_ms), end_of(now.unix_ms)) {
+                    (Some(soon_end_ms), Some(present_ms)) if soon_end_ms < end_ms => {
+                        Span::To(present_ms)
+                    }
+                    (None, _) if calendar::latest_end_ms(&self.window, soon_ms) < end_ms => {
+                        Span::Around(now.unix_ms)
+                    }
+                    _ => span,
+                }
+            }
+            Span::Around(unix_ms) => Span::Around(unix_ms.min(now.unix_ms)),
+            Span::From(_) => span,
+        }
     }
 
     /// The window that a call opens now.

@@ -37,6 +37,16 @@ pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option
     Some(u64::try_from(end_ms).unwrap_or(u64::MAX))
 }
 
+/// Whole milliseconds that every window has at least.
+pub(super) fn shortest_ms(window: &Window) -> u64 {
+    match *window {
+        Window::Calendar { unit, .. } => {
+            u64::try_from(shortest(unit) / NANOS_PER_MS).unwrap_or(u64::MAX)
+        }
+        Window::First(_) => u64::MAX,
+    }
+}
+
 /// No window around `unix_ms` ends later, whatever its phase.
 pub(super) fn latest_end_ms(window: &Window, unix_ms: u64) -> u64 {
     let Window::Calendar { unit, .. } = *window else {

@@ -80,6 +80,22 @@ mod golden {
 mod calendars {
     use super::*;
 
+    #[test]
+    fn a_window_of_a_clock_that_was_ahead_counts_now() {
+        let limit = calendar(100, CalendarUnit::Nanos(DAY));
+        let today = 20_000 * 86_400;
+        for ahead in [86_400, 10 * 366 * 86_400] {
+            let mut state = Vec::new();
+            assert_eq!(hundred(&limit, &mut state, unix(today + ahead)), 100);
+            // Back at the right day it is used up, and no longer than that day.
+            assert_eq!(hundred(&limit, &mut state, unix(today + 3600)), 0);
+            let refused = limit.take(&mut state, unix(today + 3600), &take(1));
+            assert_eq!(refused.retry, Some(DAY - 3600 * SECOND));
+            assert_eq!(hundred(&limit, &mut state, unix(today + 86_400)), 100);
+            assert_eq!(hundred(&limit, &mut state, unix(today + 86_401)), 0);
+        }
+    }
+
     // 2024-02-01, 2024-03-01, 2023-02-01, 2023-03-01, 2024-01-01, 2025-01-01 at midnight UTC.
     const FEBRUARY_2024: u64 = 1_706_745_600;
     const MARCH_2024: u64 = 1_709_251_200;
@@ -178,15 +194,19 @@ mod traps {
     use super::*;
 
     #[test]
-    fn a_wall_clock_that_goes_back_reopens_nothing() {
+    fn a_wall_clock_that_is_corrected_reopens_nothing() {
         let limit = calendar(100, CalendarUnit::Nanos(MINUTE));
         let mut state = Vec::new();
-        assert_eq!(hundred(&limit, &mut state, unix(90)), 100);
-        for seconds in [60, 59, 1, 0] {
-            assert_eq!(hundred(&limit, &mut state, unix(seconds)), 0);
+        let at_ms = |unix_ms| Now { unix_ms, ..unix(0) };
+        assert_eq!(hundred(&limit, &mut state, at_ms(60_500)), 100);
+        for unix_ms in [60_000, 59_999, 59_000, 119_000] {
+            assert_eq!(hundred(&limit, &mut state, at_ms(unix_ms)), 0);
         }
-        assert_eq!(hundred(&limit, &mut state, unix(119)), 0);
-        assert_eq!(hundred(&limit, &mut state, unix(120)), 100);
+        assert_eq!(hundred(&limit, &mut state, at_ms(120_000)), 100);
+        // By more than a second it is in the minute before, where it is used up too.
+        assert_eq!(hundred(&limit, &mut state, at_ms(118_999)), 0);
+        assert_eq!(hundred(&limit, &mut state, at_ms(119_999)), 0);
+        assert_eq!(hundred(&limit, &mut state, at_ms(120_000)), 100);
     }
 
     #[test]
@@ -437,6 +457,65 @@ proptest! {
                         now += retry;
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_decides_as_its_twin(
+        count in 1..12_u64,
+        unit in prop_oneof![
+            (1..100_000_u64).prop_map(|ms| CalendarUnit::Nanos(ms * NANOS_PER_MS)),
+            (1..3_u32).prop_map(CalendarUnit::Months),
+            (1..3_u32).prop_map(CalendarUnit::Years),
+        ],
+        phase in prop_oneof![Just(Phase::Auto), (0..MINUTE).prop_map(Phase::Nanos)],
+        hash in any::<u64>(),
+        steps in prop::collection::vec(
+            (-3000..3000_i64, 0..6_u64, any::<(bool, bool)>(), 0..8_u8), 1..60),
+    ) {
+        let limit = placed(calendar(count, unit), 0, phase);
+        let length_ms = calendar::shortest_ms(&limit.window);
+        // The twin knows a window by its end, and keeps the units of the last one that was written.
+        let end = |unix_ms| calendar::end_ms(&limit.window, unix_ms, Some(hash)).unwrap_or(0);
+        let (mut kept, mut window) = (0_u64, 0_u64);
+        let mut unix_ms = 1_700_000_000_000_u64;
+        let mut state = Vec::new();
+        for (gap, cost, (looks, over), other) in steps {
+            // In thousandths of a window, so three windows ahead or back; some gaps are ten years.
+            let gap_ms = match other {
+                1 => gap * 105_192_000,
+                2 => gap,
+                _ => gap * length_ms.cast_signed() / 1000,
+            };
+            unix_ms = unix_ms.saturating_add_signed(gap_ms).clamp(1_000_000_000, 1 << 42);
+            let now = Now { mono: Nanos(0), unix_ms };
+            let is_over = end(unix_ms) > window;
+            let goes_on = end(unix_ms + length_ms.min(1000)) >= window;
+            let present = if goes_on && !is_over { window } else { end(unix_ms) };
+            let is_moved = !is_over && present < window && kept > 0;
+            let used = if is_over { 0 } else { kept };
+            if other == 0 && cost > 0 {
+                limit.take(&mut state, now, &Ask { over, hash, ..take(0) });
+                limit.put_back(&mut state, now, cost);
+                (kept, window) = (used.saturating_sub(cost), present);
+                continue;
+            }
+            let ask = Ask { peek: looks, over, hash, ..take(cost) };
+            let decision = limit.take(&mut state, now, &ask);
+            let passes = used + cost <= count;
+            prop_assert_eq!(decision.verdict == Verdict::Allow, passes);
+            let charge = if !looks && (passes || over) { cost } else { 0 };
+            let writes = charge > 0 || is_moved && !looks;
+            prop_assert_eq!(decision.changed, writes);
+            if writes {
+                (kept, window) = (used + charge, present);
+            }
+            prop_assert_eq!(decision.used, used + charge);
+            let left = (present - unix_ms) * NANOS_PER_MS;
+            prop_assert_eq!(decision.reset, if used + charge == 0 { 0 } else { left });
+            if !passes && cost <= count {
+                prop_assert_eq!(decision.retry, Some(left));
             }
         }
     }
