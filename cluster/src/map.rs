@@ -7,6 +7,7 @@
 //! command that is refused changes nothing.
 
 mod apply;
+pub mod clocks;
 pub mod command;
 pub mod controller;
 pub mod delta;

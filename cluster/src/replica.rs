@@ -215,6 +215,18 @@ impl Replica {
         self.core.last
     }
 
+    /// The partition's time: at a primary now, at another copy as it was last told. None where it is
+    /// not known, for there is no copy yet.
+    pub fn time(&mut self, now: Now) -> Option<u64> {
+        match &self.role {
+            _ if self.core.options.has(options::Bug::SweepByWall) => Some(now.wall_ns),
+            Role::None => None,
+            Role::Learner(learner) => learner.is_begun().then(|| self.core.clock.last()),
+            Role::Backup(_) => Some(self.core.clock.last()),
+            Role::Primary(_) => Some(self.core.clock.read(now)),
+        }
+    }
+
     /// The highest term seen.
     #[must_use]
     pub fn term(&self) -> Term {

@@ -49,7 +49,9 @@ impl Round<'_> {
                 b"CLIENT_ERROR watch commands not allowed\r\n"
             }
             Admin::Dump if !service.config().dumping => b"ERROR metadump not allowed\r\n",
-            Admin::ConfigGet if service.node().is_some_and(|node| node.write_config(out)) => {
+            Admin::ConfigGet
+                if service.node().is_some_and(|node| node.write_config(self.now, out)) =>
+            {
                 return Answer::Given;
             }
             // The first two are not built; `config` is no verb of memcached.

@@ -11,6 +11,12 @@ use engine::{Nanos, Now};
 /// The origin lies this far before the start, so that no instant of the process is 0.
 const ORIGIN_BEFORE_START_MS: u64 = 1000;
 
+/// Unix time is corrected when it is off by more than this: two readings of the system's clocks differ by
+/// chance alone, and a window of the calendar must not be left and entered again.
+const CORRECTION_MIN_NS: u64 = 5_000_000;
+/// Readings that lie further apart say nothing: the process did not run in between.
+const READINGS_APART_MAX_NS: u64 = 1_000_000;
+
 /// The process's clock.
 #[derive(Debug)]
 pub struct Clock {
@@ -18,8 +24,8 @@ pub struct Clock {
     /// What time it is instead, in a simulated world.
     #[cfg(feature = "simulation")]
     simulated: Option<std::sync::Arc<crate::simulation::HostClock>>,
-    /// Unix milliseconds at the monotonic origin: renewed by [`Clock::follow_unix_time`].
-    unix_at_origin_ms: AtomicU64,
+    /// Unix nanoseconds at the monotonic origin: renewed by [`Clock::follow_unix_time`].
+    unix_at_origin_ns: AtomicU64,
 }
 
 impl Default for Clock {
@@ -36,7 +42,7 @@ impl Clock {
             start: Instant::now(),
             #[cfg(feature = "simulation")]
             simulated: crate::simulation::clock(),
-            unix_at_origin_ms: AtomicU64::new(0),
+            unix_at_origin_ns: AtomicU64::new(0),
         };
         clock.follow_unix_time();
         clock
@@ -45,17 +51,31 @@ impl Clock {
     /// The time; read once per batch of requests.
     #[must_use]
     pub fn now(&self) -> Now {
-        let mono = Nanos(self.elapsed().as_nanos() as u64 + ORIGIN_BEFORE_START_MS * 1_000_000);
-        let unix_ms = self.unix_at_origin_ms.load(Ordering::Relaxed) + mono.millis();
-        Now { mono, unix_ms }
+        let mono = self.mono();
+        Now { mono, unix_ms: self.unix_ns(mono) / 1_000_000 }
+    }
+
+    /// Nanoseconds since 1970 at a monotonic instant.
+    #[must_use]
+    pub fn unix_ns(&self, mono: Nanos) -> u64 {
+        self.unix_at_origin_ns.load(Ordering::Relaxed).saturating_add(mono.0)
     }
 
     /// Takes over what the system's clock says, so that a corrected clock is noticed.
     pub fn follow_unix_time(&self) {
-        let unix = self.unix();
-        let mono_ms = self.elapsed().as_millis() as u64 + ORIGIN_BEFORE_START_MS;
-        let origin_ms = (unix.as_millis() as u64).saturating_sub(mono_ms);
-        self.unix_at_origin_ms.store(origin_ms, Ordering::Relaxed);
+        let first_ns = self.mono().0;
+        let unix_ns = self.unix().as_nanos() as u64;
+        let apart_ns = self.mono().0 - first_ns;
+        let origin_ns = unix_ns.saturating_sub(first_ns + apart_ns / 2);
+        let before_ns = self.unix_at_origin_ns.load(Ordering::Relaxed);
+        let is_sure = apart_ns <= READINGS_APART_MAX_NS || before_ns == 0;
+        if is_sure && origin_ns.abs_diff(before_ns) > CORRECTION_MIN_NS {
+            self.unix_at_origin_ns.store(origin_ns, Ordering::Relaxed);
+        }
+    }
+
+    fn mono(&self) -> Nanos {
+        Nanos(self.elapsed().as_nanos() as u64 + ORIGIN_BEFORE_START_MS * 1_000_000)
     }
 
     /// Whole seconds since the start.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use cluster::id::{NodeId, Partition};
-use cluster::map::{Entry, Map, Node, NodeState};
+use cluster::map::{Entry, Map, Node, NodeState, clocks};
 use cluster::placement::COPIES_MAX;
 use control::{Place, Status};
 
@@ -99,6 +99,8 @@ pub struct NodeRow<'a> {
     pub learners: usize,
     /// What the lanes know of it; none of itself.
     pub link: Option<PeerLink>,
+    /// How far its clock is ahead of the time that most of the nodes agree on, if that is known.
+    pub clock_offset_ms: Option<i64>,
 }
 
 /// How many partitions are how.
@@ -153,6 +155,14 @@ impl PartitionRow<'_> {
     }
 }
 
+impl NodeRow<'_> {
+    /// Whether its clock is off so far that it becomes primary last, if that is known.
+    #[must_use]
+    pub fn is_clock_off(&self) -> Option<bool> {
+        self.clock_offset_ms.map(|offset_ms| offset_ms.unsigned_abs() > clocks::OFF_MS)
+    }
+}
+
 impl<'a> ClusterView<'a> {
     /// The view from a node with this `status` and `map`. `links` has what its lanes know of others.
     #[must_use]
@@ -184,6 +194,10 @@ impl<'a> ClusterView<'a> {
                 held.entry(copy.node).or_default()[kind] += 1;
             }
         }
+        let ahead = |(id, link): (&NodeId, &PeerLink)| Some((*id, link.clock_offset_ms?));
+        let mut ahead: BTreeMap<NodeId, i64> = links.iter().filter_map(ahead).collect();
+        ahead.extend(node.map(|node| (node, 0)));
+        let common = clocks::common_ms(&ahead, status.leader).unwrap_or(0);
         for (&id, row) in map.nodes() {
             let heard = status.heard.iter().find(|heard| heard.node == id);
             let [primaries, backups, learners] = held.get(&id).copied().unwrap_or_default();
@@ -197,6 +211,7 @@ impl<'a> ClusterView<'a> {
                 primaries,
                 backups,
                 learners,
+                clock_offset_ms: ahead.get(&id).map(|ahead| ahead.saturating_sub(common)),
                 link: (Some(id) != node).then(|| links.get(&id).copied().unwrap_or_default()),
             });
         }
@@ -239,6 +254,12 @@ impl<'a> ClusterView<'a> {
             state: state_of(map, entry, wanted),
             entry,
         })
+    }
+
+    /// This node's own row; none before it has one.
+    #[must_use]
+    pub fn own(&self) -> Option<&NodeRow<'a>> {
+        self.nodes.iter().find(|row| Some(row.id) == self.node)
     }
 
     /// The voters, as far as this node knows.

@@ -6,7 +6,7 @@
 //! clients are told, in `family` and `step` keys that are charged together, in
 //! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
 //! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
-//! `limits` which limits hold, in `report` what operators hear and say, in `life` its tasks from start to
+//! `clocks` how far their clocks are off, in `limits` which limits hold, in `report` what operators hear and say, in `life` its tasks from start to
 //! end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
 //! on (`control`), lanes (`crate::lanes`).
 //!
@@ -15,6 +15,7 @@
 //!                                  └─► lane ─► peers of the primary ─► copies ─► lane ─► inbox ─► front
 //! ```
 
+mod clocks;
 pub(crate) mod copies;
 mod degraded;
 pub(crate) mod delivery;
@@ -185,8 +186,7 @@ pub(crate) struct Node {
     /// What it counts by itself while owners are out of reach.
     local: Mutex<Local>,
     calls: Mutex<peers::Calls>,
-    /// How far clocks of other nodes are ahead of ours, in milliseconds.
-    offsets: Mutex<BTreeMap<NodeId, i64>>,
+    clocks: Mutex<clocks::Clocks>,
     /// Where its tasks run.
     runtime: OnceLock<Handle>,
     pub(crate) figures: FrontFigures,
@@ -214,7 +214,7 @@ impl Node {
             holds: AtomicU64::new(0),
             local,
             calls: Mutex::default(),
-            offsets: Mutex::default(),
+            clocks: Mutex::default(),
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
             limits_file: limits::FileTexts::default(),
@@ -243,10 +243,6 @@ impl Node {
 
     fn runtime(&self) -> Option<&Handle> {
         self.runtime.get()
-    }
-
-    fn clock_offset_ms(&self, node: NodeId) -> Option<i64> {
-        self.offsets.lock().get(&node).copied()
     }
 
     pub(crate) fn lanes(&self) -> Option<&Lanes> {
@@ -319,14 +315,11 @@ impl Node {
     }
 }
 
-/// How far a partition's time may be behind this node's, for what must not be forgotten too early.
-const PARTITION_BEHIND_NS: u64 = 60_000_000_000;
-
-/// The time by which items may be swept. In a cluster each partition has a time of its own, which may
-/// be behind that of the node.
+/// The time by which items may be swept. In a cluster each partition has a time of its own, which its
+/// items are looked at by: this is the latest of them.
 pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
-    if service.node().is_none() {
-        return now;
+    match service.node() {
+        Some(node) => engine::Now { mono: node.placer.latest_time(), ..now },
+        None => now,
     }
-    machine::items_now(front::node_now(now).wall_ns.saturating_sub(PARTITION_BEHIND_NS))
 }

@@ -10,7 +10,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -148,6 +148,8 @@ pub struct Skew {
     pub ahead_ms: AtomicI64,
     /// Millionths by which time goes faster.
     pub fast_ppm: AtomicI64,
+    /// The wall clock is right whatever else is said of it.
+    pub is_right: AtomicBool,
 }
 
 /// The clock of one life of a process.
@@ -177,6 +179,9 @@ impl HostClock {
 
     /// Since 1970.
     pub(crate) fn unix(&self) -> Duration {
+        if self.skew.is_right.load(Ordering::Relaxed) {
+            return turmoil::since_epoch().unwrap_or_default();
+        }
         let ahead = self.skew.ahead_ms.load(Ordering::Relaxed);
         let right = self.start_unix + self.elapsed();
         let by = Duration::from_millis(ahead.unsigned_abs());

@@ -49,7 +49,7 @@ pub(crate) fn write(
     out: &mut Vec<u8>,
 ) {
     if let (StatsTopic::Other(topic), Some(node)) = (topic, service.node())
-        && node.write_stats(topic, out)
+        && node.write_stats(now, topic, out)
     {
         return;
     }

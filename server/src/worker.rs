@@ -286,7 +286,7 @@ impl Worker {
         let mut lent = Lent {
             service: &service,
             counters: service.counters(self.number),
-            now: node_now(service.clock().now()),
+            now: node_now(service.clock(), service.clock().now()),
             in_force: &self.in_force,
             worker: self.number,
             scratch: &mut self.scratch,

@@ -13,7 +13,7 @@ mod propose;
 mod seek;
 mod step_aside;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,6 +194,12 @@ impl Control {
     pub fn set_condition(&self, is_ready: bool, load: u32) {
         let mut state = self.node.state.lock();
         (state.is_ready, state.load) = (is_ready, load);
+    }
+
+    /// How many milliseconds the wall clock of each node is ahead of this node's, its own among them.
+    /// The leader does not make a node primary whose clock is off.
+    pub fn set_clocks(&self, clocks: BTreeMap<NodeId, i64>) {
+        self.node.state.lock().clocks = clocks;
     }
 
     /// Where other nodes may be, when names were resolved again.

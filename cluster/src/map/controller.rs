@@ -27,6 +27,10 @@ pub struct Facts {
     pub lost: BTreeSet<NodeId>,
     /// No new copies for now: too much died at once, and may come back.
     pub hold_copies: bool,
+    /// Nodes whose wall clock is off: none becomes primary while another copy can.
+    pub off: BTreeSet<NodeId>,
+    /// Joining nodes whose wall clock is not known yet: likewise, and they go on joining.
+    pub unmeasured: BTreeSet<NodeId>,
 }
 
 /// The next commands: first about nodes; about partitions once no node's state is out of date.
@@ -60,13 +64,13 @@ pub fn next(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Command> {
         }
     }
     urgent.append(&mut patient);
-    let mut commands = arrived_and_left(map, targets);
+    let mut commands = arrived_and_left(map, facts, targets);
     commands.extend(urgent.chunks(CHANGES_MAX).map(|some| Command::Partitions(some.to_vec())));
     commands
 }
 
 /// Joining nodes that hold all they should, and draining ones that hold nothing.
-fn arrived_and_left(map: &Map, targets: &[Holders]) -> Vec<Command> {
+fn arrived_and_left(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Command> {
     let mut holds: BTreeSet<NodeId> = BTreeSet::new();
     let mut waits: BTreeSet<NodeId> = BTreeSet::new();
     for (entry, target) in map.partitions().iter().zip(targets) {
@@ -79,6 +83,7 @@ fn arrived_and_left(map: &Map, targets: &[Holders]) -> Vec<Command> {
         waits.extend(
             target
                 .primary()
+                .filter(|node| !facts.off.contains(node))
                 .filter(|&node| entry.primary.is_none_or(|primary| primary.node != node)),
         );
     }
@@ -131,9 +136,10 @@ impl Plan<'_> {
     fn without_primary(&mut self, entry: &Entry, target: &Holders) -> Option<Step> {
         let living = |copy: &&CopyId| self.map.is_living(**copy);
         let rank = |copy: &&CopyId| target.iter().position(|&node| node == copy.node);
-        // A node that leaves goes on too, if it must: behind all others.
+        // A node that leaves goes on too, if it must, and one whose clock is off: behind all others.
         let best = entry.in_sync.iter().filter(living).min_by_key(|copy| {
-            (self.is_leaving(copy.node), rank(copy).unwrap_or(COPIES_MAX), copy.node)
+            let is_last = (self.is_off(copy.node), self.is_leaving(copy.node));
+            (is_last, rank(copy).unwrap_or(COPIES_MAX), copy.node)
         });
         if let Some(&copy) = best {
             if entry.learner.is_some() {
@@ -151,7 +157,8 @@ impl Plan<'_> {
     }
 
     fn reset(&self, target: &Holders, waited: bool) -> Option<Step> {
-        let node = target.primary()?;
+        let right = target.iter().copied().find(|&node| !self.is_off(node));
+        let node = right.or(target.primary())?;
         let incarnation = self.map.nodes().get(&node)?.incarnation;
         Some(Step::Reset { node, incarnation, waited })
     }
@@ -168,20 +175,32 @@ impl Plan<'_> {
         (!is_wanted).then_some(Step::SetTransfer(None))
     }
 
-    /// Who should take over from a living primary, if anyone can.
+    /// Who should take over from a living primary, if anyone can. Where the clock of the partition's
+    /// first node is off, the next one takes its place.
     fn next_primary(&self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<CopyId> {
-        let first = target.primary()?;
-        if first == primary.node {
+        if target.primary()? == primary.node {
             return None;
         }
-        if let Some(copy) = entry.in_sync_on(first) {
+        let right = || target.iter().copied().filter(|&node| !self.is_off(node));
+        let first = right().next();
+        if first == Some(primary.node) {
+            return None;
+        }
+        if let Some(copy) = first.and_then(|node| entry.in_sync_on(node)) {
             return Some(copy);
         }
         // A node that leaves does not wait for the right one. Neither does a primary that has no
         // right to its copy, where the right one finds no room.
         let is_full = entry.in_sync.len() == COPIES_MAX && !target.contains(&primary.node);
-        (self.is_leaving(primary.node) || is_full)
-            .then(|| target.iter().find_map(|&node| entry.in_sync_on(node)))?
+        let is_leaving = self.is_leaving(primary.node);
+        if !is_leaving && !is_full {
+            return None;
+        }
+        if first.is_some() {
+            return right().find_map(|node| entry.in_sync_on(node));
+        }
+        // A primary that leaves hands over to a node whose clock is off if there will be no other.
+        is_leaving.then(|| target.iter().find_map(|&node| entry.in_sync_on(node)))?
     }
 
     fn hand_over(&mut self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
@@ -227,6 +246,10 @@ impl Plan<'_> {
         *self.moves.entry(to).or_default() += 1;
         *self.moves.entry(from).or_default() += 1;
         true
+    }
+
+    fn is_off(&self, node: NodeId) -> bool {
+        self.facts.off.contains(&node) || self.facts.unmeasured.contains(&node)
     }
 
     fn is_leaving(&self, node: NodeId) -> bool {

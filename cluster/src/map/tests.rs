@@ -399,6 +399,75 @@ fn a_join_a_drain_and_a_death() {
 }
 
 #[test]
+fn a_node_with_a_wrong_clock_becomes_primary_last() {
+    let mut map = created(Scheme::Ketama, 8);
+    (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
+    let off = |nodes: &[NodeId]| Facts { off: nodes.iter().copied().collect(), ..Facts::default() };
+    let primaries = |map: &Map, node: NodeId| {
+        let is_on = |entry: &&Entry| entry.primary.is_some_and(|copy| copy.node == node);
+        map.partitions().iter().filter(is_on).count()
+    };
+    // As long as its clock is not known it is not primary, and goes on joining.
+    settle(&mut map, &Facts { unmeasured: [N[1]].into(), ..Facts::default() });
+    assert_eq!((primaries(&map, N[1]), map.nodes()[&N[1]].state), (0, NodeState::Joining));
+    // Its clock is off: it has its copies and is active, and primary of none.
+    settle(&mut map, &off(&[N[1]]));
+    assert_eq!((primaries(&map, N[1]), map.nodes()[&N[1]].state), (0, NodeState::Active));
+    assert!(map.partitions().iter().any(|entry| entry.in_sync_on(N[1]).is_some()));
+    // Its clock is right: it gets its part. Wrong again: it keeps it.
+    settle(&mut map, &Facts::default());
+    is_at_target(&map);
+    let before = map.clone();
+    settle(&mut map, &off(&[N[1]]));
+    assert_eq!(map, before);
+    // A handover that was begun is given up.
+    let number = map.partitions().iter().position(|entry| {
+        entry.primary.is_some_and(|copy| copy.node != N[1]) && entry.in_sync_on(N[1]).is_some()
+    });
+    let number = number.expect("it holds backups");
+    let entry = &map.partitions()[number];
+    let begun = Step::SetTransfer(entry.in_sync_on(N[1]));
+    let change = Change { partition: Partition(number as u16), ver: entry.ver, step: begun };
+    done(&mut map, &Command::Partitions(vec![change]));
+    round(&mut map, &off(&[N[1]]));
+    assert_eq!(map.partitions()[number].transfer_to, None);
+    // Another one dies: where the only other copy is on the node, it goes on there.
+    let before = map.clone();
+    let facts = Facts { silent: [N[0]].into(), ..off(&[N[1]]) };
+    round(&mut map, &facts);
+    round(&mut map, &facts);
+    for (before, after) in before.partitions().iter().zip(map.partitions()) {
+        let was = before.primary.expect("all are served").node;
+        let now = after.primary.expect("all are served").node;
+        let other = before.in_sync.iter().map(|copy| copy.node).find(|node| *node != N[0]);
+        assert_eq!(now, if was == N[0] { other.expect("R is 2") } else { was });
+    }
+}
+
+#[test]
+fn of_two_backups_the_one_with_the_right_clock_goes_on() {
+    let mut map = created(Scheme::Ketama, 6);
+    done(&mut map, &Command::Set(Setting::Replicas(3)));
+    (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &Facts::default());
+    let facts = Facts { silent: [N[0]].into(), off: [N[1]].into(), ..Facts::default() };
+    let had = |map: &Map| -> Vec<bool> {
+        let is_on = |entry: &Entry| entry.primary.is_some_and(|copy| copy.node == N[1]);
+        map.partitions().iter().map(is_on).collect()
+    };
+    let before = had(&map);
+    round(&mut map, &facts);
+    round(&mut map, &facts);
+    assert_eq!(had(&map), before, "it takes over nothing");
+    // Nor does it when it is the first of a partition that leaves its node.
+    done(&mut map, &Command::Drain(N[2], LIFE));
+    settle(&mut map, &facts);
+    let after = had(&map);
+    assert!(before.iter().zip(&after).all(|(before, after)| *before || !after));
+    assert!(!map.nodes().contains_key(&N[2]));
+}
+
+#[test]
 fn what_is_of_no_use_any_more_is_given_up() {
     let mut map = created(Scheme::Ketama, 0);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
@@ -631,6 +700,7 @@ proptest! {
                 7 => drop(map.apply(&Command::Drain(id, life))),
                 8 => drop(map.apply(&Command::Set(Setting::Replicas(1 + a % 3)))),
                 9 => facts.hold_copies = a.is_multiple_of(2),
+                10 => drop(facts.off.insert(id)),
                 _ => round(&mut map, &facts),
             }
             primaries_act(&mut map, || {
@@ -640,6 +710,7 @@ proptest! {
         }
         // Whoever is silent stays dead; the others are heard.
         facts.hold_copies = false;
+        facts.off.clear();
         let dead = map.nodes().iter().filter(|(_, node)| node.state == NodeState::Dead);
         facts.lost = dead.map(|(&id, _)| id).chain(facts.silent.iter().copied()).collect();
         settle(&mut map, &facts);

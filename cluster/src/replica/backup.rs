@@ -214,6 +214,11 @@ impl Learner {
         }
     }
 
+    /// Whether anything of the copy is here, the partition's time among it.
+    pub(super) fn is_begun(&self) -> bool {
+        self.is_begun
+    }
+
     /// Whether it is made in this term.
     pub(super) fn is_of(&self, term: Term) -> bool {
         self.term == term

@@ -105,6 +105,8 @@ pub enum Bug {
     CopyWithoutResults,
     /// Operations that are answered early are answered so however far the backup is behind.
     OwnerUnbounded,
+    /// Items are swept by their node's wall clock.
+    SweepByWall,
 }
 
 impl Options {

@@ -1,7 +1,7 @@
 //! The hash of a key: which shard and which line it falls into, and in a cluster, which partition.
 //!
-//! Here: the seeded hash, and the partition's number in it. Not here: how a key gets its partition
-//! (`cluster`).
+//! Here: the seeded hash, the partition's number in it, and the time of each partition for whatever looks
+//! at items of several. Not here: how a key gets its partition, and a partition its time (`cluster`).
 //!
 //! ```text
 //! hash of a placed key, high bits first:   partition | of the key | the partition's last bits, reversed
@@ -14,7 +14,10 @@
 
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use crate::time::{Nanos, Now};
 
 /// Most bits that a partition's number may have: the lines and their tags need the others.
 const BITS_MAX: u32 = 16;
@@ -22,9 +25,19 @@ const BITS_MAX: u32 = 16;
 /// Tells the partition of a key.
 type Place = Box<dyn Fn(&[u8]) -> u64 + Send + Sync>;
 
-/// Which partition each key belongs to, once that is known.
+/// Which partition each key belongs to, once that is known, and what time it is in each.
 #[derive(Default)]
-pub struct Placer(OnceLock<(u32, ahash::RandomState, Place)>);
+pub struct Placer(OnceLock<Layout>);
+
+/// The partitions.
+struct Layout {
+    /// Of a partition's number.
+    bits: u32,
+    state: ahash::RandomState,
+    place: Place,
+    /// Nanoseconds, by the partition's number: the last that was told; 0 where none was.
+    times: Box<[AtomicU64]>,
+}
 
 impl Placer {
     /// From now on `place` tells the number of a key's partition, in so many bits: at least 1, at
@@ -42,13 +55,33 @@ impl Placer {
     ) -> bool {
         let [a, b, c, d] = seeds;
         let state = ahash::RandomState::with_seeds(a, b, c, d);
-        (1..=BITS_MAX).contains(&bits) && self.0.set((bits, state, Box::new(place))).is_ok()
+        if !(1..=BITS_MAX).contains(&bits) {
+            return false;
+        }
+        let times = (0..1_usize << bits).map(|_| AtomicU64::new(0)).collect();
+        self.0.set(Layout { bits, state, place: Box::new(place), times }).is_ok()
+    }
+
+    /// Sets the time of a partition. Items that end later are not swept, nor evicted as past their
+    /// deadline; 0: none of its items are.
+    pub fn set_time(&self, partition: u64, time: Nanos) {
+        let times = self.0.get().map_or(&[][..], |layout| &layout.times);
+        if let Some(known) = usize::try_from(partition).ok().and_then(|number| times.get(number)) {
+            known.store(time.0, Ordering::Release);
+        }
+    }
+
+    /// The latest time of any partition; 0 where none was told.
+    #[must_use]
+    pub fn latest_time(&self) -> Nanos {
+        let times = self.0.get().map_or(&[][..], |layout| &layout.times);
+        Nanos(times.iter().map(|time| time.load(Ordering::Acquire)).max().unwrap_or(0))
     }
 }
 
 impl Debug for Placer {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Placer").field(&self.0.get().map(|(bits, ..)| bits)).finish()
+        f.debug_tuple("Placer").field(&self.0.get().map(|layout| layout.bits)).finish()
     }
 }
 
@@ -91,6 +124,15 @@ impl KeyHasher {
         }
     }
 
+    /// The time of a key's partition; none where there are no partitions, and one time holds for all.
+    pub(crate) fn time_of(&self, key: &[u8], now: Now) -> Option<Now> {
+        let placed = self.placed.as_ref()?;
+        let layout = placed.placer.0.get()?;
+        let partition = placed.hash(key, &self.state) >> (u64::BITS - layout.bits);
+        let time = layout.times.get(usize::try_from(partition).ok()?)?;
+        Some(Now { mono: Nanos(time.load(Ordering::Acquire)), ..now })
+    }
+
     /// The first and the last spread that a hash of `range` in a shard may have.
     pub(crate) fn spreads(&self, range: HashRange) -> (u64, u64) {
         let bits = self.placed.as_ref().and_then(|placed| placed.line_bits(range.bits));
@@ -118,7 +160,8 @@ fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
 
 impl Placed {
     fn hash(&self, key: &[u8], own: &ahash::RandomState) -> u64 {
-        let Some((bits, state, place)) = self.placer.0.get() else { return hash_of(own, key) };
+        let Some(layout) = self.placer.0.get() else { return hash_of(own, key) };
+        let Layout { bits, state, place, .. } = layout;
         let partition = place(key);
         let front = partition << (u64::BITS - bits);
         let rest = hash_of(state, key) >> bits;
@@ -133,8 +176,8 @@ impl Placed {
 
     /// How many bits of a partition's number choose the line, if partitions have `bits`.
     fn line_bits(&self, bits: u32) -> Option<u32> {
-        let (placed_bits, ..) = self.placer.0.get()?;
-        (*placed_bits == bits).then(|| bits.saturating_sub(self.shard_bits))
+        let layout = self.placer.0.get()?;
+        (layout.bits == bits).then(|| bits.saturating_sub(self.shard_bits))
     }
 }
 
@@ -175,6 +218,23 @@ mod tests {
         assert!(!HashRange { prefix: 4, bits: 14 }.contains(hasher.hash(b"key")));
         assert!(HashRange { prefix: 0, bits: 0 }.contains(hasher.hash(b"key")));
         assert_eq!(format!("{placer:?}"), "Placer(Some(14))");
+    }
+
+    #[test]
+    fn each_partition_has_a_time_of_its_own() {
+        let placer = Arc::new(Placer::default());
+        let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer), 0);
+        let now = Now::at_ms(5);
+        placer.set_time(3, Nanos(7));
+        assert_eq!((hasher.time_of(b"key", now), placer.latest_time()), (None, Nanos(0)));
+        assert!(placer.set(4, SEEDS, |key| key.len() as u64));
+        placer.set_time(3, Nanos(7));
+        placer.set_time(4, Nanos(9));
+        placer.set_time(16, Nanos(11));
+        let time = |key: &[u8]| hasher.time_of(key, now).map(|now| now.mono.0);
+        assert_eq!((time(b"key"), time(b"keys"), time(b"k")), (Some(7), Some(9), Some(0)));
+        assert_eq!(placer.latest_time(), Nanos(9));
+        assert_eq!(KeyHasher::new(SEEDS).time_of(b"key", now), None);
     }
 
     #[test]

@@ -489,7 +489,7 @@ impl Store {
             if item.key() == keep {
                 continue;
             }
-            let rank = if item.deadline().is_past(now) {
+            let rank = if self.is_past(item, now) {
                 Rank::Past
             } else if states {
                 let left_ms = item.deadline().left_ms(now).unwrap_or(u64::MAX);
@@ -524,6 +524,14 @@ impl Store {
         Ok(())
     }
 
+    /// Whether an item is past its deadline at `now`, and by the time of its partition where there are
+    /// partitions: `now` may be another partition's.
+    fn is_past(&self, item: Item<'_>, now: Now) -> bool {
+        let deadline = item.deadline();
+        deadline.is_past(now)
+            && self.hasher.time_of(item.key(), now).is_none_or(|own| deadline.is_past(own))
+    }
+
     /// Looks at up to `count` more items and removes those past their deadline. True when the end
     /// was reached: the next call begins anew.
     pub(crate) fn sweep(&mut self, now: Now, count: usize) -> bool {
@@ -534,7 +542,7 @@ impl Store {
             };
             self.losses.sweep_checked += 1;
             let item = self.item(slot);
-            if item.deadline().is_past(now) {
+            if self.is_past(item, now) {
                 let hash = self.hasher.hash(item.key());
                 self.losses.swept += 1;
                 // Another item lies in `slot` afterwards: look there again.

@@ -148,6 +148,9 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
     lines.stat("map_ver", status.map_ver);
     lines.stat("contact_ms", known(status.contact.map(millis)));
     lines.stat("lease_ms", known(status.lease.map(millis)));
+    let own = view.own();
+    lines.stat("clock_offset_ms", known(own.and_then(|row| row.clock_offset_ms)));
+    lines.stat("clock_off", known(own.and_then(NodeRow::is_clock_off).map(yes)));
     lines.stat("fault", known(status.fault.as_deref().map(told)));
     let scheme = head.map(|head| format!("{:?}", head.placement.scheme()).to_ascii_lowercase());
     lines.stat("placement", known(scheme));
@@ -214,7 +217,8 @@ fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut Lines) {
     stat("backups", &row.backups);
     stat("learners", &row.learners);
     stat("link", &known(row.link.map(|link| if link.is_up { "up" } else { "down" })));
-    stat("clock_offset_ms", &known(row.link.and_then(|link| link.clock_offset_ms)));
+    stat("clock_offset_ms", &known(row.clock_offset_ms));
+    stat("clock_off", &known(row.is_clock_off().map(yes)));
 }
 
 /// Totals, then all partitions in order, or those that are not as they should be, the worst first.

@@ -17,15 +17,19 @@ use cluster::replica::{
     Turn, Write,
 };
 use crossbeam::queue::SegQueue;
-use engine::prefetch;
+use engine::{Nanos, prefetch};
 use parking_lot::Mutex;
 
 use super::Node;
-use super::machine::{Buffers, Keys};
+use super::machine::{Buffers, Keys, items_now};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::scratch::Scratch;
 use crate::service::Service;
+
+/// Items are swept this long after their end: a copy that takes over may know the time of its partition
+/// later than the one before it, by what a message took.
+const SWEEP_BEHIND_NS: u64 = 5_000_000_000;
 
 /// What a node knows of one partition.
 #[derive(Default)]
@@ -144,6 +148,7 @@ impl Copies {
         }
         if let Some(replica) = &mut slot.replica {
             hands.with(partition, |turn| replica.learn(turn, entry));
+            hands.note_time(partition, replica);
             self.after(hands, partition, replica);
         }
     }
@@ -246,12 +251,15 @@ impl Copies {
         contact_ns: Option<u64>,
     ) {
         for number in (part..self.slots.len()).step_by(parts) {
-            self.on(hands, Partition(number as u16), |replica, turn| {
-                if let Some(contact_ns) = contact_ns {
-                    replica.contact(contact_ns);
-                }
-                replica.tick(turn);
-            });
+            let partition = Partition(number as u16);
+            let mut slot = self.slots[number].lock();
+            let Some(replica) = &mut slot.replica else { continue };
+            if let Some(contact_ns) = contact_ns {
+                replica.contact(contact_ns);
+            }
+            hands.with(partition, |turn| replica.tick(turn));
+            hands.note_time(partition, replica);
+            self.after(hands, partition, replica);
         }
     }
 
@@ -359,6 +367,14 @@ impl Hands<'_> {
             bits: self.node.bits(),
         };
         work(&mut Turn { now: self.now, machine: &mut machine, actions: &mut self.work.actions });
+    }
+
+    /// Tells the items of a partition what time it is there, for the sweep. It is told while the copy is
+    /// locked, so that no item of a partition that begins anew is looked at by its old time.
+    fn note_time(&self, partition: Partition, replica: &mut Replica) {
+        let behind_ns = replica.time(self.now).map(|pt_ns| pt_ns.saturating_sub(SWEEP_BEHIND_NS));
+        let time = behind_ns.map_or(Nanos(0), |pt_ns| items_now(pt_ns).mono);
+        self.node.placer.set_time(u64::from(partition.0), time);
     }
 
     /// Brings an answer to the session that waits for it.

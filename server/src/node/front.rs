@@ -20,9 +20,10 @@ use super::degraded::Debts;
 use super::delivery::{Client, Delivery, Use, Waiter, text_of};
 use super::family::{Ended, Family};
 use super::gather::{Gathers, take_part};
-use super::machine::{items_now, partition_of};
+use super::machine::{LATEST_NS, ORIGIN_NS, partition_of};
 use super::replies::Replies;
 use super::{Inbound, Node};
+use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::scratch::Scratch;
@@ -108,17 +109,20 @@ impl Lent<'_> {
         }
     }
 
-    /// A round in which a client is told something, and nothing is asked of any node.
+    /// A round in which a client is told something, and nothing is asked of any node. Counts that are
+    /// this node's alone run with its monotonic clock.
     pub(super) fn round(&mut self) -> Round<'_> {
-        let (now, counters) = (items_now(self.now.wall_ns), self.counters);
+        let mono = engine::Nanos(self.now.mono_ns);
+        let now = engine::Now { mono, unix_ms: self.now.wall_ns / 1_000_000 };
+        let counters = self.counters;
         Round::of_key(self.service, counters, now, self.in_force, self.scratch, self.worker)
     }
 }
 
-/// The time of a round as copies take it.
-pub(crate) fn node_now(now: engine::Now) -> Now {
-    // The wall clock in milliseconds is enough: partitions follow it slowly.
-    Now { mono_ns: now.mono.0, wall_ns: now.unix_ms.saturating_mul(1_000_000) }
+/// The time of a round as copies take it: a wall clock that no item's time could follow is not believed.
+pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> Now {
+    let wall_ns = clock.unix_ns(now.mono).clamp(ORIGIN_NS, LATEST_NS);
+    Now { mono_ns: now.mono.0, wall_ns }
 }
 
 impl Front {

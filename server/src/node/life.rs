@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, FOUNDED, Setting, YES};
-use cluster::map::{Command, Map, NodeState};
+use cluster::map::{Command, Map, NodeState, clocks};
 use control::{Control, Options, Place, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -410,6 +410,7 @@ fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, Strin
             lanes.forget(&Whom::Address(address.clone()));
         }
     }
+    node.clocks.lock().retain(|id| now.contains_key(&id));
     let mut has_lost = false;
     for id in known.keys().filter(|id| !now.contains_key(id)) {
         ways.remove(id);
@@ -430,6 +431,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
     let mut count = 0_u32;
     let mut operations = 0;
     let mut looked_ns = reception.now_ns();
+    let mut is_off = false;
     loop {
         tick.tick().await;
         count = count.wrapping_add(1);
@@ -458,6 +460,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             // What the others know of this node besides: its state and its copies.
             let is_ready = node.space().is_some() && hears_control(control.lease());
             control.set_condition(is_ready, load);
+            tell_clocks(&node, &control, now_ns, &mut is_off);
         }
         if count.is_multiple_of(TICKS_OF_SESSIONS)
             && let Some(space) = node.space()
@@ -473,6 +476,27 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             }
         }
     }
+}
+
+/// Tells the control plane how far the clocks of other nodes are ahead, and the log when this node's own
+/// is off, or right again.
+fn tell_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) {
+    let (me, _) = node.me();
+    let mut clocks = node.clocks.lock().all(now_ns);
+    clocks.insert(me, 0);
+    let leader = control.status().leader;
+    let before = was_off.then_some(me).into_iter().collect();
+    let is_off = clocks::off(&clocks, leader, &before).contains(&me);
+    if is_off != *was_off {
+        *was_off = is_off;
+        let ahead_ms = clocks::common_ms(&clocks, leader).map_or(0, i64::saturating_neg);
+        if is_off {
+            tracing::warn!(ahead_ms, "this node's clock is off: it becomes primary last");
+        } else {
+            tracing::info!(ahead_ms, "this node's clock is right again");
+        }
+    }
+    control.set_clocks(clocks);
 }
 
 /// Brings to the controller what copies ask for.

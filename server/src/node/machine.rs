@@ -28,7 +28,10 @@ use crate::session::{Round, counted_key, look_up_in};
 
 /// 2025-01-01T00:00:00Z in nanoseconds since 1970: where the times in items count from, on all nodes.
 /// Deadlines have forty bits of milliseconds, thirty-four years.
-const ORIGIN_NS: u64 = 1_735_689_600_000_000_000;
+pub(super) const ORIGIN_NS: u64 = 1_735_689_600_000_000_000;
+/// 2055-01-01T00:00:00Z, likewise: no partition begins later, so that deadlines of four years and more
+/// are left to it.
+pub(super) const LATEST_NS: u64 = 2_682_374_400_000_000_000;
 
 /// The unique numbers of a term begin with it: the record's number has the lower bits.
 const LSN_BITS: u32 = 40;

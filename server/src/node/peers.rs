@@ -15,6 +15,7 @@ use cluster::message::Frame;
 use cluster::message::call::Call;
 use cluster::replica::{Chunk, Message, Record, Write};
 use control::{Called, Peers, Unreachable};
+use engine::Nanos;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -42,8 +43,8 @@ pub(super) struct Calls {
 /// One of them.
 struct Open {
     whom: Whom,
-    /// Our wall clock when it was sent.
-    wall_ns: u64,
+    /// When it was sent, on our monotonic clock.
+    sent_ns: u64,
     answer: oneshot::Sender<Result<Bytes, Unreachable>>,
 }
 
@@ -51,11 +52,11 @@ impl Calls {
     fn open(
         &mut self,
         whom: Whom,
-        wall_ns: u64,
+        sent_ns: u64,
     ) -> (u64, oneshot::Receiver<Result<Bytes, Unreachable>>) {
         let (answer, receiver) = oneshot::channel();
         self.last += 1;
-        self.open.insert(self.last, Open { whom, wall_ns, answer });
+        self.open.insert(self.last, Open { whom, sent_ns, answer });
         (self.last, receiver)
     }
 
@@ -105,8 +106,10 @@ impl Peers for Post {
             Some(to) => (Whom::Node(to), lanes.lane(to, address)),
             None => (Whom::Address(address.to_owned()), lanes.lane_at(address)),
         };
-        let wall_ns = node_now(self.1.clock().now()).wall_ns;
-        let (id, receiver) = node.calls.lock().open(whom, wall_ns);
+        let clock = self.1.clock();
+        let sent = clock.now().mono;
+        let wall_ns = clock.unix_ns(sent);
+        let (id, receiver) = node.calls.lock().open(whom, sent.0);
         let sent = lane.send(Frame::Call(Call { id, wall_ns, rpc }));
         let waits = Waits { node, id };
         Box::pin(async move {
@@ -121,6 +124,18 @@ impl Peers for Post {
             }
         })
     }
+}
+
+/// How many milliseconds one wall clock is ahead of another.
+fn ahead_ms(one_ns: u64, other_ns: u64) -> i64 {
+    let ahead_ns = i128::from(one_ns) - i128::from(other_ns);
+    i64::try_from(ahead_ns / 1_000_000).unwrap_or_default()
+}
+
+/// The wall clock as it is, right or not.
+fn wall_ns(service: &Service) -> u64 {
+    let clock = service.clock();
+    clock.unix_ns(clock.now().mono)
 }
 
 /// Takes what comes over lanes.
@@ -144,7 +159,7 @@ impl Reception {
         work(&mut Hands {
             service: &self.service,
             node: &self.node,
-            now: node_now(self.service.clock().now()),
+            now: node_now(self.service.clock(), self.service.clock().now()),
             counters: self.service.counters(number),
             in_force: &in_force,
             worker: number,
@@ -156,21 +171,32 @@ impl Reception {
 
     /// The answer was given about in the middle of the time that the call took.
     fn note_clock(&self, from: &Peer, answer: &Call) {
-        let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.wall_ns);
-        let Some(sent) = sent else { return };
-        let now = node_now(self.service.clock().now()).wall_ns;
-        if now.saturating_sub(sent) > CLOCK_CALL_NS_MAX {
+        let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.sent_ns);
+        let Some(sent_ns) = sent else { return };
+        let clock = self.service.clock();
+        let now_ns = clock.now().mono.0;
+        let took_ns = now_ns.saturating_sub(sent_ns);
+        if took_ns > CLOCK_CALL_NS_MAX {
             // What took so long tells little.
             return;
         }
-        let middle = sent / 2 + now / 2;
-        let offset = i128::from(answer.wall_ns) - i128::from(middle);
-        let offset_ms = i64::try_from(offset / 1_000_000).unwrap_or_default();
-        let before = self.node.offsets.lock().insert(from.node, offset_ms);
+        let middle_ns = clock.unix_ns(Nanos(sent_ns + took_ns / 2));
+        let ahead_ms = ahead_ms(answer.wall_ns, middle_ns);
+        let mut clocks = self.node.clocks.lock();
+        let before = clocks.ahead_ms(from.node, now_ns);
+        clocks.measure(from.node, ahead_ms, now_ns);
+        drop(clocks);
         let is_far = |offset: i64| offset.abs() > CLOCK_WARN_MS;
-        if is_far(offset_ms) && !before.is_some_and(is_far) {
-            tracing::warn!(node = %from.node, offset_ms, "the clocks of two nodes differ");
+        if is_far(ahead_ms) && !before.is_some_and(is_far) {
+            tracing::warn!(node = %from.node, ahead_ms, "the clocks of two nodes differ");
         }
+    }
+
+    /// A call that comes says at least how far its sender's clock is ahead.
+    fn hear_clock(&self, from: &Peer, call: &Call) {
+        let now = self.service.clock().now().mono;
+        let ahead_ms = ahead_ms(call.wall_ns, self.service.clock().unix_ns(now));
+        self.node.clocks.lock().hear(from.node, ahead_ms, now.0);
     }
 
     fn answer(&self, peer: &Peer, call: Call) {
@@ -179,7 +205,7 @@ impl Reception {
         let service = Arc::clone(&self.service);
         tokio::spawn(async move {
             let rpc = control.handle(own_bytes(&call.rpc)).await;
-            let wall_ns = node_now(service.clock().now()).wall_ns;
+            let wall_ns = wall_ns(&service);
             // Who hears nothing asks again.
             let _ = lane.send(Frame::Answer(Call { id: call.id, wall_ns, rpc }));
         });
@@ -208,7 +234,10 @@ impl Handler for Reception {
                 }
                 for frame in batch {
                     match frame {
-                        Frame::Call(call) => self.answer(from, call),
+                        Frame::Call(call) => {
+                            self.hear_clock(from, &call);
+                            self.answer(from, call);
+                        }
                         Frame::Answer(call) => {
                             self.note_clock(from, &call);
                             self.node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));

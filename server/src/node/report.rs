@@ -55,13 +55,18 @@ impl Node {
         }
     }
 
-    fn with_view<T>(&self, work: impl FnOnce(&ClusterView<'_>) -> T) -> Option<T> {
+    fn with_view<T>(
+        &self,
+        now: engine::Now,
+        work: impl FnOnce(&ClusterView<'_>) -> T,
+    ) -> Option<T> {
         let control = self.control()?;
         let mut links: BTreeMap<NodeId, PeerLink> = BTreeMap::new();
+        let clocks = self.clocks.lock().all(now.mono.0);
         for (whom, figures) in self.lanes()?.figures() {
             if let Whom::Node(node) = whom {
                 let is_up = figures.links_now > 0;
-                links.insert(node, PeerLink { is_up, clock_offset_ms: self.clock_offset_ms(node) });
+                links.insert(node, PeerLink { is_up, clock_offset_ms: clocks.get(&node).copied() });
             }
         }
         let (status, map) = (control.status(), control.map());
@@ -69,17 +74,17 @@ impl Node {
     }
 
     /// Answers `stats cluster` and its like; false if the topic is another.
-    pub(crate) fn write_stats(&self, topic: &[u8], out: &mut Vec<u8>) -> bool {
+    pub(crate) fn write_stats(&self, now: engine::Now, topic: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(topic) = Topic::of(topic) else { return false };
-        if self.with_view(|view| write(view, topic, out)).is_none() {
+        if self.with_view(now, |view| write(view, topic, out)).is_none() {
             out.extend_from_slice(STARTING.as_bytes());
         }
         true
     }
 
     /// Answers `config get cluster`.
-    pub(crate) fn write_config(&self, out: &mut Vec<u8>) -> bool {
-        self.with_view(|view| write_config(view, out)).is_some()
+    pub(crate) fn write_config(&self, now: engine::Now, out: &mut Vec<u8>) -> bool {
+        self.with_view(now, |view| write_config(view, out)).is_some()
     }
 }
 

@@ -191,7 +191,7 @@ impl Session {
             };
         }
         let Some(front) = round.front.take() else { return };
-        let now = node_now(round.now);
+        let now = node_now(round.service.clock(), round.now);
         let is_away = front.partition(hash).is_some_and(|partition| front.is_away(now, partition));
         if is_away {
             let text = front.answer_degraded(
@@ -375,7 +375,7 @@ fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
     Lent {
         service: round.service,
         counters: round.counters,
-        now: node_now(round.now),
+        now: node_now(round.service.clock(), round.now),
         in_force: round.in_force,
         worker: round.worker,
         scratch: round.scratch,

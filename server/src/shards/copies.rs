@@ -209,6 +209,51 @@ mod tests {
     }
 
     #[test]
+    fn a_sweep_looks_at_items_by_their_partitions_time() {
+        const HOUR_MS: u64 = 3_600_000;
+        let placer = Arc::new(Placer::default());
+        let shards = shards(1 << 20, Some(Arc::clone(&placer)));
+        placer.set(4, [1, 2, 3, 4], |key| u64::from(key[key.len() - 1] % 16));
+        let put = |key: &[u8], now: Now, seconds: i32| {
+            let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime(seconds), b"1");
+            let command = Command {
+                key: protocol::Key::plain(key).expect("a key"),
+                operation: Operation::Set(set),
+            };
+            shards.apply(now, shards.hash(key), &command, |_| ());
+        };
+        let is_there = |key: &[u8]| shards.mark_of(shards.hash(key), key).is_some();
+        // Partition 1 is an hour ahead of partition 0.
+        let (slow, fast) = (Now::at_ms(1000), Now::at_ms(1000 + HOUR_MS));
+        for number in 0..1000 {
+            put(format!("{number}:p").as_bytes(), slow, 600);
+            put(format!("{number}:q").as_bytes(), fast, 600);
+        }
+        let sweep_all = || {
+            let now = Now { mono: placer.latest_time(), unix_ms: 0 };
+            let mut first = Some(0);
+            while let Some(shard) = first {
+                first = shards.sweep(now, 1, shard);
+            }
+        };
+        let all = |end: &str| {
+            (0..1000).filter(|number| is_there(format!("{number}:{end}").as_bytes())).count()
+        };
+        for (at_slow, at_fast, left) in [
+            (0, 1000 + 3 * HOUR_MS, (1000, 0)),
+            (600_999, 1000 + 3 * HOUR_MS, (1000, 0)),
+            (601_000, 1000 + 3 * HOUR_MS, (0, 0)),
+        ] {
+            placer.set_time(0, engine::Nanos(at_slow * 1_000_000));
+            placer.set_time(1, engine::Nanos(at_fast * 1_000_000));
+            for _ in 0..40 {
+                sweep_all();
+            }
+            assert_eq!((all("p"), all("q")), left);
+        }
+    }
+
+    #[test]
     fn a_cursor_of_nobody_begins_anew() {
         let shards = shards(1 << 20, None);
         set(&shards, b"key", b"value");

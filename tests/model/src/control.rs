@@ -230,7 +230,7 @@ impl Control {
             .filter(|node| self.lost_after_ns.is_some_and(|lost| silence(node) > lost))
             .copied()
             .collect();
-        let facts = Facts { silent, lost, hold_copies: false };
+        let facts = Facts { silent, lost, ..Facts::default() };
         for _ in 0..8 {
             self.aim();
             let commands = controller::next(&self.map, &facts, &self.targets);

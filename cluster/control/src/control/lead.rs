@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::controller::{self, Facts};
-use cluster::map::{Command, Map, NodeState, Refused};
+use cluster::map::{Command, Map, NodeState, Refused, clocks};
 use cluster::placement::{Holders, Member};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
@@ -54,6 +54,8 @@ struct Lead {
     dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
     burials: Vec<Duration>,
     targets: Option<(Vec<Member>, u8, Vec<Holders>)>,
+    /// Whose wall clock is off.
+    off: BTreeSet<NodeId>,
     /// The map and the facts on which nothing was left to do.
     at_rest: Option<(u64, Facts)>,
 }
@@ -150,7 +152,35 @@ impl Lead {
         let lost = lost_after.map_or_else(BTreeSet::new, |after| self.dead_for(after, now));
         self.burials.retain(|at| now.saturating_sub(*at) < HOLD);
         let hold_copies = self.burials.len() * 3 > map.nodes().len();
-        Facts { silent, lost, hold_copies }
+        let (off, unmeasured) = self.judge_clocks(node, map, me);
+        Facts { silent, lost, hold_copies, off, unmeasured }
+    }
+
+    /// The living nodes whose wall clock is off, and the joining ones whose clock this node has not
+    /// measured yet. None of either where clocks are not measured at all.
+    fn judge_clocks(
+        &mut self,
+        node: &Node,
+        map: &Map,
+        me: NodeId,
+    ) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
+        let mut clocks = node.state.lock().clocks.clone();
+        let is_living =
+            |id: &NodeId| map.nodes().get(id).is_some_and(|known| known.state != NodeState::Dead);
+        clocks.retain(|id, _| is_living(id));
+        let off = clocks::off(&clocks, Some(me), &self.off);
+        for node in off.difference(&self.off) {
+            tracing::warn!(%node, ahead_ms = clocks[node], "its clock is off: it becomes primary last");
+        }
+        for node in self.off.difference(&off) {
+            tracing::info!(%node, "its clock is right again, or it is gone");
+        }
+        self.off.clone_from(&off);
+        let is_unmeasured = |(id, known): &(&NodeId, &cluster::map::Node)| {
+            known.state == NodeState::Joining && !clocks.is_empty() && !clocks.contains_key(id)
+        };
+        let unmeasured = map.nodes().iter().filter(is_unmeasured).map(|(id, _)| *id).collect();
+        (off, unmeasured)
     }
 
     fn dead_for(&self, longest: Duration, now: Duration) -> BTreeSet<NodeId> {

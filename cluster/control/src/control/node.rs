@@ -69,6 +69,8 @@ pub(super) struct State {
     pub(super) load: u32,
     /// What the others said of themselves: whether they serve, and operations a second.
     pub(super) conditions: BTreeMap<NodeId, (bool, u32)>,
+    /// How many milliseconds each node's wall clock is ahead of this node's, as far as it is known.
+    pub(super) clocks: BTreeMap<NodeId, i64>,
     /// A snapshot that comes in pieces.
     pub(super) incoming: Option<(String, Vec<u8>)>,
     pub(super) seekers: seek::Seekers,
@@ -131,6 +133,7 @@ impl Node {
             is_ready: false,
             load: 0,
             conditions: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             incoming: None,
             seekers: seek::Seekers::default(),
         };

@@ -1,0 +1,130 @@
+//! How far the wall clocks of other nodes are ahead of this node's.
+//!
+//! Here: measurements → the best estimate for each node. Not here: when they are made (`peers`), which
+//! clocks are off (`cluster::map::clocks`).
+
+use std::collections::BTreeMap;
+
+use cluster::id::NodeId;
+
+/// An estimate is forgotten when nothing new came for this long.
+const KEPT_NS: u64 = 10_000_000_000;
+/// One-way estimates are compared over this long, and over as long before.
+const WINDOW_NS: u64 = 2_000_000_000;
+/// Fewer one-way estimates say nothing: each may have been under way for long.
+const HEARD_MIN: u32 = 2;
+
+/// What was measured of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Clocks(BTreeMap<NodeId, Measured>);
+
+/// What was measured of one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Measured {
+    /// From a call and its answer, and when that was.
+    both_ways: Option<(i64, u64)>,
+    /// From what came without being asked for, in the present window and the one before.
+    one_way: [Heard; 2],
+    window: u64,
+}
+
+/// A clock is ahead by what a message says at least: it was under way for some time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heard {
+    count: u32,
+    most_ms: i64,
+}
+
+impl Clocks {
+    /// A call to a node and its answer say that its clock is ahead by `ahead_ms`.
+    pub(super) fn measure(&mut self, node: NodeId, ahead_ms: i64, now_ns: u64) {
+        self.0.entry(node).or_default().both_ways = Some((ahead_ms, now_ns));
+    }
+
+    /// A message from a node bears a time `ahead_ms` ahead of when it came.
+    pub(super) fn hear(&mut self, node: NodeId, ahead_ms: i64, now_ns: u64) {
+        let measured = self.0.entry(node).or_default();
+        let window = now_ns / WINDOW_NS;
+        match window.saturating_sub(measured.window) {
+            0 => {}
+            1 => measured.one_way = [Heard::default(), measured.one_way[0]],
+            _ => measured.one_way = [Heard::default(); 2],
+        }
+        measured.window = measured.window.max(window);
+        let [present, _] = &mut measured.one_way;
+        let most_ms = if present.count == 0 { ahead_ms } else { present.most_ms.max(ahead_ms) };
+        *present = Heard { count: present.count.saturating_add(1), most_ms };
+    }
+
+    /// Forgets all other nodes.
+    pub(super) fn retain(&mut self, is_known: impl Fn(NodeId) -> bool) {
+        self.0.retain(|node, _| is_known(*node));
+    }
+
+    /// How many milliseconds a node's clock is ahead, if that is known.
+    pub(super) fn ahead_ms(&self, node: NodeId, now_ns: u64) -> Option<i64> {
+        self.0.get(&node)?.ahead_ms(now_ns)
+    }
+
+    /// Likewise for all nodes of which it is known.
+    pub(super) fn all(&self, now_ns: u64) -> BTreeMap<NodeId, i64> {
+        let known =
+            |(node, measured): (&NodeId, &Measured)| Some((*node, measured.ahead_ms(now_ns)?));
+        self.0.iter().filter_map(known).collect()
+    }
+}
+
+impl Measured {
+    fn ahead_ms(&self, now_ns: u64) -> Option<i64> {
+        let is_new = |at_ns: u64| now_ns.saturating_sub(at_ns) <= KEPT_NS;
+        if let Some((ahead_ms, at_ns)) = self.both_ways
+            && is_new(at_ns)
+        {
+            return Some(ahead_ms);
+        }
+        let count: u32 = self.one_way.iter().map(|heard| heard.count).sum();
+        let heard = self.one_way.iter().filter(|heard| heard.count > 0);
+        let most_ms = heard.map(|heard| heard.most_ms).max()?;
+        (count >= HEARD_MIN && is_new(self.window.saturating_mul(WINDOW_NS))).then_some(most_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const NODE: NodeId = NodeId(7);
+
+    #[test]
+    fn a_late_message_makes_no_clock_slow() {
+        let mut clocks = Clocks::default();
+        for (at, ahead) in [(10, -9000), (11, -4)] {
+            assert_eq!(clocks.ahead_ms(NODE, at * SECOND), None);
+            clocks.hear(NODE, ahead, at * SECOND);
+        }
+        clocks.hear(NODE, -40, 11 * SECOND);
+        assert_eq!(clocks.ahead_ms(NODE, 11 * SECOND), Some(-4));
+        // A clock that was set back is noticed when all before that is forgotten.
+        for at in 12..16 {
+            for _ in 0..4 {
+                clocks.hear(NODE, -5000, at * SECOND);
+            }
+        }
+        assert_eq!(clocks.all(15 * SECOND), BTreeMap::from([(NODE, -5000)]));
+        assert_eq!(clocks.all(30 * SECOND), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_call_and_its_answer_count_more() {
+        let mut clocks = Clocks::default();
+        for _ in 0..9 {
+            clocks.hear(NODE, -300, 20 * SECOND);
+        }
+        clocks.measure(NODE, 2, 20 * SECOND);
+        assert_eq!(clocks.ahead_ms(NODE, 21 * SECOND), Some(2));
+        assert_eq!(clocks.ahead_ms(NODE, 40 * SECOND), None);
+        clocks.retain(|node| node != NODE);
+        assert!(clocks.0.is_empty());
+    }
+}
