@@ -12,9 +12,9 @@ use crate::journal::Step;
 use crate::payload::{Answer, Borrower, CAPACITY, Deed, Payload, REFILL, Sort, Verb};
 use crate::world::{Call, Ended, World};
 
-/// The true time may be so many hundredths shorter than a partition's: two for the rate of a clock,
-/// one for the slew, and a bit.
-const RATE_PERCENT: u64 = 104;
+/// A partition's time may run faster than its primary's clock by so many millionths: a thousand for
+/// the correction, and a bit.
+const CORRECTION_PPM: u64 = 1100;
 
 /// Checks a run that has come to rest.
 pub(crate) fn check(world: &mut World) {
@@ -90,7 +90,7 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
 }
 
 /// A time after every deadline but those of holds.
-const LATE_NS: u64 = 20_000_000_000_000_000 + 200_000_000_000;
+const LATE_NS: u64 = 700_000_000_000_000_000;
 
 /// The calls on one key, and its history.
 struct Keyed<'a> {
@@ -350,24 +350,31 @@ impl<'a> Keyed<'a> {
 
     /// By true time, no more was admitted than capacity and refill allow.
     fn limit(&mut self) {
+        /// The levels' unit is a millionth of a billionth of a token.
+        const TOKEN: u128 = 1_000_000_000_000_000;
         // What is lent is not refilled: leases let no more through than takes.
         if !matches!(Sort::of(self.key), Sort::Bucket | Sort::EarlyBucket | Sort::Leases) {
             return;
         }
-        // Levels in billionths of a token.
         let (mut level, mut before_ns) = (0_u128, 0);
-        let capacity = u128::from(CAPACITY) * 1_000_000_000 * 100;
+        let capacity = u128::from(CAPACITY) * TOKEN;
         for number in self.history.clone() {
             let step = self.step(number);
             let elapsed = step.true_ns.saturating_sub(before_ns);
             before_ns = step.true_ns;
-            let refilled = u128::from(elapsed) * u128::from(REFILL) * u128::from(RATE_PERCENT);
-            level = level.saturating_sub(refilled) + u128::from(step.value) * 1_000_000_000 * 100;
-            if level > capacity + 1_000_000_000 {
+            let refilled = self.longest(elapsed) * u128::from(REFILL);
+            level = level.saturating_sub(refilled) + u128::from(step.value) * TOKEN;
+            if level > capacity + TOKEN / 100 {
                 self.found.push(format!("{}: call {} is over the limit", self.name, step.call));
                 return;
             }
         }
+    }
+
+    /// The longest partition time in so much true time, in millionths of nanoseconds.
+    fn longest(&self, true_ns: u64) -> u128 {
+        let ppm = 1_000_000 + self.world.profile.rate_ppm + CORRECTION_PPM;
+        u128::from(true_ns) * u128::from(ppm)
     }
 
     /// Time goes on, and never faster than true time but for what clocks may differ.
@@ -380,7 +387,7 @@ impl<'a> Keyed<'a> {
             }
             let passed = after.pt_ns.saturating_sub(before.pt_ns);
             let really = after.true_ns - before.true_ns;
-            if u128::from(passed) * 100 > u128::from(really) * u128::from(RATE_PERCENT) + 1000 {
+            if u128::from(passed) * 1_000_000 > self.longest(really) + 1_000_000_000 {
                 let what = format!("{passed} ns in {really} ns");
                 self.found.push(format!("{}: {what} at call {}", self.name, after.call));
             }

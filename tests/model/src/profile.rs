@@ -16,6 +16,7 @@ pub enum Fault {
 }
 
 const MS: u64 = 1_000_000;
+const HOUR: u64 = 3_600_000 * MS;
 
 /// What happens in a run.
 #[derive(Debug, Clone)]
@@ -110,7 +111,7 @@ impl Profile {
             spike: rng.pick(&[0, 100, 300]).unwrap_or(0),
             reorders: rng.chance(1, 3),
             rate_ppm: rng.pick(&[0, 200, 20_000]).unwrap_or(0),
-            skew_ns: rng.pick(&[0, 50 * MS, 5000 * MS]).unwrap_or(0),
+            skew_ns: rng.pick(&[0, 50 * MS, 5000 * MS, HOUR, 87_660 * HOUR]).unwrap_or(0),
             patience_ns,
             is_gentle,
             may_lose,

@@ -41,6 +41,8 @@ pub(crate) const LIMITS: [(&str, &str); 4] = [
     ("fixed:short", "fixed:8/2s"),
     ("bucket", "bucket:10/s"),
 ];
+/// How long keys live, in seconds: longer than any run, so that none may go.
+const TTL_S: u32 = 600;
 /// Holders at once of `hold`, and how long a hold lasts.
 pub(crate) const HOLDERS: usize = 3;
 pub(crate) const HOLD: Duration = Duration::from_secs(2);
@@ -163,10 +165,10 @@ impl Work {
 /// What a client writes.
 fn words(key: &str, verb: Verb, hold: Option<u64>) -> String {
     match verb {
-        Verb::Incr => format!("ma {key} N0 J1 v\r\n"),
+        Verb::Incr => format!("ma {key} N{TTL_S} J1 v\r\n"),
         Verb::Set(value) => {
             let value = value.to_string();
-            format!("set {key} 0 0 {}\r\n{value}\r\n", value.len())
+            format!("set {key} 0 {TTL_S} {}\r\n{value}\r\n", value.len())
         }
         Verb::Get => format!("get {key}\r\n"),
         Verb::Take => {

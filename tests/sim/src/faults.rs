@@ -25,6 +25,8 @@ enum Undo {
     Latency(IpAddr, IpAddr),
 }
 
+/// How far wall clocks step: two minutes, an hour, a day, ten years.
+pub(crate) const CLOCK_STEPS_MS: [i64; 4] = [120_000, 3_600_000, 86_400_000, 315_576_000_000];
 /// The worst that a link does by itself.
 const LATENCY_MAX: Duration = Duration::from_millis(5);
 
@@ -90,6 +92,7 @@ impl Faults {
         for (_, undo) in undos {
             self.undo(sim, undo);
         }
+        self.hosts.iter().for_each(Host::right_clock);
         self.start_all(sim);
     }
 
@@ -191,7 +194,7 @@ impl Faults {
         let name = self.hosts[number].name.clone();
         let here = self.hosts[number].address;
         let mut ways = self.ways_of(number, false);
-        let kind = self.rng.below(14);
+        let kind = self.rng.below(16);
         let told = match kind {
             0 | 1 if self.is_running(number) => {
                 self.crash(sim, number);
@@ -266,6 +269,16 @@ impl Faults {
                 "has a wrong clock"
             }
             13 => {
+                let step_ms = self.rng.pick(&CLOCK_STEPS_MS).unwrap_or(0);
+                let ahead_ms = if self.rng.chance(1, 2) { step_ms } else { -step_ms };
+                self.hosts[number].set_clock(ahead_ms, self.rng.either_way(10_000));
+                "has a clock that is far off"
+            }
+            14 => {
+                self.hosts[number].right_clock();
+                "has its clock set right"
+            }
+            15 => {
                 let Some((one, other)) = self.rng.pick(&ways) else { return };
                 simulation::break_streams(one, other);
                 "loses its streams on a way"

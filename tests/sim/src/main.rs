@@ -58,6 +58,7 @@ fn bug(name: &str) -> Result<Bug, String> {
         "ServeWhenLost" => Bug::ServeWhenLost,
         "AcceptOldAttempts" => Bug::AcceptOldAttempts,
         "OldStartsCount" => Bug::OldStartsCount,
+        "SweepByWall" => Bug::SweepByWall,
         "CopyWithoutResults" => Bug::CopyWithoutResults,
         _ => return Err("no such rule".to_owned()),
     })

@@ -140,8 +140,14 @@ impl Host {
         }
     }
 
+    /// Sets its wall clock right, as an operator does.
+    pub(crate) fn right_clock(&self) {
+        self.skew.is_right.store(true, Ordering::Relaxed);
+    }
+
     /// Sets its clock wrong.
     pub(crate) fn set_clock(&self, ahead_ms: i64, fast_ppm: i64) {
+        self.skew.is_right.store(false, Ordering::Relaxed);
         self.skew.ahead_ms.store(ahead_ms, Ordering::Relaxed);
         self.skew.fast_ppm.store(fast_ppm, Ordering::Relaxed);
     }

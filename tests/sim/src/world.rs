@@ -13,7 +13,7 @@ use tollgate::simulation::{self, Bug, Sight};
 use turmoil::Sim;
 
 use crate::client::Work;
-use crate::faults::Faults;
+use crate::faults::{CLOCK_STEPS_MS, Faults};
 use crate::history::History;
 use crate::invariants::{self, Evidence, Watch};
 use crate::nodes::{CLIENTS, Host, Shape};
@@ -122,6 +122,12 @@ impl Run {
         history.borrow_mut().note(Duration::ZERO, &format!("{shape:?}"));
         let hosts: Vec<Host> =
             (0..shape.nodes).map(|number| Host::new(number, &shape, &history)).collect();
+        if rng.chance(1, 2) {
+            // Of the others most agree.
+            let number = usize::try_from(rng.below(shape.nodes as u64)).unwrap_or(0);
+            let ahead_ms = rng.pick(&CLOCK_STEPS_MS).unwrap_or(0);
+            hosts[number].set_clock(if rng.chance(1, 2) { ahead_ms } else { -ahead_ms }, 0);
+        }
         let hosts = Rc::new(hosts);
         for number in 0..shape.nodes {
             let shared = Rc::clone(&hosts);

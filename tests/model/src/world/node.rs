@@ -15,8 +15,12 @@ use crate::journal::Journal;
 use crate::network::Parcel;
 use crate::payload::Payload;
 
-/// Where wall clocks begin: some time after the origin that all share.
-const ORIGIN_NS: i128 = 20_000_000_000_000_000;
+/// Where wall clocks begin: twelve years after the origin that all share, for some are ten years back.
+const ORIGIN_NS: i128 = 378_000_000_000_000_000;
+/// Wall clocks are read to so many nanoseconds, some finely and some as a timer ticks.
+const GRAINS_NS: [i128; 4] = [1, 1_000_000, 4_000_000, 15_625_000];
+/// Each reading of a wall clock is off by chance, by less than this.
+const JITTER_NS: u64 = 2_000_000;
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
@@ -74,7 +78,11 @@ impl Node {
     /// What its clocks show.
     pub(crate) fn now(&self, true_ns: u64) -> Now {
         let run = i128::from(true_ns) * (1_000_000 + i128::from(self.rate_ppm)) / 1_000_000;
-        let wall = ORIGIN_NS + run + i128::from(self.skew_ns);
+        let grain = GRAINS_NS[self.id.0 as usize % GRAINS_NS.len()];
+        // Any number will do that looks as if drawn, and is the same for the same time.
+        let jitter = true_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let wall = ORIGIN_NS + run + i128::from(self.skew_ns) + i128::from(jitter % JITTER_NS);
+        let wall = wall / grain * grain;
         let ns = |time: i128| u64::try_from(time).expect("a run is short");
         Now { mono_ns: ns(run), wall_ns: ns(wall) }
     }
