@@ -52,6 +52,11 @@ rolling RESTARTS="20":
     cargo build -p tests --tests
     PROGRAM=$PWD/target/release/tollgate ROLLING_RESTARTS={{RESTARTS}} cargo test -p tests rolling -- --nocapture
 
+# Real nodes whose wall clocks step and differ, for SECONDS each, with steps of an hour to ten years at every node
+clocks SECONDS="300":
+    cargo build -p tollgate
+    CLOCKS_SECONDS={{SECONDS}} cargo test -p tests cluster::clocks -- --nocapture --test-threads 1
+
 # Instructions of each command under callgrind, beside those written down; `--write` writes them down
 instructions *FLAGS:
     cargo build --release -p benches --bin instructions

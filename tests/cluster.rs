@@ -5,6 +5,7 @@
 //! copies by themselves (`tests/model`).
 
 mod aligned;
+mod clocks;
 mod cut;
 mod degraded;
 mod faults;

@@ -24,6 +24,8 @@ use nix::{
     unistd::Pid,
 };
 
+use crate::faketime::WallClock;
+
 /// How long anything may take that ought to happen at once, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -106,6 +108,16 @@ impl Server {
 
     /// Starts in the folder of an earlier server, to find what that one left.
     pub(crate) fn start_in(program: Program, flags: &[&str], folder: tempfile::TempDir) -> Self {
+        Self::start_with(program, flags, folder, None)
+    }
+
+    /// The same, with a wall clock of its own.
+    pub(crate) fn start_with(
+        program: Program,
+        flags: &[&str],
+        folder: tempfile::TempDir,
+        clock: Option<&WallClock>,
+    ) -> Self {
         let ports = folder.path().join("ports");
         let auth = folder.path().join("auth");
         let _ = fs::remove_file(&ports);
@@ -127,6 +139,9 @@ impl Server {
         for flag in flags {
             let flag = flag.replace("{auth}", &auth.to_string_lossy());
             command.arg(flag.replace("{folder}", &folder.path().to_string_lossy()));
+        }
+        if let Some(clock) = clock {
+            clock.give_to(&mut command);
         }
         let child = command.spawn().expect("the server starts");
         let mut server = Self { child, addresses: Vec::new(), folder, exited: None };

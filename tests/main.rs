@@ -6,9 +6,11 @@
 
 mod buffers;
 mod clients;
+mod clocks;
 mod cluster;
 mod deploy;
 mod examples;
+mod faketime;
 mod garbage;
 mod ketama;
 mod lifecycle;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, and valgrind, which
-# counts instructions.
+# Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, valgrind, which
+# counts instructions, and libfaketime, which moves the clocks of nodes.
 #
 # Here: packages, by name only; where they come from is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
@@ -11,7 +11,7 @@ target="${CARGO_TARGET_DIR:-target}/clients"
 
 # Not ruby-dalli: Debian's speaks the binary protocol only.
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc make php-cli php-memcached
-    libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind"
+    libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime"
 # A python or a node that came another way is good enough.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||

@@ -19,6 +19,7 @@ use nix::{
 };
 
 use super::net::Net;
+use crate::faketime::WallClock;
 use crate::live::{PATIENCE, Program};
 
 /// A cluster takes longer than a server for what ought to happen at once.
@@ -39,6 +40,8 @@ pub(super) struct Cluster {
     net: (u8, u8),
     /// Its own network, if not the loopback's.
     own_net: Option<Net>,
+    /// Each node has a wall clock of its own, by libfaketime.
+    has_clocks: bool,
     flags: Vec<String>,
     nodes: Vec<Node>,
 }
@@ -108,15 +111,41 @@ impl Cluster {
         let net = ((std::process::id() % 250 + 2) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut cluster = Self { folder, net, own_net, flags, nodes: Vec::new() };
+        let nodes = Vec::new();
+        let mut cluster = Self { folder, net, own_net, has_clocks: false, flags, nodes };
+        cluster.found(count);
+        cluster
+    }
+
+    /// The same as [`start`](Self::start), with a wall clock of its own for each node, that is ahead by
+    /// so many seconds.
+    pub(super) fn start_with_clocks(ahead: &[i64], flags: &[&str]) -> Self {
+        let mut cluster = Self::start_in(None, 0, &[&["--partition-bits", "6"], flags].concat());
+        cluster.has_clocks = true;
+        for (number, seconds) in (0..).zip(ahead) {
+            cluster.set_clock(number, *seconds);
+        }
+        cluster.found(ahead.len() as u8);
+        cluster
+    }
+
+    fn found(&mut self, count: u8) {
         for _ in 0..count {
-            cluster.add();
+            self.add();
         }
         for number in 0..count {
-            cluster.spawn(number, &["--expect", &count.to_string()]);
+            self.spawn(number, &["--expect", &count.to_string()]);
         }
-        cluster.until_at_rest(usize::from(count));
-        cluster
+        self.until_at_rest(usize::from(count));
+    }
+
+    /// Sets the wall clock of a node, which may run, so many seconds ahead.
+    pub(super) fn set_clock(&self, number: u8, seconds: i64) {
+        self.clock(number).set(seconds);
+    }
+
+    fn clock(&self, number: u8) -> WallClock {
+        WallClock::new(self.folder.path().join(format!("clock{number}")))
     }
 
     /// A place for a node.
@@ -204,6 +233,9 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        if self.has_clocks {
+            self.clock(number).give_to(&mut command);
+        }
         let child = command.spawn().expect("the node starts");
         self.nodes[usize::from(number)].child = Some(child);
     }
