@@ -179,7 +179,7 @@ impl Replica {
             base: Position::default(),
             commit: 0,
             results: Results::default(),
-            clock: PartitionClock::new(now),
+            clock: PartitionClock::new(now, &options),
             contact_ns: now.mono_ns,
             effect: Effect::default(),
         };
@@ -489,6 +489,6 @@ impl Replica {
         core.tail.clear();
         core.commit = 0;
         core.results = Results::default();
-        core.clock = PartitionClock::new(turn.now);
+        core.clock = PartitionClock::new(turn.now, &core.options);
     }
 }

@@ -14,6 +14,8 @@ const ORIGIN_BEFORE_START_MS: u64 = 1000;
 /// Unix time is corrected when it is off by more than this: two readings of the system's clocks differ by
 /// chance alone, and a window of the calendar must not be left and entered again.
 const CORRECTION_MIN_NS: u64 = 5_000_000;
+/// One part in so many of the time that passes is how fast the calendar of a cluster is corrected.
+const CALENDAR_SLEW: u64 = 100;
 /// Readings that lie further apart say nothing: the process did not run in between.
 const READINGS_APART_MAX_NS: u64 = 1_000_000;
 
@@ -26,6 +28,9 @@ pub struct Clock {
     simulated: Option<std::sync::Arc<crate::simulation::HostClock>>,
     /// Unix nanoseconds at the monotonic origin: renewed by [`Clock::follow_unix_time`].
     unix_at_origin_ns: AtomicU64,
+    /// The same as [`Clock::calendar_ns`] has it, and when that was corrected last.
+    calendar_at_origin_ns: AtomicU64,
+    corrected_ns: AtomicU64,
 }
 
 impl Default for Clock {
@@ -43,8 +48,12 @@ impl Clock {
             #[cfg(feature = "simulation")]
             simulated: crate::simulation::clock(),
             unix_at_origin_ns: AtomicU64::new(0),
+            calendar_at_origin_ns: AtomicU64::new(0),
+            corrected_ns: AtomicU64::new(0),
         };
         clock.follow_unix_time();
+        let unix_ns = clock.unix_at_origin_ns.load(Ordering::Relaxed);
+        clock.calendar_at_origin_ns.store(unix_ns, Ordering::Relaxed);
         clock
     }
 
@@ -61,6 +70,13 @@ impl Clock {
         self.unix_at_origin_ns.load(Ordering::Relaxed).saturating_add(mono.0)
     }
 
+    /// Likewise, where a clock that is set anew is followed by a hundredth of the time that passes: in a
+    /// cluster no step of a wall clock opens windows of the calendar or ends dates.
+    #[must_use]
+    pub fn calendar_ns(&self, mono: Nanos) -> u64 {
+        self.calendar_at_origin_ns.load(Ordering::Relaxed).saturating_add(mono.0)
+    }
+
     /// Takes over what the system's clock says, so that a corrected clock is noticed.
     pub fn follow_unix_time(&self) {
         let first_ns = self.mono().0;
@@ -72,6 +88,21 @@ impl Clock {
         if is_sure && origin_ns.abs_diff(before_ns) > CORRECTION_MIN_NS {
             self.unix_at_origin_ns.store(origin_ns, Ordering::Relaxed);
         }
+        self.correct_calendar();
+    }
+
+    fn correct_calendar(&self) {
+        let now_ns = self.mono().0;
+        let passed_ns = now_ns - self.corrected_ns.swap(now_ns, Ordering::Relaxed).min(now_ns);
+        let right_ns = self.unix_at_origin_ns.load(Ordering::Relaxed);
+        let calendar_ns = self.calendar_at_origin_ns.load(Ordering::Relaxed);
+        let step_ns = (passed_ns / CALENDAR_SLEW).min(calendar_ns.abs_diff(right_ns));
+        let corrected_ns = if right_ns > calendar_ns {
+            calendar_ns.saturating_add(step_ns)
+        } else {
+            calendar_ns - step_ns
+        };
+        self.calendar_at_origin_ns.store(corrected_ns, Ordering::Relaxed);
     }
 
     fn mono(&self) -> Nanos {

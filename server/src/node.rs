@@ -130,7 +130,13 @@ impl NodeOptions {
             Ack::Owner => AckMode::Owner,
         };
         // An idle partition need not say so every second: with thousands of them that adds up.
-        let copies = Options { beat_ns: BEAT_NS, hold_ns: HOLD_NS, ..Options::default() };
+        let copies = Options {
+            beat_ns: BEAT_NS,
+            hold_ns: HOLD_NS,
+            begins_min_ns: machine::ORIGIN_NS,
+            begins_max_ns: machine::LATEST_NS,
+            ..Options::default()
+        };
         #[cfg(feature = "simulation")]
         let copies = Options { bug: crate::simulation::bug(), ..copies };
         Self { ack, copies, workers, memory_bytes }

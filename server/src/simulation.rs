@@ -289,7 +289,8 @@ pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>,
         return items;
     };
     let range = engine::HashRange { prefix: u64::from(partition), bits };
-    let now = crate::node::machine::items_now(unix_ms.saturating_mul(1_000_000));
+    let mono = crate::node::machine::items_time(unix_ms.saturating_mul(1_000_000));
+    let now = engine::Now { mono, unix_ms };
     let mut cursor: Option<Vec<u8>> = None;
     loop {
         let most = 1 << 20;

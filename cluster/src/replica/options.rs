@@ -37,6 +37,11 @@ pub struct Options {
     /// After four fifths of it without contact to the controller a primary serves no more, since it
     /// may give up the partition after the whole. None: it never does.
     pub lost_after_ns: Option<u64>,
+    /// The earliest time that a partition begins with, in nanoseconds since 1970: a wall clock that is
+    /// behind it is not believed.
+    pub begins_min_ns: u64,
+    /// The latest one, likewise.
+    pub begins_max_ns: u64,
     /// A rule that is left out. Where the whole workspace is built this field is there: end a literal with
     /// `..Options::default()`.
     #[cfg(feature = "bugs")]
@@ -63,6 +68,8 @@ impl Default for Options {
             read_lease_ns: 1400 * MS,
             owner_lag_ns: 10 * MS,
             lost_after_ns: Some(300_000 * MS),
+            begins_min_ns: 0,
+            begins_max_ns: u64::MAX,
             #[cfg(feature = "bugs")]
             bug: None,
         }

@@ -71,7 +71,7 @@ impl Primary {
             round_ns: turn.now.mono_ns,
         };
         if core.options.has(Bug::ClockOfNode) {
-            core.clock = PartitionClock::new(turn.now);
+            core.clock = PartitionClock::new(turn.now, &core.options);
         }
         primary.update(core, turn);
         primary

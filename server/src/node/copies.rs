@@ -21,7 +21,7 @@ use engine::{Nanos, prefetch};
 use parking_lot::Mutex;
 
 use super::Node;
-use super::machine::{Buffers, Keys, items_now};
+use super::machine::{Buffers, Keys, items_time};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::scratch::Scratch;
@@ -365,6 +365,7 @@ impl Hands<'_> {
             buffers: &mut self.work.buffers,
             partition,
             bits: self.node.bits(),
+            unix_ms: self.now.wall_ns / 1_000_000,
         };
         work(&mut Turn { now: self.now, machine: &mut machine, actions: &mut self.work.actions });
     }
@@ -373,7 +374,7 @@ impl Hands<'_> {
     /// locked, so that no item of a partition that begins anew is looked at by its old time.
     fn note_time(&self, partition: Partition, replica: &mut Replica) {
         let behind_ns = replica.time(self.now).map(|pt_ns| pt_ns.saturating_sub(SWEEP_BEHIND_NS));
-        let time = behind_ns.map_or(Nanos(0), |pt_ns| items_now(pt_ns).mono);
+        let time = behind_ns.map_or(Nanos(0), items_time);
         self.node.placer.set_time(u64::from(partition.0), time);
     }
 

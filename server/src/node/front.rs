@@ -20,7 +20,7 @@ use super::degraded::Debts;
 use super::delivery::{Client, Delivery, Use, Waiter, text_of};
 use super::family::{Ended, Family};
 use super::gather::{Gathers, take_part};
-use super::machine::{LATEST_NS, ORIGIN_NS, partition_of};
+use super::machine::partition_of;
 use super::replies::Replies;
 use super::{Inbound, Node};
 use crate::clock::Clock;
@@ -119,10 +119,9 @@ impl Lent<'_> {
     }
 }
 
-/// The time of a round as copies take it: a wall clock that no item's time could follow is not believed.
+/// The time of a round as copies take it.
 pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> Now {
-    let wall_ns = clock.unix_ns(now.mono).clamp(ORIGIN_NS, LATEST_NS);
-    Now { mono_ns: now.mono.0, wall_ns }
+    Now { mono_ns: now.mono.0, wall_ns: clock.calendar_ns(now.mono) }
 }
 
 impl Front {

@@ -75,8 +75,8 @@ pub(crate) fn operation(sort: Sort, words: &[u8]) -> Bytes {
 }
 
 /// A partition's time as the engine counts it.
-pub(crate) fn items_now(pt_ns: u64) -> Now {
-    Now { mono: Nanos(pt_ns.saturating_sub(ORIGIN_NS)), unix_ms: pt_ns / 1_000_000 }
+pub(crate) fn items_time(pt_ns: u64) -> Nanos {
+    Nanos(pt_ns.saturating_sub(ORIGIN_NS))
 }
 
 /// Buffers that operations use one after the other.
@@ -97,6 +97,8 @@ pub(crate) struct Keys<'a> {
     pub(crate) buffers: &'a mut Buffers,
     pub(crate) partition: Partition,
     pub(crate) bits: u32,
+    /// The node's wall clock, for windows of the calendar and exptimes that are dates.
+    pub(crate) unix_ms: u64,
 }
 
 /// Told where the nodes do not agree on what a key is counted under: their limits change right now.
@@ -148,8 +150,12 @@ impl Keys<'_> {
         self.buffers.counted = counted;
     }
 
+    fn now(&self, pt_ns: u64) -> Now {
+        Now { mono: items_time(pt_ns), unix_ms: self.unix_ms }
+    }
+
     fn round(&mut self, at: At) -> Round<'_> {
-        let (now, counters) = (items_now(at.pt_ns), self.counters);
+        let (now, counters) = (self.now(at.pt_ns), self.counters);
         Round::of_key(self.service, counters, now, self.in_force, self.scratch, self.worker)
     }
 
@@ -351,7 +357,7 @@ impl Machine for Keys<'_> {
         let hash = shards.hash(key);
         match state {
             Some(state) => {
-                if let Err(error) = shards.put_copy(items_now(pt_ns), hash, key, state) {
+                if let Err(error) = shards.put_copy(self.now(pt_ns), hash, key, state) {
                     // What does not fit is as if it had been evicted here right after.
                     tracing::debug!(?error, partition = %self.partition, "item not kept in a copy");
                     shards.remove_copy(hash, key);
@@ -368,7 +374,7 @@ impl Machine for Keys<'_> {
         bytes_max: usize,
         out: &mut Vec<(Bytes, Bytes)>,
     ) -> Option<Bytes> {
-        let (range, now) = (self.range(), items_now(pt_ns));
+        let (range, now) = (self.range(), self.now(pt_ns));
         let next = self.service.shards().export(now, range, cursor, bytes_max, |key, state| {
             out.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(state)));
         });

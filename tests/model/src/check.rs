@@ -12,10 +12,6 @@ use crate::journal::Step;
 use crate::payload::{Answer, Borrower, CAPACITY, Deed, Payload, REFILL, Sort, Verb};
 use crate::world::{Call, Ended, World};
 
-/// A partition's time may run faster than its primary's clock by so many millionths: a thousand for
-/// the correction, and a bit.
-const CORRECTION_PPM: u64 = 1100;
-
 /// Checks a run that has come to rest.
 pub(crate) fn check(world: &mut World) {
     if !world.report.violations.is_empty() {
@@ -371,9 +367,10 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// The longest partition time in so much true time, in millionths of nanoseconds.
+    /// The longest partition time in so much true time, in millionths of nanoseconds: no clock runs
+    /// faster, and nothing corrects it.
     fn longest(&self, true_ns: u64) -> u128 {
-        let ppm = 1_000_000 + self.world.profile.rate_ppm + CORRECTION_PPM;
+        let ppm = 1_000_000 + self.world.profile.rate_ppm;
         u128::from(true_ns) * u128::from(ppm)
     }
 
