@@ -490,10 +490,10 @@ proptest! {
             };
             unix_ms = unix_ms.saturating_add_signed(gap_ms).clamp(1_000_000_000, 1 << 42);
             let now = Now { mono: Nanos(0), unix_ms };
-            let is_over = end(unix_ms) > window;
+            let is_over = kept == 0 || end(unix_ms) > window;
             let goes_on = end(unix_ms + length_ms.min(1000)) >= window;
             let present = if goes_on && !is_over { window } else { end(unix_ms) };
-            let is_moved = !is_over && present < window && kept > 0;
+            let is_moved = !is_over && present < window;
             let used = if is_over { 0 } else { kept };
             if other == 0 && cost > 0 {
                 limit.take(&mut state, now, &Ask { over, hash, ..take(0) });
