@@ -37,6 +37,18 @@ impl<const N: usize> Backwards<N> {
         }
     }
 
+    /// As [`Self::blank_and_number`], of a number with a sign.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as of a number without one")]
+    pub(crate) fn blank_and_signed(&mut self, value: i64) {
+        self.blank_and_number(value.unsigned_abs());
+        if value < 0 {
+            // In place of the blank.
+            self.start += 1;
+            self.bytes(b" -");
+        }
+    }
+
     #[inline]
     pub(crate) fn written(&self) -> &[u8] {
         &self.bytes[self.start..]
@@ -77,6 +89,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_number_with_a_sign_is_written(number: i64) {
+            let mut piece = Backwards::<48>::new();
+            piece.blank_and_signed(number);
+            let expected = format!(" {number}");
+            prop_assert_eq!(piece.written(), expected.as_bytes());
+        }
+
         #[test]
         fn any_number_is_written(number: u64) {
             check(number);

@@ -103,8 +103,9 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
             (b"cas", value) if cas == CasAsk::None => cas = line.cas(value)?,
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             (b"wait", Some(word)) if wait.is_none() => {
-                let bad = line.bad("wait must be a duration such as 500ms, at most 366d");
-                wait = Some(duration_nanos(word).ok_or(bad)?);
+                let bad = line.bad("wait must be 0 or a duration such as 500ms, at most 366d");
+                let nanos = if word == b"0" { Some(0) } else { duration_nanos(word) };
+                wait = Some(nanos.ok_or(bad)?);
             }
             (b"hold", Some(word)) if hold.is_none() => hold = Some(line.nanos(word, BAD_HOLD)?),
             _ => return Err(line.bad(line.usage.options)),
@@ -114,15 +115,15 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     Ok(command(key, Native::Take(take), quiet))
 }
 
-/// `takem <cost> <key> <key> … [option]*`. The first word that looks like an option ends the keys,
-/// but the first key is a key whatever it looks like.
+/// `takem <cost> <key> <key> … [option]*`. The first word that looks like an option, of `take` too,
+/// ends the keys, but the first key is a key whatever it looks like.
 fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolError> {
     let cost = line.count(BAD_COST)?;
     let whole = line.words.rest();
     let mut count = 0;
     let mut end = 0;
     while let Some(word) = line.words.next() {
-        if count > 0 && (word == b"peek" || word.starts_with(b"id=")) {
+        if count > 0 && is_option_of_take(word) {
             break;
         }
         count += 1;
@@ -146,6 +147,13 @@ fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, Protoc
         }
     }
     Ok(Request::TakeMany { cost, keys, peek, id, quiet })
+}
+
+/// Whether a word is spelt as an option of `take`. `takem` has two of them and refuses the others:
+/// as keys they would be charged, and the option would be without effect.
+fn is_option_of_take(word: &[u8]) -> bool {
+    let named = [&b"id="[..], b"hold=", b"wait=", b"cas="];
+    matches!(word, b"peek" | b"part" | b"cas") || named.iter().any(|name| word.starts_with(name))
 }
 
 /// `refund <key> <n>`.
@@ -387,9 +395,11 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
         Outcome::Verdict(line) => encode_verdict(out, line),
         Outcome::Settled { limit, remaining, reset_ms } => {
             out.extend_from_slice(b"SETTLED");
-            for figure in [*limit, *remaining, 0, *reset_ms] {
-                number(out, figure);
-            }
+            number(out, *limit);
+            out.push(b' ');
+            out.extend_from_slice(itoa::Buffer::new().format(*remaining).as_bytes());
+            number(out, 0);
+            number(out, *reset_ms);
             out.extend_from_slice(b"\r\n");
         }
         Outcome::Renewed(ms) => {
@@ -414,7 +424,7 @@ const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20) + 2;
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
     let VerdictLine { word, limit, remaining, retry_ms, reset_ms, .. } = *line;
     let has_pairs = line.has_pairs();
-    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, !has_pairs);
+    encode_verdict_front(out, word, (limit, remaining), retry_ms, reset_ms, !has_pairs);
     if has_pairs {
         encode_pairs(out, line);
     }
@@ -425,11 +435,11 @@ pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
 pub fn encode_plain_verdict(
     out: &mut Vec<u8>,
     word: VerdictWord,
-    [limit, remaining]: [u64; 2],
+    (limit, remaining): (u64, i64),
     retry_ms: Option<u64>,
     reset_ms: u64,
 ) {
-    encode_verdict_front(out, word, [limit, remaining], retry_ms, reset_ms, true);
+    encode_verdict_front(out, word, (limit, remaining), retry_ms, reset_ms, true);
 }
 
 /// Appends the verdict and its four numbers, and the end of the line if it `ends` there.
@@ -437,7 +447,7 @@ pub fn encode_plain_verdict(
 fn encode_verdict_front(
     out: &mut Vec<u8>,
     word: VerdictWord,
-    [limit, remaining]: [u64; 2],
+    (limit, remaining): (u64, i64),
     retry_ms: Option<u64>,
     reset_ms: u64,
     ends: bool,
@@ -451,7 +461,7 @@ fn encode_verdict_front(
         Some(ms) => front.blank_and_number(ms),
         None => front.bytes(b" -1"),
     }
-    front.blank_and_number(remaining);
+    front.blank_and_signed(remaining);
     front.blank_and_number(limit);
     match word {
         VerdictWord::Allow => front.bytes(b"ALLOW"),

@@ -119,6 +119,18 @@ pub enum Algorithm {
     },
 }
 
+impl Policy {
+    /// Whether a caller's `wait=` above 0 means something under this policy: a queue waits, and of
+    /// `unlimited` and `block`, which stand in for any policy, none is needed.
+    #[must_use]
+    pub fn accepts_wait(&self) -> bool {
+        matches!(
+            self.algorithm,
+            Algorithm::Leaky { wait: Some(_), .. } | Algorithm::Unlimited | Algorithm::Block
+        )
+    }
+}
+
 /// Warm-up of a bucket, as Guava's `SmoothWarmingUp` and Sentinel have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Warm {

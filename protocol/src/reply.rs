@@ -50,8 +50,8 @@ pub enum Outcome<'a> {
     Settled {
         /// The limit.
         limit: u64,
-        /// Units left.
-        remaining: u64,
+        /// Units left; below 0 what is used beyond the limit.
+        remaining: i64,
         /// Milliseconds until full again.
         reset_ms: u64,
     },
@@ -110,8 +110,8 @@ pub struct VerdictLine {
     pub word: VerdictWord,
     /// The limit.
     pub limit: u64,
-    /// Units left.
-    pub remaining: u64,
+    /// Units left; below 0 what is used beyond the limit.
+    pub remaining: i64,
     /// Milliseconds to wait, rounded up; `None`, told as −1, for never.
     pub retry_ms: Option<u64>,
     /// Milliseconds until full again, rounded up.

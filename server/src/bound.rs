@@ -249,7 +249,7 @@ impl Round<'_> {
         let retry_ms = decision.retry.map_or(-1, |nanos| milliseconds(nanos).cast_signed());
         let number = match companion {
             Companion::Limit => decision.limit,
-            Companion::Remaining => decision.remaining,
+            Companion::Remaining => decision.left(),
             Companion::Reset => reset_ms,
             Companion::Expires if has_state => (unix_ms + reset_ms).div_ceil(1000),
             Companion::Expire if has_state => unix_ms + reset_ms,
@@ -257,7 +257,7 @@ impl Round<'_> {
             Companion::Retry | Companion::Info => {
                 let words = match companion {
                     Companion::Retry => retry_ms.to_string(),
-                    _ => format!("{} {} {retry_ms} {reset_ms}", decision.limit, decision.remaining),
+                    _ => format!("{} {} {retry_ms} {reset_ms}", decision.limit, decision.left()),
                 };
                 text.extend_from_slice(words.as_bytes());
                 return Outcome::Hit(ItemView { value: Value::Bytes(text), ..ItemView::default() });

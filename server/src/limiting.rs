@@ -27,6 +27,18 @@ use crate::written::Written;
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
+/// Told where `wait=` would be without effect.
+pub(crate) const NEVER_WAITS: &str =
+    "CLIENT_ERROR take: wait= needs a policy that waits, leaky: with wait=; wait=0 goes with any";
+
+/// Whether a take asks to wait where none of the policies that charge it ever does.
+pub(crate) fn waits_in_vain<'p>(
+    wait: Option<u64>,
+    mut policies: impl Iterator<Item = &'p Policy>,
+) -> bool {
+    wait.is_some_and(|wait| wait > 0) && !policies.any(Policy::accepts_wait)
+}
+
 /// The policy that a request means.
 enum Meant<'f> {
     /// That of a bound key, its parents included.
@@ -90,7 +102,7 @@ pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &Facts) {
         return encode_verdict(out, &verdict_line(facts, false));
     }
     let (word, retry_ms) = (verdict_word(facts), retry_ms(facts));
-    encode_plain_verdict(out, word, [limit, remaining], retry_ms, milliseconds(reset));
+    encode_plain_verdict(out, word, (limit, remaining), retry_ms, milliseconds(reset));
 }
 
 impl<'a> Round<'a> {
@@ -139,6 +151,9 @@ impl<'a> Round<'a> {
         };
         let outcome = match native {
             Native::Take(take) => match self.resolve(take.policy, key, bound) {
+                Ok(meant) if self.waits_in_vain(&meant, take.wait) => {
+                    return tell(NEVER_WAITS, form, out);
+                }
                 Ok(Meant::Bound(found)) if self.charges_parents(found) => {
                     self.take_with_parents(found, take)
                 }
@@ -187,6 +202,24 @@ impl<'a> Round<'a> {
         match outcome {
             Ok(outcome) => encode(out, command, form, &outcome),
             Err(error) => tell(&error.to_string(), form, out),
+        }
+    }
+
+    /// As [`waits_in_vain`], of the policy that a request means and of those of its parents.
+    fn waits_in_vain(&mut self, meant: &Meant<'_>, wait: Option<u64>) -> bool {
+        if wait.is_none_or(|wait| wait == 0) {
+            return false;
+        }
+        match meant {
+            Meant::Bound(found) if self.charges_parents(found) => {
+                // Without the list there is an error of its own.
+                self.list(found).is_ok() && self.scratch.charges.wait_in_vain(wait)
+            }
+            Meant::Bound(found) => waits_in_vain(wait, std::iter::once(found.policy())),
+            Meant::Written(written) => {
+                waits_in_vain(wait, std::iter::once(self.scratch.written.policy(*written)))
+            }
+            Meant::Named { policy, .. } => waits_in_vain(wait, std::iter::once(*policy)),
         }
     }
 

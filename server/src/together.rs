@@ -15,6 +15,7 @@ use engine::{
 };
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
+use crate::limiting::waits_in_vain;
 use crate::limits::{BoundKeyError, Found, InForce, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, NoRoom, Shards, Together};
 
@@ -238,6 +239,11 @@ impl Charges {
         &self.keys[row.key.clone()]
     }
 
+    /// Whether a take asks to wait where none of the keys' policies ever does.
+    pub(crate) fn wait_in_vain(&self, wait: Option<u64>) -> bool {
+        waits_in_vain(wait, self.rows.iter().map(|row| &row.policy))
+    }
+
     /// The first key and its hash.
     pub(crate) fn first(&self) -> (&[u8], u64) {
         self.rows.first().map_or((&[], 0), |row| (self.key(row), row.hash))
@@ -387,9 +393,11 @@ impl Charges {
                 let counted =
                     engine.take(place.now, row.hash, self.key(row), Some(place.rule(row)), &ask);
                 if let Limited::Decided(counted) = counted {
-                    let retry = counted.decision.retry;
-                    facts.decision =
-                        Decision { retry, verdict: facts.decision.verdict, ..counted.decision };
+                    facts.decision = Decision {
+                        verdict: facts.decision.verdict,
+                        counted: counted.decision.changed,
+                        ..counted.decision
+                    };
                 }
             }
         }
@@ -428,7 +436,7 @@ impl Charges {
         for row in others {
             let engine = engines.engine(row.hash);
             let look = engine.look(now, row.hash, self.key(row), Some(place.rule(row)));
-            let spare = look.map_or(0, |facts| facts.decision.remaining);
+            let spare = look.map_or(0, |facts| facts.decision.left());
             let spare = if row.policy.shadow { COUNT_MAX } else { spare };
             want = want.min(spare);
         }

@@ -95,6 +95,12 @@ fn takem_takes_keys_and_then_options() {
     let options = "CLIENT_ERROR takem: unknown or repeated option, there are peek id=<token>";
     refused("takem 1 a peek b", options);
     refused("takem 1 a id=1 id=1", options);
+    // Nor is an option of `take` a key.
+    for word in ["hold=5s", "wait=1s", "cas=1", "cas", "part"] {
+        refused(&format!("takem 1 a {word}"), options);
+        refused(&format!("takem 1 a b {word} peek"), options);
+    }
+    assert_eq!(parts("takem 1 hold=5s a\r\n"), (1, "hold=5s a".into(), false, None, false));
     refused("takem 1 a id=", "CLIENT_ERROR takem: id must be 1 to 64 bytes");
     let long = format!("takem 1 a {}", "k".repeat(251));
     refused(&long, "CLIENT_ERROR takem: key must be 1 to 250 bytes");
@@ -198,7 +204,7 @@ fn a_bad_line_says_what_is_wrong() {
         ("take k -1 -", "take: cost must be a number from 0 to 9007199254740991"),
         ("take k 9007199254740992 -", "take: cost must be a number from 0 to 9007199254740991"),
         ("take k 1 =", "take: a limit is named as in =login"),
-        ("take k 1 - wait=1", "take: wait must be a duration such as 500ms, at most 366d"),
+        ("take k 1 - wait=1", "take: wait must be 0 or a duration such as 500ms, at most 366d"),
         ("take k 1 - hold=0s", "take: hold must be a duration such as 30s, at most 366d"),
         ("take k 1 - cas=", "take: cas must be an unsigned 64-bit number"),
         ("take k 1 - cas=-1", "take: cas must be an unsigned 64-bit number"),
@@ -293,14 +299,14 @@ fn told(outcome: &Outcome<'_>) -> String {
 
 fn verdict(
     word: VerdictWord,
-    figures: [u64; 2],
+    (limit, remaining): (u64, i64),
     retry_ms: Option<u64>,
     reset_ms: u64,
 ) -> VerdictLine {
     VerdictLine {
         word,
-        limit: figures[0],
-        remaining: figures[1],
+        limit,
+        remaining,
         retry_ms,
         reset_ms,
         cas: None,
@@ -315,22 +321,23 @@ fn verdict(
 #[test]
 fn verdicts_are_told_as_designed() {
     use VerdictWord::{Allow, Deny, Exists, Part, Wait};
-    let allow = verdict(Allow, [200, 199], Some(0), 600);
+    let allow = verdict(Allow, (200, 199), Some(0), 600);
     let with_cas = |line, cas| VerdictLine { cas: Some(cas), ..line };
     for (line, text) in [
         (allow, "ALLOW 200 199 0 600"),
-        (verdict(Deny, [200, 199], None, 600), "DENY 200 199 -1 600"),
+        (verdict(Deny, (200, 199), None, 600), "DENY 200 199 -1 600"),
         (
-            VerdictLine { granted: Some(199), ..verdict(Part, [200, 0], Some(30_600), 120_000) },
+            VerdictLine { granted: Some(199), ..verdict(Part, (200, 0), Some(30_600), 120_000) },
             "PART 200 0 30600 120000 granted=199",
         ),
-        (verdict(Allow, [16, 15], Some(0), 2000), "ALLOW 16 15 0 2000"),
-        (verdict(Wait, [60, 57], Some(2000), 3000), "WAIT 60 57 2000 3000"),
-        (with_cas(verdict(Allow, [100, 100], Some(0), 0), 7), "ALLOW 100 100 0 0 cas=7"),
-        (with_cas(verdict(Exists, [100, 97], Some(0), 1800), 8), "EXISTS 100 97 0 1800 cas=8"),
+        (verdict(Allow, (16, 15), Some(0), 2000), "ALLOW 16 15 0 2000"),
+        (verdict(Deny, (4, -8), Some(2000), 3000), "DENY 4 -8 2000 3000"),
+        (verdict(Wait, (60, 57), Some(2000), 3000), "WAIT 60 57 2000 3000"),
+        (with_cas(verdict(Allow, (100, 100), Some(0), 0), 7), "ALLOW 100 100 0 0 cas=7"),
+        (with_cas(verdict(Exists, (100, 97), Some(0), 1800), 8), "EXISTS 100 97 0 1800 cas=8"),
         (VerdictLine { lease: Some(17), ..allow }, "ALLOW 200 199 0 600 lease=17"),
         (
-            VerdictLine { at: Some(2), ..verdict(Deny, [200, 0], Some(600), 120_000) },
+            VerdictLine { at: Some(2), ..verdict(Deny, (200, 0), Some(600), 120_000) },
             "DENY 200 0 600 120000 at=2",
         ),
         (
@@ -372,6 +379,7 @@ fn the_other_answers_are_told_as_designed() {
         (Outcome::Counted(never), "-5 -7 -1 cas=3"),
         (Outcome::Counted(CountLine { exists: true, ..never }), "EXISTS -5 -7 -1 cas=3"),
         (Outcome::Settled { limit: 10, remaining: 9, reset_ms: 60 }, "SETTLED 10 9 0 60"),
+        (Outcome::Settled { limit: 10, remaining: -9, reset_ms: 60 }, "SETTLED 10 -9 0 60"),
         (Outcome::Renewed(30_000), "RENEWED 30000"),
         (Outcome::Leased(grant), "LEASE 50 10000 5000 70 lease=4 safe=6"),
         (Outcome::Slid(78), "78"),

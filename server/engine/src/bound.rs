@@ -9,6 +9,7 @@ use protocol::{
 };
 
 use crate::apply::Engine;
+use crate::limit::Decision;
 use crate::limited::{Facts, Judgement, Limited, SetUsed, Take};
 use crate::policies::Rule;
 use crate::time::Now;
@@ -130,7 +131,8 @@ pub fn counted(limited: Limited, units: u64) -> Outcome<'static> {
         Limited::Decided(facts) if facts.refuses() && units > 0 => {
             // Above the limit, whatever is owed or spent: that is how a plain client knows.
             let above = facts.decision.limit.saturating_add(1);
-            let attempted = usage(&facts).saturating_add(units);
+            let Decision { used, counted, .. } = facts.decision;
+            let attempted = if counted { used } else { used.saturating_add(units) };
             Outcome::Refused(view(&facts, attempted.max(above).min(COUNT_MAX)))
         }
         Limited::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),

@@ -45,6 +45,10 @@ impl Engine {
             return Outcome::Counted(CountLine { exists: true, ..unchanged });
         }
         let Some(new) = bounded(old, incrx) else { return Outcome::Counted(unchanged) };
+        if new == old && item.is_some() {
+            // Nothing is applied: the TTL and the cas unique stay too.
+            return Outcome::Counted(unchanged);
+        }
         let deadline = match (incrx.ttl_mode, item.is_none()) {
             (TtlMode::Touch, _) | (_, true) => deadline(now, incrx.ttl),
             (TtlMode::Set, false) if figures.deadline == Deadline::NEVER => {
@@ -93,8 +97,8 @@ fn signed_value(item: Item<'_>) -> Option<i64> {
     (-MOST..=MOST).contains(&number).then_some(number)
 }
 
-/// The new value; `None` when a bound forbids it. Downwards a counter stops at 0 (or `min`) of
-/// itself, upwards it stops at `max` only where `clamp` says so.
+/// The new value; `None` when a bound forbids it. A counter stops at `max` and `min` where `clamp`
+/// says so, and at 0 of itself, or at the least number there is with `signed`, where it has no `min`.
 fn bounded(old: i64, incrx: &IncrX<'_>) -> Option<i64> {
     let floor = incrx.min.unwrap_or(if incrx.signed { -MOST } else { 0 });
     let ceiling = incrx.max.unwrap_or(MOST);
@@ -104,7 +108,7 @@ fn bounded(old: i64, incrx: &IncrX<'_>) -> Option<i64> {
         return incrx.clamp.then_some(ceiling.max(old));
     }
     if wanted < floor && incrx.delta < 0 {
-        let stops = incrx.clamp || !incrx.signed || incrx.min.is_none();
+        let stops = incrx.clamp || incrx.min.is_none();
         return stops.then_some(floor.min(old));
     }
     Some(wanted)

@@ -196,7 +196,7 @@ impl Engine {
             self.put_away(loaded);
             decision
         };
-        Leased::Told(told(now, &call, granted, shadow, decision.remaining, wait))
+        Leased::Told(told(now, &call, granted, shadow, decision.left(), wait))
     }
 }
 
@@ -245,7 +245,7 @@ fn grant(loaded: &mut Loaded, at: At<'_>, call: &mut Call<'_>, others: &Leases) 
     let left = counted.unwrap_or(seen.reset);
     let size = Size {
         limit: seen.limit,
-        remaining: seen.remaining.min(seen.limit.saturating_sub(out)),
+        remaining: seen.left().min(seen.limit.saturating_sub(out)),
         left: if left == 0 { ttl } else { left },
         refresh: call.refresh,
         want: call.ask.want,

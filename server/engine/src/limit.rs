@@ -80,10 +80,10 @@ pub struct Decision {
     pub verdict: Verdict,
     /// The limit: capacity, units per window, most holders.
     pub limit: u64,
-    /// Units left to take at this instant, rounded down, debt not among them; 0 while something is
-    /// owed, or while a queue is longer than the wait.
-    pub remaining: u64,
-    /// Usage after the decision (on a peek: as it is), rounded up: `limit − remaining` for a bucket, the weighted count
+    /// Units left to take at this instant, rounded down, debt not among them: `limit − used`, below 0
+    /// where more is used than the limit. At most 0 while a queue is longer than the wait.
+    pub remaining: i64,
+    /// Usage after the decision (on a peek: as it is), rounded up: the missing tokens of a bucket, the weighted count
     /// of a window, the level, the holders. Above `limit` only where something is owed or `over`
     /// counted refused attempts.
     pub used: u64,
@@ -96,23 +96,38 @@ pub struct Decision {
     pub reset: u64,
     /// Whether the state was changed.
     pub changed: bool,
+    /// Refused, and counted all the same (`over`): the cost is part of `used`.
+    pub counted: bool,
     /// The lease of a hold (`concurrency`).
     pub lease: Option<u64>,
 }
 
+/// Units left of a limit; below 0 what is used beyond it.
+#[inline]
+fn left(limit: u64, used: u64) -> i64 {
+    limit.cast_signed().saturating_sub_unsigned(used)
+}
+
 impl Decision {
+    /// Units left to take; 0 where more is used than the limit.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.remaining.max(0).unsigned_abs()
+    }
+
     /// The answer of a policy that keeps nothing.
     fn without_state(limit: u64, ask: &Ask) -> Self {
         let passes = limit > 0;
         Self {
             verdict: if passes { Verdict::Allow } else { Verdict::Deny },
             limit,
-            remaining: limit,
+            remaining: limit.cast_signed(),
             used: 0,
             granted: if passes { ask.cost } else { 0 },
             retry: passes.then_some(0),
             reset: 0,
             changed: false,
+            counted: false,
             lease: None,
         }
     }

@@ -29,7 +29,7 @@ use super::front::{Front, Lent};
 use super::machine::{Sort, operation, partition_of};
 use super::step::{Asked, Step, StepRule};
 use crate::bound::written_policy;
-use crate::limiting::{outcome_of_many, tell_many, units_of, verdict};
+use crate::limiting::{NEVER_WAITS, outcome_of_many, tell_many, units_of, verdict, waits_in_vain};
 use crate::limits::{Found, OnUnavailable};
 use crate::session::{LookedUp, Round, TakeMany, look_up};
 use crate::together::Charged;
@@ -214,6 +214,7 @@ fn told(now: Now, policy: &Policy, ask: &Take, passes: bool) -> Charged {
         retry: Some(if passes { 0 } else { DENY_RETRY_NS }),
         reset: 0,
         changed: false,
+        counted: false,
         lease: None,
         ..fresh
     };
@@ -380,6 +381,10 @@ impl Front {
             return error;
         };
         let Some(first) = charges.first() else { return error };
+        if waits_in_vain(take.wait, charges.iter().map(|charge| &charge.policy)) {
+            let told = if error.is_empty() { String::new() } else { format!("{NEVER_WAITS}\r\n") };
+            return Bytes::from(told);
+        }
         let now = round.now;
         let charged = match mode {
             OnUnavailable::Error => return error,

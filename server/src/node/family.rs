@@ -32,6 +32,13 @@ pub(super) enum Wish {
     Change(Change),
 }
 
+impl Wish {
+    /// Whether it asks to wait where no policy that it is charged by ever does.
+    pub(super) fn waits_in_vain(&self, charges: &Charges) -> bool {
+        matches!(self, Self::Take(take) if charges.wait_in_vain(take.wait))
+    }
+}
+
 /// Why a request on several keys is not under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoWish {
@@ -266,6 +273,10 @@ impl Family {
             (Some(why), _) => Err(why),
             (None, Some(odd)) => Ok(Charged::undecided(odd)),
             (None, None) if refuses => {
+                // What a key gave, or counted though it refused, is part of its usage.
+                for facts in facts.iter_mut().filter(|_| !take.peek) {
+                    facts.decision.counted |= facts.decision.granted > 0;
+                }
                 let retry = |facts: &Facts| facts.decision.retry.unwrap_or(u64::MAX);
                 let refusing = facts.iter().enumerate().filter(|(_, facts)| facts.refuses());
                 let worst =

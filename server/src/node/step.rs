@@ -205,8 +205,11 @@ impl Told {
             Verdict::Wait => 2,
             Verdict::Part => 3,
         });
-        out.push(u8::from(has_state) | u8::from(shadow) << 1 | u8::from(decision.changed) << 2);
+        let Decision { changed, counted, .. } = decision;
+        let bits = [has_state, shadow, changed, counted].into_iter().enumerate();
+        out.push(bits.fold(0, |bits, (place, on)| bits | u8::from(on) << place));
         let Decision { limit, remaining, used, granted, reset, .. } = decision;
+        let remaining = remaining.cast_unsigned();
         for number in [cas, u64::from(client_flags), limit, remaining, used, granted, reset] {
             put(out, number);
         }
@@ -243,13 +246,14 @@ fn facts(reader: &mut Reader<'_>) -> Option<Facts> {
     let decision = Decision {
         verdict,
         limit: reader.number()?,
-        remaining: reader.number()?,
+        remaining: reader.number()?.cast_signed(),
         used: reader.number()?,
         granted: reader.number()?,
         reset: reader.number()?,
         retry: reader.option()?,
         lease: reader.option()?,
         changed: flags & 4 != 0,
+        counted: flags & 8 != 0,
     };
     Some(Facts { decision, cas, client_flags, has_state: flags & 1 != 0, shadow: flags & 2 != 0 })
 }
@@ -351,12 +355,23 @@ mod tests {
         ];
         let option = || proptest::option::of(any::<u64>());
         let facts =
-            (verdict, any::<[u64; 6]>(), any::<u32>(), any::<[bool; 3]>(), option(), option());
+            (verdict, any::<[u64; 6]>(), any::<u32>(), any::<[bool; 4]>(), option(), option());
         (facts, 0..8).prop_map(|((verdict, numbers, client_flags, bits, retry, lease), kind)| {
             let [cas, limit, remaining, used, granted, reset] = numbers;
-            let [has_state, shadow, changed] = bits;
-            let decision =
-                Decision { verdict, limit, remaining, used, granted, retry, reset, changed, lease };
+            let [has_state, shadow, changed, counted] = bits;
+            let remaining = remaining.cast_signed();
+            let decision = Decision {
+                verdict,
+                limit,
+                remaining,
+                used,
+                granted,
+                retry,
+                reset,
+                changed,
+                counted,
+                lease,
+            };
             let facts = Facts { decision, cas, client_flags, has_state, shadow };
             Told::Limited(match kind {
                 0 | 1 => Limited::Decided(facts),

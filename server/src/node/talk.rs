@@ -18,6 +18,7 @@ use super::front::{Lent, node_now};
 use super::gather::may_gather;
 use super::machine::{Sort, operation, partition_of};
 use crate::bound::{tell, written_policy};
+use crate::limiting::NEVER_WAITS;
 use crate::session::{Answer, LookedUp, Retrieval, Round, Session, TakeMany, counted_key};
 
 /// What is told instead when the item was too large.
@@ -167,6 +168,9 @@ impl Session {
                 Ok(wish) => {
                     let listed = round.list(found);
                     return match listed {
+                        Ok(()) if wish.waits_in_vain(&round.scratch.charges) => {
+                            self.say_error(NEVER_WAITS, form, out);
+                        }
                         Ok(()) => self.submit_family(round, (words, quiet), wish),
                         Err(error) => self.say_error(&error.to_string(), form, out),
                     };

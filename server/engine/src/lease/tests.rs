@@ -104,7 +104,7 @@ impl Bench {
     pub(super) fn remaining(&mut self, policy: &Policy) -> u64 {
         let take = Take { peek: true, ..Take::default() };
         match self.engine.take(self.now(), self.hash, KEY, Some(Rule::from(policy)), &take) {
-            Limited::Decided(facts) => facts.decision.remaining,
+            Limited::Decided(facts) => facts.decision.left(),
             other => panic!("{other:?}"),
         }
     }
@@ -120,7 +120,7 @@ impl Bench {
     /// Gives units back that nobody lent, and tells what remains then.
     fn put_back(&mut self, policy: &Policy, units: u64) -> Option<u64> {
         match self.engine.put_back(self.now(), self.hash, KEY, Some(Rule::from(policy)), units) {
-            Limited::Decided(facts) => Some(facts.decision.remaining),
+            Limited::Decided(facts) => Some(facts.decision.left()),
             _ => None,
         }
     }

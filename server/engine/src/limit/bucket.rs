@@ -12,8 +12,8 @@
 //!   shut until that is paid, as Guava's does: else a cold bucket could be smaller than one unit.
 //!   `interval` means nothing beside `warm`.
 //!
-//! With `over` a refused attempt costs what it asked, at the usual price, down to a level of minus
-//! one capacity: a key that never stops asking comes back at most two capacities later.
+//! With `over` a refused attempt costs what it asked, at the usual price. What is owed is counted up to
+//! 2^53 − 1 missing tokens.
 //!
 //! State, by option: the TAT, here the instant of being full (`tat`), 8 or 16 bytes; `interval`: tokens
 //! missing and the instant of the next refill, together as many; `warm`: the TAT and what has been
@@ -26,7 +26,7 @@ use protocol::{Rate, Warm};
 pub(crate) use self::plain::PlainBucket;
 
 use super::warm::Line;
-use super::{Ask, Decision, Verdict, tat};
+use super::{Ask, Decision, Verdict, left, tat};
 use crate::time::Now;
 
 /// The parameters.
@@ -95,7 +95,7 @@ impl Bucket {
     }
 
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
-        let known = self.see(state, now, ask.over);
+        let known = self.see(state, now);
         let before = known.unwrap_or_else(|| self.unseen(now));
         let passes = self.passes(before, ask.cost);
         let granted = match (passes, ask.part) {
@@ -128,12 +128,13 @@ impl Bucket {
         Decision {
             verdict,
             limit: self.capacity,
-            remaining: self.remaining(told),
+            remaining: self.left(told),
             used: self.used(told),
             granted,
             retry,
             reset: self.reset(now, told),
             changed,
+            counted: verdict == Verdict::Deny && told.full_at != before.full_at,
             lease: None,
         }
     }
@@ -173,8 +174,18 @@ impl Bucket {
     /// After a refusal that counts.
     fn overdrawn(&self, seen: Seen, units: u64) -> Seen {
         let full_at = seen.full_at.saturating_add(self.cost(units));
-        let most = seen.clock.saturating_add(2 * self.full());
+        let most = seen.clock.saturating_add(tat::owed_max(self.rate));
         Seen { full_at: seen.full_at.max(full_at.min(most)), ..seen }
+    }
+
+    /// Units that are owed.
+    fn owed(&self, seen: Seen) -> u64 {
+        tat::units_of(self.rate, seen.missing().saturating_sub(self.full()))
+    }
+
+    /// The most units that would pass without debt; below 0 those that are owed.
+    fn left(&self, seen: Seen) -> i64 {
+        left(self.remaining(seen), self.owed(seen))
     }
 
     /// The most units that would pass without debt.
@@ -202,7 +213,7 @@ impl Bucket {
 
     fn used(&self, seen: Seen) -> u64 {
         if self.line().is_some() {
-            return self.capacity - self.remaining(seen);
+            return (self.capacity - self.remaining(seen)).saturating_add(self.owed(seen));
         }
         tat::units_of(self.rate, seen.missing())
     }
@@ -238,7 +249,7 @@ impl Bucket {
     /// stored stays as it is. Heat may have changed since they were taken, and giving back at another
     /// price would let more through than was ever paid for.
     pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        let Some(mut seen) = self.see(state, now, true) else { return };
+        let Some(mut seen) = self.see(state, now) else { return };
         seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
         self.keep(seen, state);
     }
@@ -258,7 +269,7 @@ impl Bucket {
             }
             return;
         }
-        let clock = self.see(state, now, true).map_or(unseen.clock, |seen| seen.clock);
+        let clock = self.see(state, now).map_or(unseen.clock, |seen| seen.clock);
         let (full_at, stored) = self.decode(state).unwrap_or((unseen.full_at, unseen.stored));
         let covered = clock.saturating_add(self.cost(units));
         if full_at < covered {
@@ -268,7 +279,7 @@ impl Bucket {
 
     /// Leaves what a warm-up has stored: usage is set, not heat.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
-        let mut seen = self.see(state, now, true).unwrap_or_else(|| self.unseen(now));
+        let mut seen = self.see(state, now).unwrap_or_else(|| self.unseen(now));
         seen.full_at = seen.clock.saturating_add(self.cost(used.min(self.capacity)));
         self.keep(seen, state);
     }
@@ -277,7 +288,7 @@ impl Bucket {
     /// Guava's does, a changed one as warm as it was. A change to or from whole periods rounds the
     /// tokens down.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
-        let Some(was) = old.see(state, now, true) else { return state.clear() };
+        let Some(was) = old.see(state, now) else { return state.clear() };
         if old.is_idle(was) {
             return state.clear();
         }
@@ -337,7 +348,7 @@ impl Bucket {
     }
 
     /// What a state says now; `None` for a key never seen.
-    fn see(&self, state: &[u8], now: Now, over: bool) -> Option<Seen> {
+    fn see(&self, state: &[u8], now: Now) -> Option<Seen> {
         if self.steps() {
             let (missing, next) = decode_steps(state)?;
             return Some(self.see_steps(missing, next, now));
@@ -345,8 +356,7 @@ impl Bucket {
         let (full_at, stored) = self.decode(state)?;
         let line = self.line();
         let clock = tat::ticks(self.rate, now);
-        let most = self.cost(self.capacity.saturating_add(self.debt));
-        let most = if over { most.max(2 * self.full()) } else { most };
+        let most = tat::owed_max(self.rate);
         let dearest = line.map_or(0, |line| line.surcharge(line.max));
         let clock = tat::standing(full_at, clock, most.saturating_add(dearest));
         let idle = clock.saturating_sub(full_at);
@@ -411,7 +421,7 @@ impl Bucket {
 }
 
 /// Bits of the instant of the next refill, which is at most a period after the last instant there
-/// is; the tokens missing, at most two capacities, have the others.
+/// is; the tokens missing have the others.
 const NEXT_BITS: u32 = 72;
 
 /// Tokens missing, and the instant of the next refill.

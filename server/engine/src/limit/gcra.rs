@@ -4,11 +4,13 @@
 //! is rounded). `tat' = max(now, tat) + n·T`, allowed from `tat' − tau` on, `tau = T·(burst + 1)`.
 //! Source: ITU-T I.371, virtual scheduling form; redis-cell's `CL.THROTTLE` for the figures.
 //!
+//! With `over` a refused attempt costs what it asked, up to 2^53 − 1 units of usage.
+//!
 //! State: the TAT, 8 or 16 bytes. Idle, and empty, once the TAT has passed.
 
 use protocol::Rate;
 
-use super::{Ask, Decision, Verdict, tat};
+use super::{Ask, Decision, Verdict, left, tat};
 use crate::time::Now;
 
 /// The parameters.
@@ -34,8 +36,7 @@ impl Gcra {
         let tolerance = self.tolerance();
         let ticks = tat::ticks(self.rate, now);
         let stored = tat::decode(state).unwrap_or(0);
-        let most = if ask.over { 2 * tolerance } else { tolerance };
-        let ticks = tat::standing(stored, ticks, most);
+        let ticks = tat::standing(stored, ticks, tat::owed_max(self.rate));
         // An idle key must not bank credit: bring its TAT up to now before charging it.
         let before = stored.max(ticks);
         let with = |units| before.saturating_add(tat::cost(self.rate, units));
@@ -54,8 +55,7 @@ impl Gcra {
             (false, _) => Verdict::Part,
         };
         let after = match verdict {
-            // What was refused may owe as much as the limit, so that a key comes back in time.
-            Verdict::Deny if ask.over => before.max(with(ask.cost).min(ticks + 2 * tolerance)),
+            Verdict::Deny if ask.over => with(ask.cost).min(ticks + tat::owed_max(self.rate)),
             Verdict::Deny => before,
             _ => with(granted),
         };
@@ -70,16 +70,17 @@ impl Gcra {
             Verdict::Part => self.retry(now, after, ask.cost - granted),
             _ => Some(0),
         };
-        let owed = told - ticks;
+        let used = tat::units_of(self.rate, told - ticks);
         Decision {
             verdict,
             limit: self.limit(),
-            remaining: tat::units_within(self.rate, tolerance.saturating_sub(owed)),
-            used: tat::units_of(self.rate, owed),
+            remaining: left(self.limit(), used),
+            used,
             granted,
             retry,
             reset: self.nanos_until(now, told),
             changed,
+            counted: changed && verdict == Verdict::Deny,
             lease: None,
         }
     }
@@ -105,7 +106,7 @@ impl Gcra {
     /// Sees to it that at least so many units are used.
     pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let stored = tat::decode(state).unwrap_or(0);
-        let ticks = tat::standing(stored, tat::ticks(self.rate, now), 2 * self.tolerance());
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
         let covered = ticks.saturating_add(tat::cost(self.rate, units.min(self.limit())));
         if stored < covered {
             tat::encode(covered, state);
@@ -114,7 +115,7 @@ impl Gcra {
 
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let stored = tat::decode(state).unwrap_or(0);
-        let ticks = tat::standing(stored, tat::ticks(self.rate, now), 2 * self.tolerance());
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
         let owed = tat::cost(self.rate, used.min(self.limit()));
         self.keep(ticks.saturating_add(owed), state, now);
     }
@@ -122,7 +123,7 @@ impl Gcra {
     /// Units left stay, up to the new limit; what is owed stays owed.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let Some(stored) = tat::decode(state) else { return state.clear() };
-        let ticks = tat::standing(stored, tat::ticks(old.rate, now), 2 * old.tolerance());
+        let ticks = tat::standing(stored, tat::ticks(old.rate, now), tat::owed_max(old.rate));
         let owed = stored.saturating_sub(ticks);
         if owed == 0 {
             return state.clear();

@@ -9,11 +9,13 @@
 //! A queue grants a part only where nobody is before it: one answer cannot say both how much and how
 //! long to wait.
 //!
+//! With `over` a refused attempt fills it too, up to 2^53 − 1 units.
+//!
 //! State: the instant of being empty, as a TAT (`tat`), 8 or 16 bytes. Idle, and empty, once it has passed.
 
 use protocol::Rate;
 
-use super::{Ask, Decision, Verdict, tat};
+use super::{Ask, Decision, Verdict, left, tat};
 use crate::time::Now;
 
 /// The parameters.
@@ -50,7 +52,7 @@ impl Leaky {
 
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
         let patience = self.patience(ask);
-        let before = self.see(state, now, ask.over);
+        let before = self.see(state, now);
         let ahead = before.empty.saturating_sub(tat::ticks(self.rate, now));
         let may_wait = patience.is_none_or(|patience| ask.cost == 0 || ahead <= patience);
         let passes = may_wait && self.fits(before, ask.cost);
@@ -85,15 +87,18 @@ impl Leaky {
         let too_long = patience.is_some_and(|patience| {
             told.empty.saturating_sub(tat::ticks(self.rate, now)) > patience
         });
+        let used = tat::units_of(self.rate, told.empty - told.clock);
+        let remaining = left(self.capacity, used);
         Decision {
             verdict,
             limit: self.capacity,
-            remaining: if too_long { 0 } else { self.room(told) },
-            used: tat::units_of(self.rate, told.empty - told.clock),
+            remaining: if too_long { remaining.min(0) } else { remaining },
+            used,
             granted,
             retry,
             reset: self.nanos_until(now, told.empty),
             changed,
+            counted: changed && verdict == Verdict::Deny,
             lease: None,
         }
     }
@@ -102,9 +107,9 @@ impl Leaky {
         tat::cost(self.rate, units)
     }
 
-    fn see(&self, state: &[u8], now: Now, over: bool) -> Seen {
+    fn see(&self, state: &[u8], now: Now) -> Seen {
         let stored = tat::decode(state).unwrap_or(0);
-        let most = if over { 2 * self.full() } else { self.full() };
+        let most = tat::owed_max(self.rate);
         let clock = tat::standing(stored, tat::ticks(self.rate, now), most);
         Seen { clock, empty: stored.max(clock) }
     }
@@ -119,11 +124,10 @@ impl Leaky {
         tat::units_within(self.rate, self.full().saturating_sub(seen.empty - seen.clock))
     }
 
-    /// After a refusal that counts: it holds at most twice what it can, so that it comes back.
+    /// After a refusal that counts.
     fn overfilled(&self, seen: Seen, units: u64) -> Seen {
         let empty = seen.empty.saturating_add(self.cost(units));
-        let most = seen.clock.saturating_add(2 * self.full());
-        Seen { empty: seen.empty.max(empty.min(most)), ..seen }
+        Seen { empty: empty.min(seen.clock.saturating_add(tat::owed_max(self.rate))), ..seen }
     }
 
     /// Nanoseconds until so many units pass, at once or with a wait; `None` for never.
@@ -151,7 +155,7 @@ impl Leaky {
 
     /// Sees to it that it holds at least so many units.
     pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        let seen = self.see(state, now, true);
+        let seen = self.see(state, now);
         let covered = seen.clock.saturating_add(self.cost(units.min(self.capacity)));
         if seen.empty < covered {
             tat::encode(covered, state);
@@ -159,13 +163,13 @@ impl Leaky {
     }
 
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
-        let clock = self.see(state, now, true).clock;
+        let clock = self.see(state, now).clock;
         self.keep(clock.saturating_add(self.cost(used.min(self.capacity))), state, now);
     }
 
     /// What it holds stays, up to the new capacity; what was beyond the old one stays beyond.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
-        let seen = old.see(state, now, true);
+        let seen = old.see(state, now);
         let held = seen.empty - seen.clock;
         let beyond = held.saturating_sub(old.full());
         let (_, within) = tat::reprice(held - beyond, old.rate, self.rate);

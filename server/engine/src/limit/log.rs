@@ -4,9 +4,8 @@
 //! share an entry. Where the clock goes back before the newest entry, time stands still there.
 //!
 //! There are never more entries than the policy's `entries`, its count, or [`ENTRIES_MAX`]. With so
-//! many the log is full: it answers as if the limit were used up, `Deny` for any cost but 0, until
-//! the oldest entry is gone (a call in the very instant of the newest entry needs none and may
-//! pass). With `over` a full log drops its oldest entry for a refused attempt, which changes no
+//! many the log is full: it answers as if the limit were used up, `Deny` for any cost but 0 and
+//! nothing left, until the oldest entry is gone. With `over` a full log drops its oldest entry for a refused attempt, which changes no
 //! decision: while the dropped one would count, the log is full of younger ones.
 //!
 //! ```text
@@ -50,7 +49,7 @@ impl Log {
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, ask: &Ask) -> Decision {
         let before = self.read(state, now);
         let at = before.tick(now);
-        let judged = Judged::new(self.rate.count, self.used_of(&before, at), ask);
+        let judged = Judged::new(self.rate.count, self.used_of(&before), ask);
         let mut after = before;
         // What is left to wait for when a part was granted shows only once that is kept.
         let mut scratch = Vec::new();
@@ -65,13 +64,7 @@ impl Log {
         }
         let retry = judged.retry(ask, |cost| self.wait(state, &after, now, cost));
         let shown = if ask.peek { &before } else { &after };
-        judged.decision(
-            self.rate.count,
-            self.used_of(shown, at),
-            retry,
-            self.reset(shown, now),
-            ask,
-        )
+        judged.decision(self.rate.count, self.used_of(shown), retry, self.reset(shown, now), ask)
     }
 
     /// Gives units back, those of the newest calls first.
@@ -121,7 +114,7 @@ impl Log {
             live.drop_oldest(state);
         }
         let before = live.units;
-        if self.is_full(&live, at) {
+        if self.is_full(&live) && live.newest != at {
             // No unit may be lost: the oldest entry counts from now too.
             live.drop_oldest(state);
         }
@@ -167,13 +160,13 @@ impl Log {
         self.entries.min(self.rate.count).clamp(1, ENTRIES_MAX)
     }
 
-    /// Whether a call at `at` would need an entry that there is no room for.
-    fn is_full(&self, live: &Live, at: i64) -> bool {
-        u64::from(live.entries) >= self.entries_max() && live.newest != at
+    /// Whether all entries are used up.
+    fn is_full(&self, live: &Live) -> bool {
+        u64::from(live.entries) >= self.entries_max()
     }
 
-    fn used_of(&self, live: &Live, at: i64) -> u64 {
-        if self.is_full(live, at) { live.units.max(self.rate.count) } else { live.units }
+    fn used_of(&self, live: &Live) -> u64 {
+        if self.is_full(live) { live.units.max(self.rate.count) } else { live.units }
     }
 
     /// What of the state still counts at `now`.
@@ -201,7 +194,7 @@ impl Log {
             let last = pop_count(state).unwrap_or(0);
             put_count(state, last + units);
         } else {
-            if self.is_full(live, at) {
+            if self.is_full(live) {
                 live.drop_oldest(state);
             }
             if live.entries == 0 {

@@ -3,7 +3,7 @@
 //! Here: windows, logs and holds all compare a count with a limit, and all keep instants and
 //! counts. Not here: how each of them counts (`fixed`, `sliding`, `log`, `concurrency`).
 
-use super::{Ask, Decision, Verdict};
+use super::{Ask, Decision, Verdict, left};
 use crate::time::Now;
 use protocol::COUNT_MAX;
 
@@ -49,12 +49,13 @@ impl Judged {
         Decision {
             verdict: self.verdict,
             limit,
-            remaining: limit.saturating_sub(used),
+            remaining: left(limit, used.min(COUNT_MAX)),
             used: used.min(COUNT_MAX),
             granted: self.granted,
             retry,
             reset,
             changed: self.charge > 0 && !ask.peek,
+            counted: self.verdict == Verdict::Deny && self.charge > 0,
             lease: None,
         }
     }

@@ -16,7 +16,7 @@
 //! stay below 2^117, those of a capacity below 2^108. Sums saturate, for states that no code of ours
 //! wrote.
 
-use protocol::Rate;
+use protocol::{COUNT_MAX, Rate};
 
 use super::wide::mul_div;
 use crate::time::Now;
@@ -37,6 +37,11 @@ pub(super) fn cost(rate: Rate, units: u64) -> u128 {
 /// A span of ticks in nanoseconds, rounded up: waiting it suffices, a nanosecond less does not.
 pub(super) fn nanos(rate: Rate, ticks: u128) -> u64 {
     div_ceil(ticks, rate.count)
+}
+
+/// The most that a key can owe, in ticks: [`COUNT_MAX`] units. What is beyond is not counted.
+pub(super) fn owed_max(rate: Rate) -> u128 {
+    cost(rate, COUNT_MAX)
 }
 
 /// Whole units that so many ticks pay for.
@@ -60,12 +65,11 @@ fn div_ceil(ticks: u128, divisor: u64) -> u64 {
     }
 }
 
-/// The tick it is for a key that owes at most `most` ticks when it is used up.
+/// The tick it is for a key that owes at most `most` ticks.
 ///
 /// That is now, unless the clock has gone back so far that this TAT cannot have been written yet:
 /// then time stands still at the first tick at which it could. What a clock that goes back takes
-/// back, it brings again when it goes on: no tick refills twice. What a key owes from other parameters
-/// and could not owe under these looks the same; it is told as used up, and still has to be paid.
+/// back, it brings again when it goes on: no tick refills twice. Until then it counts as owed.
 pub(super) fn standing(tat: u128, now: u128, most: u128) -> u128 {
     now.max(tat.saturating_sub(most))
 }

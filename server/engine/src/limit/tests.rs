@@ -242,7 +242,7 @@ proptest! {
                 _ => {
                     let decision = take(&old, &mut state, now, &ask);
                     prop_assert!(decision.granted <= ask.cost);
-                    prop_assert!(decision.remaining <= decision.limit);
+                    prop_assert!(decision.remaining <= decision.limit.cast_signed());
                     match decision.verdict {
                         Verdict::Allow | Verdict::Wait => prop_assert_eq!(decision.granted, ask.cost),
                         Verdict::Deny => prop_assert_eq!(decision.granted, 0),

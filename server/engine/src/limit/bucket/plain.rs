@@ -4,10 +4,10 @@
 
 use std::hint::cold_path;
 
-use protocol::{Algorithm, Policy, Rate};
+use protocol::{Algorithm, COUNT_MAX, Policy, Rate};
 
 use crate::limit::short::ShortWay;
-use crate::limit::{Ask, Decision, Verdict};
+use crate::limit::{Ask, Decision, Verdict, left};
 use crate::time::Now;
 
 /// A bucket of which the TAT is all there is.
@@ -42,11 +42,6 @@ impl ShortWay for PlainBucket {
         let full = self.capacity.checked_mul(period)?;
         let most = full.checked_add(self.debt.checked_mul(period)?)?;
         let cost = ask.cost.checked_mul(period)?;
-        let mut owed = most;
-        if ask.over {
-            cold_path();
-            owed = owed.max(full.checked_mul(2)?);
-        }
         let full_at = match <[u8; 8]>::try_from(state) {
             Ok(full_at) => u64::from_le_bytes(full_at),
             Err(_) if state.is_empty() => clock,
@@ -54,7 +49,8 @@ impl ShortWay for PlainBucket {
         };
         // What is missing to a full bucket, in ticks.
         let before = full_at.saturating_sub(clock);
-        if before > owed {
+        let owed_max = COUNT_MAX.saturating_mul(period);
+        if before > owed_max {
             cold_path();
             return None;
         }
@@ -73,7 +69,8 @@ impl ShortWay for PlainBucket {
             if granted == 0 {
                 verdict = Verdict::Deny;
                 if ask.over {
-                    after = before.max(before.saturating_add(cost).min(2 * full));
+                    cold_path();
+                    after = before.checked_add(cost)?.min(owed_max);
                 }
             }
         }
@@ -83,7 +80,7 @@ impl ShortWay for PlainBucket {
         let decision = Decision {
             verdict,
             limit: self.capacity,
-            remaining: self.capacity.saturating_sub(used),
+            remaining: left(self.capacity, used),
             used,
             granted,
             retry: match verdict {
@@ -93,6 +90,7 @@ impl ShortWay for PlainBucket {
             },
             reset: told.div_ceil(count),
             changed: told != before,
+            counted: verdict == Verdict::Deny && told != before,
             lease: None,
         };
         Some((decision, full_at))

@@ -48,7 +48,7 @@ impl Key {
         self.take(nanos, cost).verdict == Verdict::Allow
     }
 
-    fn remaining(&mut self, nanos: u64) -> u64 {
+    fn remaining(&mut self, nanos: u64) -> i64 {
         self.ask(nanos, &peek(0)).remaining
     }
 }
@@ -69,8 +69,8 @@ fn half_a_minute_idle_brings_half_the_tokens_and_an_hour_no_more_than_all() {
 fn a_debt_of_eight_shuts_for_exactly_two_seconds() {
     let mut key = Key::new(Bucket { debt: 8, ..bucket(4, SECOND) });
     let decision = key.take(0, 12);
-    assert_eq!((decision.verdict, decision.used, decision.remaining), (Verdict::Allow, 12, 0));
-    assert_eq!(line(&key.take(0, 1)), "DENY 4 0 2000 3000");
+    assert_eq!((decision.verdict, decision.used, decision.remaining), (Verdict::Allow, 12, -8));
+    assert_eq!(line(&key.take(0, 1)), "DENY 4 -8 2000 3000");
     assert!(!key.passes(2 * SECOND - 1, 0));
     assert!(!key.passes(2 * SECOND - 1, 1));
     assert!(key.passes(2 * SECOND, 1));
@@ -166,11 +166,9 @@ fn a_clock_that_goes_back_gives_nothing_twice() {
     assert!(key.passes(100 * SECOND, 10));
     assert!(key.passes(105 * SECOND, 5));
     for back in [0, 1, 50 * SECOND, 104 * SECOND] {
-        assert_eq!(key.remaining(back), 0);
+        // What the clock took back counts as owed until it has brought it again.
+        assert!(key.remaining(back) <= 0);
         assert!(!key.passes(back, 1));
-        // As used up as a bucket can be, and no more: looking is not refused.
-        assert!(key.take(back, 0).used <= 10);
-        assert!(key.passes(back, 0));
     }
     assert!(!key.passes(106 * SECOND - 1, 1));
     assert!(key.passes(106 * SECOND, 1));
@@ -205,19 +203,22 @@ fn whole_periods_refill_at_once_and_count_from_the_take_that_found_it_full() {
 }
 
 #[test]
-fn what_over_owes_ends_at_one_capacity_below_zero() {
+fn what_over_owes_is_counted_to_the_last_unit() {
     for interval in [false, true] {
         let mut key = Key::new(Bucket { interval, ..bucket(10, 10 * SECOND) });
         let over = |cost| Ask { over: true, ..take(cost) };
         assert_eq!(key.ask(0, &over(10)).used, 10);
         let decision = key.ask(0, &over(3));
-        assert_eq!((decision.verdict, decision.used, decision.remaining), (Verdict::Deny, 13, 0));
+        assert_eq!((decision.verdict, decision.used, decision.remaining), (Verdict::Deny, 13, -3));
+        assert!(decision.counted);
+        assert_eq!(key.ask(0, &over(17)).used, 30);
+        let retry = if interval { 30 } else { 21 };
+        assert_eq!(key.take(0, 1).retry, Some(retry * SECOND));
         for _ in 0..100 {
             key.ask(0, &over(u64::MAX));
         }
-        assert_eq!(key.ask(0, &over(1)).used, 20);
+        assert_eq!(key.ask(0, &over(1)).used, COUNT_MAX);
         assert!(!key.ask(0, &over(1)).changed);
-        assert_eq!(key.take(0, 1).retry, Some(if interval { 20 } else { 11 } * SECOND));
     }
 }
 
@@ -267,7 +268,7 @@ fn tokens_stay_up_to_a_new_capacity_and_debt_stays() {
     let slow = bucket(2, SECOND);
     slow.adopt(&lending, &mut key.1, at(SECOND));
     key.0 = slow;
-    assert_eq!(key.line(SECOND, 1), "DENY 2 0 4500 5000");
+    assert_eq!(key.line(SECOND, 1), "DENY 2 -8 4500 5000");
 }
 
 #[test]
@@ -360,7 +361,7 @@ proptest! {
                 _ => {
                     let decision = bucket.take(&mut state, at(clock), &ask);
                     twin.check(clock, &ask, &decision);
-                    has = decision.remaining;
+                    has = decision.left();
                     let within = decision.used <= bucket.capacity;
                     match decision.verdict {
                         Verdict::Allow => prop_assert!(within || bucket.debt > 0),
@@ -395,7 +396,7 @@ proptest! {
             };
             let ask = step.ask(has, bucket.capacity + bucket.debt, over);
             let decision = bucket.take(&mut state, at(clock), &ask);
-            has = decision.remaining;
+            has = decision.left();
             // Until something is taken nothing says what time it is.
             if !ask.peek && (decision.granted > 0 || !admitted.is_empty()) {
                 admitted.push((clock, decision.granted.into()));
@@ -481,10 +482,9 @@ proptest! {
                 // Nothing that is usual goes the long way.
                 let full_at = tat::decode(&state).unwrap_or(0);
                 let ticks = tat::ticks(rate, at(nanos));
-                let span = tat::cost(rate, cost.max(2 * capacity + debt));
+                let span = tat::cost(rate, cost.max(capacity + debt));
                 let is_large = full_at.max(ticks) + span > u64::MAX.into();
-                let owed = (capacity + debt).max(if over { 2 * capacity } else { 0 });
-                let owed = tat::cost(rate, owed);
+                let owed = tat::owed_max(rate);
                 prop_assert!(is_large || state.len() == 16 || full_at > ticks + owed);
             }
             take_both(&policy, &mut state, at(nanos), &ask);

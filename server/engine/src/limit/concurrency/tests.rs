@@ -216,7 +216,7 @@ proptest! {
                     }
                     let used: u64 = twin.iter().map(|hold| hold.1).sum();
                     prop_assert!(used <= max);
-                    prop_assert_eq!((decision.used, decision.remaining), (used, max - used));
+                    prop_assert_eq!((decision.used, decision.left()), (used, max - used));
                     let idle = twin.iter().map(|hold| hold.2).max().unwrap_or(now);
                     prop_assert_eq!(decision.reset, idle - now);
                     if let (Verdict::Deny, Some(retry)) = (decision.verdict, decision.retry) {

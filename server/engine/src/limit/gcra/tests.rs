@@ -77,7 +77,7 @@ proptest! {
                 _ => {
                     let decision = gcra.take(&mut state, at(clock), &ask);
                     prop_assert_eq!(decision, bucket.take(&mut tokens, at(clock), &ask));
-                    has = decision.remaining;
+                    has = decision.left();
                 }
             }
         }
@@ -105,7 +105,7 @@ proptest! {
             let decision = gcra.take(&mut state, at(clock), &ask);
             twin.check(clock, &ask, &decision);
             prop_assert!(state.len() <= 16);
-            has = decision.remaining;
+            has = decision.left();
             if decision.reset == 0 {
                 state.clear();
             }

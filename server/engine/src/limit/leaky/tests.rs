@@ -149,7 +149,7 @@ proptest! {
                 _ => {
                     let decision = leaky.take(&mut state, at(clock), &ask);
                     twin.check(clock, &ask, &decision);
-                    has = decision.remaining;
+                    has = decision.left();
                     // Property (c).
                     if decision.reset == 0 {
                         state.clear();

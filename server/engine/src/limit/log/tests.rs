@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limit::left;
 use crate::limit::tally::tests::{SECOND, TAKE, at, peek, take};
 
 const MINUTE: u64 = 60 * SECOND;
@@ -68,9 +69,10 @@ mod traps {
         let limit = Log { entries: 2, ..log(100, MINUTE) };
         let mut state = Vec::new();
         limit.take(&mut state, at(0), &take(10));
-        limit.take(&mut state, at(SECOND), &take(10));
-        // In the same instant no entry is needed.
-        assert_eq!(limit.take(&mut state, at(SECOND), &take(10)).remaining, 70);
+        // The last entry is used up, so nothing is left, for a call of the same instant neither.
+        let last = limit.take(&mut state, at(SECOND), &take(10));
+        assert_eq!((last.verdict, last.used, last.remaining), (Verdict::Allow, 100, 0));
+        assert_eq!(limit.take(&mut state, at(SECOND), &take(1)).verdict, Verdict::Deny);
         let refused = limit.take(&mut state, at(2 * SECOND), &take(1));
         assert_eq!((refused.verdict, refused.used, refused.remaining), (Verdict::Deny, 100, 0));
         assert_eq!(refused.retry, Some(58 * SECOND));
@@ -160,7 +162,7 @@ impl Twin {
         let instants: BTreeSet<u64> = self.within(now).map(|call| call.0).collect();
         let full = instants.len() as u64 >= self.limit.entries.min(self.limit.rate.count);
         let units = self.units(now);
-        if full && !instants.contains(&now) { units.max(self.limit.rate.count) } else { units }
+        if full { units.max(self.limit.rate.count) } else { units }
     }
 
     fn put_back(&mut self, now: u64, units: u64) {
@@ -230,7 +232,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(decision.used, twin.used(now));
-            prop_assert_eq!(decision.remaining, count.saturating_sub(decision.used));
+            prop_assert_eq!(decision.remaining, left(count, decision.used));
             let idle = twin.within(now).map(|call| call.0 + period).max().unwrap_or(now);
             prop_assert_eq!(decision.reset, idle - now);
             if let (true, Some(retry)) = (decision.verdict == Verdict::Deny, decision.retry) {

@@ -392,7 +392,7 @@ proptest! {
                     prop_assert_eq!(decision.used, twin.used(now));
                     prop_assert_eq!(
                         decision.remaining,
-                        limit.rate.count.saturating_sub(decision.used)
+                        crate::limit::left(limit.rate.count, decision.used)
                     );
                     prop_assert_eq!(decision.changed, counted > 0);
                     prop_assert_eq!(state == before, counted == 0);

@@ -89,19 +89,23 @@ impl Twin {
         assert_eq!((decision.verdict, decision.granted), (verdict, granted));
         assert_eq!(decision.limit, self.capacity);
         let wait = self.ahead(&level);
+        let before = level.clone();
         if !ask.peek {
             level -= self.units(granted);
             if verdict == Verdict::Deny && ask.over {
-                let lowest = level.clone().min(-self.full());
+                let lowest = level.clone().min(self.full() - self.units(protocol::COUNT_MAX));
                 level = (level - self.units(ask.cost)).max(lowest);
             }
             self.level = Some((level.clone(), since));
         }
+        let counted = verdict == Verdict::Deny && level != before;
         let used = (self.full() - &level + self.rate.period - 1) / self.rate.period;
         assert_eq!(BigInt::from(decision.used), used);
         let too_long = self.queue.is_some_and(|queue| self.ahead(&level) > queue.into());
-        let there = if too_long { zero.clone() } else { level.max(zero) / self.rate.period };
+        let there = BigInt::from(self.capacity) - &used;
+        let there = if too_long { there.min(zero) } else { there };
         assert_eq!(BigInt::from(decision.remaining), there);
+        assert_eq!(decision.counted, counted);
 
         let then = if ask.peek { &looked } else { self };
         match verdict {

@@ -75,7 +75,9 @@ fn a_cold_bucket_of_a_hundred_gives_34_one_by_one_and_owes_after_a_hundred_at_on
 
     let mut key = Key::new(HUNDRED);
     let decision = key.take(0, 100);
-    assert_eq!((decision.verdict, decision.used), (Verdict::Allow, 100));
+    assert_eq!((decision.verdict, decision.granted), (Verdict::Allow, 100));
+    // At the usual price so many units are missing.
+    assert_eq!((decision.used, decision.remaining), (280, -180));
     // 30 ms falling to 26 ms each: 2.8 s, of which one is what the bucket holds.
     assert_eq!(key.take(0, 0).retry, Some(0));
     let retry = key.take(0, 1).retry.expect("in time");
@@ -239,7 +241,7 @@ proptest! {
             let (cost, rest) = guava.cost(&stored, ask.cost);
             let slack = lent.minus(&cost).least(held).most(zero.clone()).minus(&missing);
             let decision = bucket.take(&mut state, at(clock), &ask);
-            has = decision.remaining;
+            has = decision.left();
             let near = slack.order(&ticks(2)) == Ordering::Less
                 && slack.order(&ticks(-2)) == Ordering::Greater;
             if ask.cost > 0 && (!near || missing.0 == BigInt::ZERO) {
@@ -277,14 +279,14 @@ proptest! {
                 continue;
             }
             let decision = bucket.take(&mut state, at(clock), &ask);
-            has = decision.remaining;
+            has = decision.left();
             let mut passes = |clock, cost| {
                 let ask = Ask { over, ..peek(cost) };
                 bucket.take(&mut state, at(clock), &ask).verdict == Verdict::Allow
             };
             prop_assert!(has == 0 || passes(clock, has));
             prop_assert!(debt > 0 || has == capacity || !passes(clock, has + 1));
-            prop_assert!(decision.used <= capacity || warm.is_none());
+            prop_assert_eq!(decision.remaining, left(capacity, decision.used));
             if decision.verdict == Verdict::Deny {
                 let Some(retry) = decision.retry else {
                     prop_assert!(ask.cost > capacity + debt);
