@@ -97,7 +97,7 @@ fn takes(criterion: &mut Criterion) {
         "gcra:1/1d,burst=1000000",
         "fixed:1000000/1d",
         "sliding:1000000/1d",
-        "log:1000000/1d",
+        "log:1000000/1d,entries=65536",
     ] {
         let policy = Policy::parse(token.as_bytes()).expect("a good policy");
         let rule = Some(Rule::from(&policy));

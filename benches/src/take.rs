@@ -25,7 +25,7 @@ pub const fn policy(space: Space) -> &'static str {
         Space::Counter | Space::Value | Space::Bound => "-",
         Space::Bucket => COUNTING_BUCKET,
         Space::Window => "sliding:100000/1d",
-        Space::Log => "log:100000/1d",
+        Space::Log => "log:100000/1d,entries=65536",
         Space::Idle => "bucket:1000/1s",
         Space::Empty => "bucket:1/1d",
     }

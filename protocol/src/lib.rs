@@ -42,8 +42,8 @@ pub use key::Key;
 pub use native::{encode_plain_verdict, encode_verdict};
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
-    Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, PolicyError, Rate,
-    SLICES_MAX, Warm, Window,
+    Algorithm, COUNT_MAX, CalendarUnit, LOG_ENTRIES_MAX, Oldest, PERIOD_NANOS_MAX, Phase, Policy,
+    PolicyError, Rate, SLICES_MAX, Warm, Window,
 };
 pub use quick::{BOUND_POLICY, Quick, quick};
 pub use reply::{

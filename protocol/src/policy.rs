@@ -23,6 +23,10 @@ pub const PERIOD_NANOS_MAX: u64 = 366 * 24 * 3600 * 1_000_000_000;
 /// Most slices of a sliding window besides the oldest.
 pub const SLICES_MAX: u8 = 120;
 
+/// Most entries of a log. A policy whose log could be full below its count without saying so with
+/// `entries=` is none.
+pub const LOG_ENTRIES_MAX: u64 = 1 << 16;
+
 /// How long a hold of `concurrency:` lasts in nanoseconds where nothing else is said: a minute.
 const HOLD_NANOS: u64 = 60 * 1_000_000_000;
 
@@ -107,7 +111,8 @@ pub enum Algorithm {
     Log {
         /// Units per window.
         rate: Rate,
-        /// Most entries kept; by default the rate's count.
+        /// Most entries kept; by default the rate's count. Those that can be used up, the rate's count at
+        /// most, are no more than [`LOG_ENTRIES_MAX`].
         entries: u64,
     },
     /// `concurrency:`: so many holders at once.

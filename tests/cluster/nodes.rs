@@ -356,8 +356,7 @@ impl Cluster {
     /// What a node says that is left of a key's limit; 0 where more is used.
     pub(super) fn left(&self, number: u8, key: &str, policy: &str) -> u64 {
         let look = self.ask(number, &format!("take {key} 1 {policy} peek\r\n"));
-        let left: i64 =
-            look.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a count");
+        let left: i64 = look.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a count");
         left.max(0).unsigned_abs()
     }
 

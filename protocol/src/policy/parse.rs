@@ -6,7 +6,8 @@
 
 use super::token::{CALENDAR_ONLY, DAY, Given, Span, TOO_SHORT, Token, fail, value_or};
 use super::{
-    Algorithm, COUNT_MAX, CalendarUnit, HOLD_NANOS, Oldest, Phase, Policy, Rate, Warm, Window,
+    Algorithm, COUNT_MAX, CalendarUnit, HOLD_NANOS, LOG_ENTRIES_MAX, Oldest, Phase, Policy, Rate,
+    Warm, Window,
 };
 use crate::bounds::POLICY_BYTES_MAX;
 
@@ -209,6 +210,7 @@ impl Token<'_> {
     }
 
     fn log(&mut self) -> Result<Algorithm, PolicyError> {
+        let count_at = self.at;
         let rate = self.rate()?;
         let mut entries = None;
         while let Some(name) = self.option()? {
@@ -216,6 +218,15 @@ impl Token<'_> {
                 b"entries" => self.once(&mut entries, Self::positive)?,
                 _ => self.common(name, "expected entries=, over or shadow")?,
             }
+        }
+        match entries {
+            Some(Given { value, at }) if value.min(rate.count) > LOG_ENTRIES_MAX => {
+                return fail(at, "a log has at most 65536 entries");
+            }
+            None if rate.count > LOG_ENTRIES_MAX => {
+                return fail(count_at, "a log of more than 65536 needs entries=, at most 65536");
+            }
+            _ => {}
         }
         Ok(Algorithm::Log { rate, entries: value_or(entries, rate.count) })
     }

@@ -87,6 +87,13 @@ fn every_option_is_read() {
     reads("sliding:300/5m,strict,slices=10", strict, "sliding:300/5m,slices=10,strict");
     let log = Algorithm::Log { rate: rate(5, SECOND), entries: 50 };
     reads("log:5/s,entries=50", log, "log:5/s,entries=50");
+    let most = Algorithm::Log { rate: rate(65_536, SECOND), entries: 65_536 };
+    reads("log:65536/s", most, "log:65536/s");
+    let more = Algorithm::Log { rate: rate(1_000_000, SECOND), entries: 65_536 };
+    reads("log:1M/s,entries=65536", more, "log:1000000/s,entries=65536");
+    // More than can be used up.
+    let few = Algorithm::Log { rate: rate(5, SECOND), entries: 70_000 };
+    reads("log:5/s,entries=70000", few, "log:5/s,entries=70000");
     let seats = Algorithm::Concurrency { max: 20, hold: 120 * SECOND };
     reads("concurrency:20,hold=2m", seats, "concurrency:20,hold=2m");
 }
@@ -196,6 +203,11 @@ fn a_fault_in_the_algorithm_or_rate_is_pointed_at() {
     refuses("log:18446744073709551615Gi/s", "    ^", large);
     refuses("log:8388608Gi/s", "    ^", large);
     let suffix = "expected k, M, G, Ki, Mi, Gi or nothing behind a count";
+    let entries = "a log of more than 65536 needs entries=, at most 65536";
+    refuses("log:65537/s", "    ^", entries);
+    refuses("log:1M/h,over", "    ^", entries);
+    let most = "a log has at most 65536 entries";
+    refuses("log:1M/h,entries=65537", "         ^", most);
     refuses("log:10K/s", "      ^", suffix);
     refuses("log:10kM/s", "      ^", suffix);
     let slash = "expected / and a duration, as in 100/60s";
@@ -398,7 +410,10 @@ fn policies() -> impl Strategy<Value = Policy> {
             (counts(), windows()).prop_map(|(count, window)| Algorithm::Fixed { count, window }),
             (rates(), 1..=SLICES_MAX, oldest)
                 .prop_map(|(rate, slices, oldest)| Algorithm::Sliding { rate, slices, oldest }),
-            (rates(), counts()).prop_map(|(rate, entries)| Algorithm::Log { rate, entries }),
+            (rates(), counts()).prop_map(|(rate, entries)| {
+                let few = if rate.count > LOG_ENTRIES_MAX { LOG_ENTRIES_MAX } else { entries };
+                Algorithm::Log { rate, entries: entries.min(few) }
+            }),
             (counts(), nanos()).prop_map(|(max, hold)| Algorithm::Concurrency { max, hold }),
         ];
     let plain = prop::sample::select(vec![Algorithm::Unlimited, Algorithm::Block]);

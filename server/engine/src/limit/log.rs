@@ -3,7 +3,7 @@
 //! A call counts for less than a window: at `instant + period` it is gone. Calls of one instant
 //! share an entry. Where the clock goes back before the newest entry, time stands still there.
 //!
-//! There are never more entries than the policy's `entries`, its count, or [`ENTRIES_MAX`]. With so
+//! There are never more entries than the policy's `entries`, its count, or [`LOG_ENTRIES_MAX`]. With so
 //! many the log is full: it answers as if the limit were used up, `Deny` for any cost but 0 and
 //! nothing left, until the oldest entry is gone. With `over` a full log drops its oldest entry for a refused attempt, which changes no
 //! decision: while the dropped one would count, the log is full of younger ones.
@@ -15,14 +15,12 @@
 //! The state: 28 bytes and 2 to 18 an entry, about 6 for single calls milliseconds apart. The first
 //! entry's distance from its predecessor means nothing.
 
-use protocol::{COUNT_MAX, Rate};
+use protocol::{COUNT_MAX, LOG_ENTRIES_MAX, Rate};
 
 use super::tally::{Judged, Reader, between, instant, put_count, shifted};
 use super::{Ask, Decision, Verdict};
 use crate::time::Now;
 
-/// Most entries of a log, whatever its policy says: their state stays around half a megabyte.
-const ENTRIES_MAX: u64 = 1 << 16;
 const HEADER_BYTES: usize = 28;
 
 /// The parameters of `log:`.
@@ -157,7 +155,7 @@ impl Log {
     }
 
     fn entries_max(&self) -> u64 {
-        self.entries.min(self.rate.count).clamp(1, ENTRIES_MAX)
+        self.entries.min(self.rate.count).clamp(1, LOG_ENTRIES_MAX)
     }
 
     /// Whether all entries are used up.

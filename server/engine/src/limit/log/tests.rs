@@ -86,13 +86,13 @@ mod traps {
         let limit = log(COUNT_MAX, MINUTE);
         let mut state = Vec::new();
         let mut live = Live::default();
-        for instant in 0..i64::try_from(ENTRIES_MAX).expect("it is small") {
+        for instant in 0..i64::try_from(LOG_ENTRIES_MAX).expect("it is small") {
             limit.push(&mut state, &mut live, instant, 1);
         }
-        let now = at(ENTRIES_MAX);
+        let now = at(LOG_ENTRIES_MAX);
         let refused = limit.take(&mut state, now, &take(1));
         assert_eq!((refused.verdict, refused.remaining), (Verdict::Deny, 0));
-        assert_eq!(limit.used(&state, now), ENTRIES_MAX);
+        assert_eq!(limit.used(&state, now), LOG_ENTRIES_MAX);
         assert!(state.len() < 200_000);
         limit.take(&mut state, now, &Ask { over: true, ..take(COUNT_MAX) });
         assert!(state.len() < 200_000);
