@@ -57,6 +57,11 @@ clocks SECONDS="300":
     cargo build -p tollgate
     CLOCKS_SECONDS={{SECONDS}} cargo test -p tests cluster::clocks -- --nocapture --test-threads 1
 
+# Each single link of three and of five nodes cut for SECONDS, in both directions and in each; and a node alone
+cuts SECONDS="20":
+    cargo build -p tollgate
+    CUT_SECONDS={{SECONDS}} cargo test -p tests cluster::links -- --nocapture --test-threads 1
+
 # Instructions of each command under callgrind, beside those written down; `--write` writes them down
 instructions *FLAGS:
     cargo build --release -p benches --bin instructions

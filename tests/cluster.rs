@@ -11,6 +11,7 @@ mod degraded;
 mod faults;
 mod five;
 mod limits;
+mod links;
 mod net;
 mod nodes;
 mod operator;

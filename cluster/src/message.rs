@@ -21,7 +21,7 @@ mod wire;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-use crate::id::{CopyId, Partition, Term};
+use crate::id::{CopyId, NodeId, Partition, Term};
 use crate::replica;
 use call::Call;
 use hello::{Farewell, Hello, Proof};
@@ -116,6 +116,20 @@ pub enum Frame {
     Call(Call),
     /// What it answers.
     Answer(Call),
+    /// Asks for a [`Frame::Pong`] of the same number.
+    Ping(u64),
+    /// Answers a [`Frame::Ping`].
+    Pong(u64),
+    /// A frame that takes one node more on its way, because the link between its sender and its
+    /// receiver is broken. The node between passes it on as it is.
+    Relay {
+        /// The node that sent the frame.
+        from: NodeId,
+        /// The node that the frame is for.
+        to: NodeId,
+        /// The frame; never a greeting, a farewell or another relay.
+        frame: Box<Frame>,
+    },
 }
 
 /// What the front of a buffer is.
@@ -159,6 +173,9 @@ const COPY: u8 = 6;
 const CALL: u8 = 7;
 const ANSWER: u8 = 8;
 const SETTLE: u8 = 9;
+const PING: u8 = 10;
+const PONG: u8 = 11;
+const RELAY: u8 = 12;
 
 impl Frame {
     /// The partition it is about, if it is about one.
@@ -169,12 +186,21 @@ impl Frame {
             | Self::Settle { partition, .. }
             | Self::Reply { partition, .. }
             | Self::Copy { partition, .. } => Some(*partition),
+            Self::Relay { frame, .. } => frame.partition(),
             Self::Hello(_)
             | Self::Proof(_)
             | Self::Farewell(_)
             | Self::Call(_)
-            | Self::Answer(_) => None,
+            | Self::Answer(_)
+            | Self::Ping(_)
+            | Self::Pong(_) => None,
         }
+    }
+
+    /// Whether a node may pass it on to another one.
+    #[must_use]
+    pub fn may_be_relayed(&self) -> bool {
+        may_be_relayed(self.type_byte())
     }
 
     fn type_byte(&self) -> u8 {
@@ -188,6 +214,9 @@ impl Frame {
             Self::Call(_) => CALL,
             Self::Answer(_) => ANSWER,
             Self::Settle { .. } => SETTLE,
+            Self::Ping(_) => PING,
+            Self::Pong(_) => PONG,
+            Self::Relay { .. } => RELAY,
         }
     }
 
@@ -202,29 +231,7 @@ impl Frame {
         out.put_u32_le(0);
         out.put_u8(self.type_byte());
         let mut writer = Writer::new(out);
-        match self {
-            Self::Hello(hello) => hello.encode(&mut writer),
-            Self::Proof(proof) => proof.encode(&mut writer),
-            Self::Farewell(why) => writer.byte(why.byte()),
-            Self::Op { partition, op } => ops::encode_op(*partition, op, now_ns, &mut writer),
-            Self::Reply { partition, to, reply } => {
-                ops::encode_reply(*partition, *to, reply, &mut writer);
-            }
-            Self::Copy { partition, to, from, term, message } => {
-                writer.partition(*partition);
-                writer.copy(*to);
-                writer.copy(*from);
-                writer.term(*term);
-                copies::encode(message, &mut writer);
-            }
-            Self::Call(call) | Self::Answer(call) => call.encode(&mut writer),
-            Self::Settle { partition, session, term, first_unacked } => {
-                writer.partition(*partition);
-                writer.session(*session);
-                writer.term(*term);
-                writer.number(*first_unacked);
-            }
-        }
+        self.encode_body(now_ns, &mut writer);
         let fault = writer.fault();
         let length = out.len() - start - 4;
         let fault = fault.or((length > bounds.frame_bytes_max).then_some(Fault::Length(length)));
@@ -234,6 +241,40 @@ impl Frame {
         }
         out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
         Ok(())
+    }
+
+    fn encode_body(&self, now_ns: u64, writer: &mut Writer<'_>) {
+        match self {
+            Self::Hello(hello) => hello.encode(writer),
+            Self::Proof(proof) => proof.encode(writer),
+            Self::Farewell(why) => writer.byte(why.byte()),
+            Self::Op { partition, op } => ops::encode_op(*partition, op, now_ns, writer),
+            Self::Reply { partition, to, reply } => {
+                ops::encode_reply(*partition, *to, reply, writer);
+            }
+            Self::Copy { partition, to, from, term, message } => {
+                writer.partition(*partition);
+                writer.copy(*to);
+                writer.copy(*from);
+                writer.term(*term);
+                copies::encode(message, writer);
+            }
+            Self::Call(call) | Self::Answer(call) => call.encode(writer),
+            Self::Settle { partition, session, term, first_unacked } => {
+                writer.partition(*partition);
+                writer.session(*session);
+                writer.term(*term);
+                writer.number(*first_unacked);
+            }
+            Self::Ping(number) | Self::Pong(number) => writer.number(*number),
+            Self::Relay { from, to, frame } => {
+                writer.check(frame.may_be_relayed(), "relayed frame");
+                writer.number(from.0);
+                writer.number(to.0);
+                writer.byte(frame.type_byte());
+                frame.encode_body(now_ns, writer);
+            }
+        }
     }
 }
 
@@ -291,8 +332,23 @@ fn body(kind: u8, now_ns: u64, reader: &mut Reader) -> Result<Frame, Fault> {
             term: reader.term()?,
             first_unacked: reader.number()?,
         },
+        PING => Frame::Ping(reader.number()?),
+        PONG => Frame::Pong(reader.number()?),
+        RELAY => {
+            let (from, to) = (NodeId(reader.small()?), NodeId(reader.small()?));
+            let kind = reader.byte()?;
+            if !may_be_relayed(kind) {
+                return Err(Fault::Range("relayed frame"));
+            }
+            Frame::Relay { from, to, frame: Box::new(body(kind, now_ns, reader)?) }
+        }
         other => return Err(Fault::Type(other)),
     })
+}
+
+/// One relay is the most, so a frame within a frame has none in it.
+fn may_be_relayed(kind: u8) -> bool {
+    !matches!(kind, HELLO | PROOF | FAREWELL | RELAY)
 }
 
 /// The bytes of one frame, for the handshake: both sides prove what exactly was said.

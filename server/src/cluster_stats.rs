@@ -75,6 +75,10 @@ pub struct Traffic {
     pub debt_pending: u64,
     /// Operations that wait for a partition to move, now.
     pub held: u64,
+    /// Links to other nodes that are broken, now.
+    pub links_broken: u64,
+    /// Frames passed on between two other nodes whose link is broken.
+    pub frames_relayed: u64,
 }
 
 /// A node as an operator sees it.

@@ -29,6 +29,7 @@ mod link;
 mod options;
 mod outbox;
 mod peer;
+mod ping;
 mod security;
 
 use std::collections::BTreeMap;

@@ -6,7 +6,8 @@
 //! clients are told, in `family` and `step` keys that are charged together, in
 //! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
 //! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
-//! `clocks` how far their clocks are off, in `limits` which limits hold, in `report` what operators hear and say, in `life` its tasks from start to
+//! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `limits` which limits
+//! hold, in `report` what operators hear and say, in `life` its tasks from start to
 //! end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
 //! on (`control`), lanes (`crate::lanes`).
 //!
@@ -26,10 +27,12 @@ pub(crate) mod life;
 mod limits;
 pub(crate) mod machine;
 mod peers;
+mod reach;
 pub(crate) mod replies;
 mod report;
 mod step;
 mod talk;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,7 +43,7 @@ use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::message::Frame;
 use cluster::replica::{AckMode, Options, Reply};
-use control::Control;
+use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
 use engine::Placer;
 use parking_lot::{Mutex, RwLock};
@@ -48,10 +51,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::config::{Ack, ClusterConfig};
-use crate::lanes::{Lane, Lanes, Shed};
+use crate::lanes::{Lanes, Whom};
 use crate::service::Service;
 use copies::Copies;
 use degraded::Local;
+use reach::{Path, Reach, Step};
+use ways::Ways;
 
 /// What waits for a worker.
 #[derive(Debug)]
@@ -177,8 +182,8 @@ pub(crate) struct Node {
     space: OnceLock<Space>,
     control: OnceLock<Control>,
     lanes: OnceLock<Lanes>,
-    /// The lanes to the nodes of the map.
-    ways: RwLock<BTreeMap<NodeId, Lane>>,
+    /// The ways to the nodes of the map.
+    ways: Ways,
     /// Which node of the map is where; this one too.
     places: RwLock<BTreeMap<String, NodeId>>,
     inboxes: Box<[Inbox]>,
@@ -211,7 +216,7 @@ impl Node {
             space: OnceLock::new(),
             control: OnceLock::new(),
             lanes: OnceLock::new(),
-            ways: RwLock::default(),
+            ways: Ways::default(),
             places: RwLock::default(),
             inboxes,
             generation: AtomicU64::new(0),
@@ -290,24 +295,58 @@ impl Node {
     /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
     /// again.
     pub(crate) fn send(&self, to: NodeId, frame: Frame) {
-        if let Some(lane) = self.ways.read().get(&to) {
-            let _ = lane.send(frame);
-        }
+        self.ways.send(self.me().0, to, frame);
     }
 
     /// Sends a burst to a node; what its window has no room for is left. To a node that is no more
     /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
     pub(crate) fn send_all(&self, to: NodeId, frames: &mut Vec<Frame>) {
-        let sent = self.ways.read().get(&to).map(|lane| lane.send_all(frames));
-        if matches!(sent, None | Some(Err(Shed::Gone))) {
-            frames.clear();
-        }
+        self.ways.send_all(self.me().0, to, frames);
     }
 
     /// Tells a worker what became of an operation of its.
     fn tell(&self, core: u16, partition: Partition, reply: Reply) {
         if let Some(inbox) = self.inbox(core) {
             inbox.push(Inbound::Reply(partition, reply));
+        }
+    }
+
+    /// What was sent to a node may be lost, or takes another path from now on: calls to it end, and
+    /// workers send again what is not answered.
+    fn lose(&self, lost: NodeId, why: Unreachable) {
+        self.calls.lock().end_all(&Whom::Node(lost), why);
+        for inbox in &self.inboxes {
+            inbox.push(Inbound::Lost(lost));
+        }
+    }
+
+    /// Takes note of what is heard of links, or of the time, and does what follows.
+    fn note_reach(&self, now_ns: u64, is_alone: Option<bool>, news: impl FnOnce(&mut Reach)) {
+        let (me, _) = self.me();
+        for step in self.ways.note(now_ns, is_alone, news) {
+            match step {
+                Step::Take(node, path) => self.take_path(node, path),
+                Step::Ask { peer, relay, number } => self.ways.ask(me, peer, relay, number),
+                Step::Probe(node) => {
+                    if let Some(lanes) = self.lanes() {
+                        lanes.probe(&Whom::Node(node));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_path(&self, node: NodeId, path: Path) {
+        match path {
+            Path::Direct => tracing::info!(%node, "in reach"),
+            Path::Through(relay) => {
+                tracing::warn!(%node, %relay, "the link to a node is broken: another passes on");
+            }
+            Path::Broken => tracing::info!(%node, "the link to a node is broken"),
+            Path::Away => tracing::warn!(%node, "a node is out of reach"),
+        }
+        if matches!(path, Path::Direct | Path::Through(_)) {
+            self.lose(node, Unreachable::Lost);
         }
     }
 

@@ -7,6 +7,7 @@
 //! ```text
 //!   clients ── first bridge ── nodes 0 … n        cut: a node's link is down
 //!          └── second bridge                      part: nodes change to the second bridge
+//!                                                 lose: packets of one node to another vanish
 //! ```
 //!
 //! Both bridges have the clients' address and the same hardware address, so a node does not notice
@@ -18,6 +19,8 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
+/// Nobody's: packets for it vanish, and nobody is told.
+const NOWHERE: &str = "02:00:00:00:00:01";
 /// Of both bridges.
 const HARDWARE_ADDRESS: &str = "02:00:00:00:00:fe";
 
@@ -143,8 +146,35 @@ impl Net {
         ip(&format!("link set {} down", self.link(node))).expect("the links are ours");
     }
 
+    /// Packets of one node to another vanish, in this direction alone.
+    pub(super) fn lose(&self, from: u8, to: u8) {
+        let (space, host) = (self.space(from), self.host(to));
+        let entry = format!("neigh replace {host} lladdr {NOWHERE} nud permanent dev eth0");
+        ip(&format!("-n {space} {entry}")).expect("the spaces are ours");
+    }
+
+    /// Packets of one node to another arrive again.
+    pub(super) fn find(&self, from: u8, to: u8) {
+        // There is none where none was lost.
+        let _ = ip(&format!("-n {} neigh del {} dev eth0", self.space(from), self.host(to)));
+    }
+
+    /// A node and all others lose what they send to each other; clients reach all of them as before.
+    pub(super) fn isolate(&self, node: u8) {
+        for other in (0..self.nodes).filter(|other| *other != node) {
+            self.lose(node, other);
+            self.lose(other, node);
+        }
+    }
+
     /// All reach all again.
     pub(super) fn heal(&self) {
+        for (from, to) in (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to)))
+        {
+            if from != to {
+                self.find(from, to);
+            }
+        }
         for node in 0..self.nodes {
             ip(&format!("link set {} up", self.link(node))).expect("the links are ours");
             self.put(node, "a").expect("the links are ours");

@@ -84,6 +84,7 @@ pub(super) fn encode_reply(
             Refusal::Busy => REFUSED + 2,
             Refusal::Stopped => REFUSED + 3,
             Refusal::Stale => REFUSED + 4,
+            Refusal::Unreachable => REFUSED + 5,
         }),
     }
 }
@@ -102,6 +103,7 @@ pub(super) fn decode_reply(reader: &mut Reader) -> Result<(Partition, SessionId,
         10 => Outcome::Refused(Refusal::Busy),
         11 => Outcome::Refused(Refusal::Stopped),
         12 => Outcome::Refused(Refusal::Stale),
+        13 => Outcome::Refused(Refusal::Unreachable),
         _ => return Err(Fault::Range("outcome")),
     };
     Ok((partition, to, Reply { term, seq, outcome }))

@@ -73,8 +73,14 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
-    let refusals =
-        [Refusal::Expired, Refusal::Moving, Refusal::Busy, Refusal::Stopped, Refusal::Stale];
+    let refusals = [
+        Refusal::Expired,
+        Refusal::Moving,
+        Refusal::Busy,
+        Refusal::Stopped,
+        Refusal::Stale,
+        Refusal::Unreachable,
+    ];
     let outcome = prop_oneof![
         bytes().prop_map(Outcome::Done),
         route().prop_map(Outcome::NotOwner),
@@ -147,6 +153,16 @@ fn hello() -> impl Strategy<Value = Hello> {
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
+    prop_oneof![
+        5 => plain_frame(),
+        1 => (small(), small(), plain_frame().prop_filter("no greeting", Frame::may_be_relayed))
+            .prop_map(|(from, to, frame)| {
+                Frame::Relay { from: NodeId(from), to: NodeId(to), frame: Box::new(frame) }
+            }),
+    ]
+}
+
+fn plain_frame() -> impl Strategy<Value = Frame> {
     let partition = || any::<u16>().prop_map(Partition);
     let call =
         || (number(), number(), bytes()).prop_map(|(id, wall_ns, rpc)| Call { id, wall_ns, rpc });
@@ -171,6 +187,8 @@ fn frame() -> impl Strategy<Value = Frame> {
         ),
         call().prop_map(Frame::Call),
         call().prop_map(Frame::Answer),
+        number().prop_map(Frame::Ping),
+        number().prop_map(Frame::Pong),
         (partition(), session(), term(), number()).prop_map(
             |(partition, session, term, first_unacked)| Frame::Settle {
                 partition,
@@ -180,6 +198,20 @@ fn frame() -> impl Strategy<Value = Frame> {
             }
         ),
     ]
+}
+
+#[test]
+fn relay_within_a_relay_is_refused() {
+    let relay = |frame| Frame::Relay { from: NodeId(1), to: NodeId(2), frame: Box::new(frame) };
+    let mut wire = BytesMut::new();
+    let farewell = Frame::Farewell(Farewell::of_byte(0).expect("there is one"));
+    for frame in [relay(Frame::Ping(7)), farewell] {
+        let fault = relay(frame).encode(NOW_NS, Bounds::default(), &mut wire);
+        assert_eq!(fault, Err(Fault::Range("relayed frame")));
+        assert!(wire.is_empty());
+    }
+    let wire = [4, 0, 0, 0, RELAY, 1, 2, RELAY];
+    assert_eq!(decoded(&wire), Err(Fault::Range("relayed frame")));
 }
 
 fn encoded(frame: &Frame) -> BytesMut {

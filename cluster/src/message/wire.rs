@@ -29,7 +29,7 @@ impl<'a> Writer<'a> {
         self.fault
     }
 
-    fn check(&mut self, is_good: bool, what: &'static str) {
+    pub(super) fn check(&mut self, is_good: bool, what: &'static str) {
         if !is_good && self.fault.is_none() {
             self.fault = Some(Fault::Range(what));
         }

@@ -139,6 +139,8 @@ pub enum Refusal {
     Stopped,
     /// The number is below one the session declared done: a late copy of an old attempt.
     Stale,
+    /// The primary, or a copy that has to hold the change, is out of reach.
+    Unreachable,
 }
 
 /// The new state of a key.

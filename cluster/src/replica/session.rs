@@ -254,6 +254,12 @@ impl Session {
         &mut self.lines[place]
     }
 
+    /// Where operations for a partition go, as far as this session was told.
+    #[must_use]
+    pub fn route(&self, partition: Partition) -> Option<Route> {
+        self.lines.get(partition.index())?.route
+    }
+
     /// Whether operations wait for this partition.
     #[must_use]
     pub fn is_waiting(&self, partition: Partition) -> bool {

@@ -177,6 +177,8 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
         ("degraded_admitted", traffic.degraded_admitted),
         ("debt_pending", traffic.debt_pending),
         ("held", traffic.held),
+        ("links_broken", traffic.links_broken),
+        ("frames_relayed", traffic.frames_relayed),
     ] {
         lines.stat(name, value);
     }

@@ -65,6 +65,7 @@ async fn keep(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, way: Way) {
         if way.outbox.is_closed() {
             break;
         }
+        hub.handler.link(Event::Opening(way.whom.clone()));
         let identity = phase.borrow().identity;
         let opened = tokio::select! {
             biased;
@@ -114,7 +115,7 @@ async fn serve(
     let has_lasted = link.has_lasted();
     hub.end(link, ending).await;
     match ending {
-        Ending::Lost(_) => {
+        Ending::Lost(_) | Ending::Silent => {
             way.outbox.probe();
             has_lasted
         }
@@ -136,7 +137,8 @@ fn tell(way: &Way, why: &NoLink, told: &mut Option<NoLink>) {
 
 async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> {
     way.outbox.figures().dials.fetch_add(1, Relaxed);
-    let stream = Stream::connect(&way.address).await.map_err(|error| lost(&error))?;
+    let connected = timeout(hub.timing.connect, Stream::connect(&way.address)).await;
+    let stream = connected.map_err(|_| NoLink::Late)?.map_err(|error| lost(&error))?;
     let guard = hub.guard();
     let mut wire = guard.connect(&way.address, stream).await.map_err(|error| lost(&error))?;
     let mut ours = hub.hello(identity).map_err(|error| lost(&error))?;

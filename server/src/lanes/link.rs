@@ -21,11 +21,12 @@ use bytes::BytesMut;
 use cluster::message::hello::Farewell;
 use cluster::message::{Bounds, Decoded, Fault, Frame, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep, timeout};
 
 use super::outbox::{Class, Outbox, Written, weight};
+use super::ping::{Due, Pings};
 use super::security::Wire;
-use super::{Ending, Handler, Peer, Timing};
+use super::{Ending, Event, Handler, Peer, Timing};
 
 /// Written at once, a longer frame aside.
 const WRITE_BYTES: usize = 64 << 10;
@@ -63,6 +64,14 @@ pub(super) struct Link {
     room: Written,
     /// The lane takes nothing more: the link goes when all is written.
     is_closed: bool,
+    /// A write waits for the peer's host to take more.
+    is_blocked: bool,
+    pings: Pings,
+    /// An ask that is to be written.
+    ask: Option<u64>,
+    /// When signs of life are looked at again, and the timer that says so.
+    alarm_ns: u64,
+    alarm: Pin<Box<Sleep>>,
     ticks: Interval,
     age_ticks: u64,
     idle_ticks: u64,
@@ -80,6 +89,7 @@ impl Link {
     ) -> Self {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let pings = Pings::new(peer.is_dialled, timing, handler.now_ns());
         Self {
             outbox: Arc::clone(&peer.lane.outbox),
             peer,
@@ -96,6 +106,11 @@ impl Link {
             is_unflushed: false,
             room: Written::default(),
             is_closed: false,
+            is_blocked: false,
+            pings,
+            ask: None,
+            alarm_ns: 0,
+            alarm: Box::pin(sleep(Duration::ZERO)),
             ticks,
             age_ticks: 0,
             idle_ticks: 0,
@@ -151,7 +166,6 @@ impl Link {
             Ok(count) => count,
             Err(error) => return Poll::Ready(Err(lost(&error))),
         };
-        self.idle_ticks = 0;
         if count >= self.read_bytes {
             self.read_bytes = (self.read_bytes * 4).min(READ_BYTES_MAX);
         }
@@ -171,8 +185,17 @@ impl Link {
                 Ok(Decoded::Frame(Frame::Hello(_) | Frame::Proof(_))) => {
                     break Some(Ending::Fault(Fault::Range("a second greeting")));
                 }
+                Ok(Decoded::Frame(Frame::Ping(number))) => self.pings.ask(number),
+                Ok(Decoded::Frame(Frame::Pong(number))) => {
+                    if self.pings.answer(number) {
+                        self.handler.link(Event::Heard(self.peer.clone()));
+                    }
+                }
                 Ok(Decoded::Frame(frame)) => self.frames.push(frame),
                 Ok(Decoded::Incomplete { needed }) => {
+                    if !self.input.is_empty() {
+                        self.idle_ticks = 0;
+                    }
                     self.read_bytes = self.read_bytes.max(needed.saturating_sub(self.input.len()));
                     break None;
                 }
@@ -180,6 +203,7 @@ impl Link {
             }
         };
         if !self.frames.is_empty() {
+            self.idle_ticks = 0;
             let figures = self.outbox.figures();
             figures.frames_in.fetch_add(self.frames.len() as u64, Relaxed);
             figures.batches_in.fetch_add(1, Relaxed);
@@ -198,7 +222,7 @@ impl Link {
             self.written = 0;
             let outbox = Arc::clone(&self.outbox);
             self.is_closed = outbox.take(&mut self.room, &mut self.taken, context.waker());
-            if self.taken.is_empty() {
+            if self.taken.is_empty() && self.ask.is_none() && !self.pings.owes() {
                 return Poll::Pending;
             }
             // It may come to nothing: then there is more to take.
@@ -206,35 +230,40 @@ impl Link {
         }
         while self.written < self.output.len() {
             let bytes = &self.output[self.written..];
-            match ready!(Pin::new(&mut self.wire).poll_write(context, bytes))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => self.written += count,
+            let Poll::Ready(count) = Pin::new(&mut self.wire).poll_write(context, bytes)? else {
+                self.is_blocked = true;
+                return Poll::Pending;
+            };
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += count;
+            if std::mem::take(&mut self.is_blocked) {
+                self.pings.moved(self.handler.now_ns());
             }
             self.is_unflushed = true;
-            self.note_progress();
+            self.stalled_ticks = 0;
         }
         if self.is_unflushed {
             ready!(Pin::new(&mut self.wire).poll_flush(context))?;
             self.is_unflushed = false;
-            self.note_progress();
+            self.stalled_ticks = 0;
         }
         Poll::Ready(Ok(()))
     }
 
-    fn note_progress(&mut self) {
-        self.idle_ticks = 0;
-        self.stalled_ticks = 0;
-    }
-
-    /// Encodes the next batch of what was taken.
+    /// Encodes the next batch of what was taken, and what signs of life are due.
     fn fill(&mut self) {
         let now_ns = self.handler.now_ns();
+        if let Some(number) = self.pings.take_owed() {
+            let _ = Frame::Pong(number).encode(now_ns, self.bounds, &mut self.output);
+        }
         let (mut frames, mut expired) = (0_u64, 0_u64);
         while self.output.len() < WRITE_BYTES
             && let Some(frame) = self.taken.pop_front()
         {
             self.room.add(Class::of(&frame), weight(&frame));
-            if matches!(&frame, Frame::Op { op, .. } if op.deadline_ns <= now_ns) {
+            if deadline_ns(&frame).is_some_and(|deadline_ns| deadline_ns <= now_ns) {
                 expired += 1;
                 continue;
             }
@@ -249,16 +278,50 @@ impl Link {
         let figures = self.outbox.figures();
         figures.expired.fetch_add(expired, Relaxed);
         if frames > 0 {
+            self.idle_ticks = 0;
+            self.pings.used();
             figures.frames_out.fetch_add(frames, Relaxed);
             figures.bytes_out.fetch_add(self.output.len() as u64, Relaxed);
             figures.writes.fetch_add(1, Relaxed);
+            self.look_for_life(now_ns);
         }
+        if let Some(number) = self.ask.take() {
+            let _ = Frame::Ping(number).encode(now_ns, self.bounds, &mut self.output);
+        }
+    }
+
+    /// Asks for a sign of life where that is due, and sets the alarm.
+    fn look_for_life(&mut self, now_ns: u64) -> Option<Ending> {
+        let at_ns = loop {
+            match self.pings.due(now_ns) {
+                Due::Nothing(at_ns) => break at_ns,
+                Due::Ask => self.ask = Some(self.pings.next(now_ns)),
+                Due::Silence => self.handler.link(Event::Silent(self.peer.clone())),
+                Due::End => return Some(Ending::Silent),
+            }
+        };
+        // One that rings early is set again then.
+        if at_ns < self.alarm_ns {
+            self.alarm_ns = at_ns;
+            self.alarm.set(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns))));
+        }
+        None
     }
 
     /// Looks whether anything has moved for long.
     fn tick(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
         if self.is_closed && self.output.is_empty() {
             return Poll::Ready(Ending::Ours(Farewell::Idle));
+        }
+        while self.peer.is_dialled && self.alarm.as_mut().poll(context).is_ready() {
+            self.alarm_ns = u64::MAX;
+            if let Some(ending) = self.look_for_life(self.handler.now_ns()) {
+                return Poll::Ready(ending);
+            }
+            if self.ask.is_some() {
+                // It is to be written.
+                context.waker().wake_by_ref();
+            }
         }
         while self.ticks.poll_tick(context).is_ready() {
             let is_writing = self.written < self.output.len() || self.is_unflushed;
@@ -290,9 +353,11 @@ impl Link {
         let farewell = match ending {
             Ending::Ours(farewell) => *farewell,
             Ending::Fault(_) => Farewell::BadFrame,
-            Ending::Theirs(_) | Ending::Lost(_) | Ending::Stalled | Ending::Replaced => {
-                return self.left();
-            }
+            Ending::Theirs(_)
+            | Ending::Lost(_)
+            | Ending::Stalled
+            | Ending::Silent
+            | Ending::Replaced => return self.left(),
         };
         let is_orderly = matches!(ending, Ending::Ours(_));
         let _ = timeout(FAREWELL_TIME, async {
@@ -330,6 +395,15 @@ impl Link {
     /// Frames taken that were not even encoded.
     fn left(&self) -> usize {
         self.taken.len()
+    }
+}
+
+/// Until when a frame is of use, where that has an end.
+fn deadline_ns(frame: &Frame) -> Option<u64> {
+    match frame {
+        Frame::Op { op, .. } => Some(op.deadline_ns),
+        Frame::Relay { frame, .. } => deadline_ns(frame),
+        _ => None,
     }
 }
 

@@ -29,6 +29,15 @@ pub struct Identity {
 pub struct Timing {
     /// From the connection, or the first attempt at it, to the end of the greeting.
     pub hello: Duration,
+    /// For the connection alone: a host that is out of reach is tried anew after this time, because
+    /// the system repeats an attempt ever more seldom.
+    pub connect: Duration,
+    /// A link that we opened asks for a sign of life this long after the last one, if it was used.
+    pub ping: Duration,
+    /// The peer is silent when a sign of life takes longer.
+    pub silent: Duration,
+    /// A link whose peer is silent for this long ends.
+    pub lost: Duration,
     /// A link over which nothing is said for so long is closed. Whole seconds.
     pub idle: Duration,
     /// A peer that takes nothing of what is written for so long has no link any more. Whole seconds.
@@ -43,6 +52,10 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             hello: Duration::from_secs(5),
+            connect: Duration::from_secs(1),
+            ping: Duration::from_millis(100),
+            silent: Duration::from_millis(300),
+            lost: Duration::from_secs(3),
             idle: Duration::from_mins(1),
             stall: Duration::from_secs(10),
             pause_min: Duration::from_millis(50),

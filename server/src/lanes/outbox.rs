@@ -47,11 +47,14 @@ impl Class {
                 | Message::Restart { .. } => Self::Copy,
                 Message::Ack { .. } | Message::Nak(_) | Message::Pull { .. } => Self::Answer,
             },
+            Frame::Relay { frame, .. } => Self::of(frame),
             Frame::Hello(_)
             | Frame::Proof(_)
             | Frame::Farewell(_)
             | Frame::Call(_)
-            | Frame::Answer(_) => Self::Control,
+            | Frame::Answer(_)
+            | Frame::Ping(_)
+            | Frame::Pong(_) => Self::Control,
         }
     }
 }
@@ -299,7 +302,13 @@ pub(super) fn weight(frame: &Frame) -> usize {
         },
         Frame::Copy { message, .. } => message_weight(message),
         Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
-        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) | Frame::Settle { .. } => 0,
+        Frame::Relay { frame, .. } => weight(frame),
+        Frame::Hello(_)
+        | Frame::Proof(_)
+        | Frame::Farewell(_)
+        | Frame::Settle { .. }
+        | Frame::Ping(_)
+        | Frame::Pong(_) => 0,
     };
     const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
     size_of::<Frame>() + variable

@@ -82,6 +82,8 @@ pub enum Ending {
     Lost(io::ErrorKind),
     /// The peer took nothing for long.
     Stalled,
+    /// The peer gave no sign of life, though asked for one.
+    Silent,
     /// The same core of the same node has opened another.
     Replaced,
 }
@@ -118,8 +120,14 @@ pub enum NoLink {
 /// What became of a link.
 #[derive(Debug, Clone)]
 pub enum Event {
+    /// We begin to open one.
+    Opening(Whom),
     /// It is up. Frames from it come after this.
     Up(Peer),
+    /// The peer gives no sign of life, though asked for one.
+    Silent(Peer),
+    /// The silent peer gave one after all.
+    Heard(Peer),
     /// It ended, and no more frames come from it. What was put in before may be lost; what is put
     /// in after goes over the next one.
     Down(Peer, Ending),

@@ -13,8 +13,8 @@ use cluster::map::Entry;
 use cluster::map::command::Change;
 use cluster::message::Frame;
 use cluster::replica::{
-    Action, At, Kind, Message, Now, Op, Options, Outcome, Part, Replica, Reply, Route, SessionId,
-    Turn, Write,
+    Action, At, Kind, Message, Now, Op, Options, Outcome, Part, Refusal, Replica, Reply, Route,
+    SessionId, Turn, Write,
 };
 use crossbeam::queue::SegQueue;
 use engine::{Nanos, prefetch};
@@ -157,12 +157,19 @@ impl Copies {
     pub(crate) fn operate(&self, hands: &mut Hands<'_>, partition: Partition, op: Op) {
         let Some(slot) = self.slots.get(partition.index()) else { return };
         let mut slot = slot.lock();
-        if let Some(replica) = &mut slot.replica {
-            hands.with(partition, |turn| replica.operate(turn, op));
-            self.after(hands, partition, replica);
-            return;
-        }
-        let reply = Reply { term: op.term, seq: op.seq, outcome: Outcome::NotOwner(slot.route) };
+        let outcome = match &mut slot.replica {
+            Some(replica) if lacks_copy(hands.node, replica) => {
+                // It would wait for a copy in vain, and could not be taken back.
+                Outcome::Refused(Refusal::Unreachable)
+            }
+            Some(replica) => {
+                hands.with(partition, |turn| replica.operate(turn, op));
+                self.after(hands, partition, replica);
+                return;
+            }
+            None => Outcome::NotOwner(slot.route),
+        };
+        let reply = Reply { term: op.term, seq: op.seq, outcome };
         drop(slot);
         hands.answer(partition, op.session, reply);
     }
@@ -391,6 +398,14 @@ impl Hands<'_> {
             self.node.tell(to.core, partition, reply);
         }
     }
+}
+
+/// Whether a primary is cut off from a copy that has to hold every change, and from most voters, who
+/// alone could remove that copy.
+fn lacks_copy(node: &Node, replica: &Replica) -> bool {
+    node.ways.is_cut_off()
+        && replica.part() == Part::Primary
+        && replica.entry().in_sync.iter().any(|copy| node.ways.is_away(copy.node))
 }
 
 /// A copy of bytes of its own: what lies in a block that was read from a lane would keep all of it.

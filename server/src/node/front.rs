@@ -253,6 +253,14 @@ impl Front {
         token: u64,
     ) {
         self.learn(lent.now, partition);
+        if for_ns <= DEADLINE_NS
+            && let Some(route) = self.session.route(partition)
+            && self.node.ways.is_away(route.primary.node)
+        {
+            // Nobody waits for a node that is out of reach: this was certainly not done.
+            self.endings.push((token, Ending::NotApplied(Refusal::Unreachable)));
+            return self.carry_out(lent);
+        }
         let deadline_ns = lent.now.mono_ns + for_ns;
         let ack = self.node.options.ack;
         let is_taken = self.session.submit(

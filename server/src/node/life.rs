@@ -40,6 +40,8 @@ const ASKS_MAX: usize = cluster::map::command::CHANGES_MAX;
 const COMMAND_TTL: Duration = Duration::from_secs(2);
 /// How often names of seeds are looked up.
 const SEEDS_PERIOD: Duration = Duration::from_secs(30);
+/// A node that has heard nothing of most voters for this long is cut off.
+const ALONE: Duration = Duration::from_secs(1);
 /// How often a task looks again at what nobody tells it of.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -402,10 +404,9 @@ fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, Strin
     let now: BTreeMap<NodeId, (Incarnation, String)> =
         nodes().map(|(id, incarnation, place)| (*id, (incarnation, place.clone()))).collect();
     *node.places.write() = now.iter().map(|(id, (_, place))| (place.clone(), *id)).collect();
-    let mut ways = node.ways.write();
     for (id, (_, address)) in &now {
         if *id != me {
-            ways.insert(*id, lanes.lane(*id, address));
+            node.ways.insert(*id, lanes.lane(*id, address));
             // Where it was a seed of which no more was known, two lanes would be in each other's way.
             lanes.forget(&Whom::Address(address.clone()));
         }
@@ -413,11 +414,10 @@ fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, Strin
     node.clocks.lock().retain(|id| now.contains_key(&id));
     let mut has_lost = false;
     for id in known.keys().filter(|id| !now.contains_key(id)) {
-        ways.remove(id);
         lanes.forget(&Whom::Node(*id));
         has_lost = true;
     }
-    drop(ways);
+    node.ways.retain(|id| now.contains_key(&id));
     *known = now;
     if has_lost && let Some(space) = node.space() {
         space.copies.retain_sessions(|id| known.contains_key(&id));
@@ -468,6 +468,10 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             // Copies and records that were under way may have brought some back.
             let ids: BTreeSet<NodeId> = control.map().nodes().keys().copied().collect();
             space.copies.retain_sessions(|id| ids.contains(&id));
+        }
+        if node.ways.is_unsettled() {
+            let is_alone = control.contact().is_none_or(|age| age >= ALONE);
+            node.note_reach(reception.now_ns(), Some(is_alone), |_| {});
         }
         node.ticks.fetch_add(1, Ordering::AcqRel);
         for inbox in &node.inboxes {

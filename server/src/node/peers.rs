@@ -19,10 +19,10 @@ use engine::Nanos;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::Node;
 use super::copies::{Hands, Work, own_bytes};
 use super::front::node_now;
-use super::{Inbound, Node};
-use crate::lanes::{Event, Handler, NoLink, Peer, Whom};
+use crate::lanes::{Ending, Event, Handler, Lane, NoLink, Peer, Whom};
 use crate::scratch::Scratch;
 use crate::service::Service;
 
@@ -30,6 +30,8 @@ use crate::service::Service;
 const CLOCK_WARN_MS: i64 = 50;
 /// A call that takes longer says nothing about clocks.
 const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
+/// A link is told to be silent after this time; the default of `crate::lanes`.
+const SILENT_NS: u64 = 300_000_000;
 /// So many frames' memory is fetched before the first of them is looked at.
 const BATCH_FRAMES: usize = 16;
 
@@ -67,7 +69,7 @@ impl Calls {
         }
     }
 
-    fn end_all(&mut self, whom: &Whom, why: Unreachable) {
+    pub(super) fn end_all(&mut self, whom: &Whom, why: Unreachable) {
         let ended: Vec<u64> =
             self.open.iter().filter(|(_, open)| open.whom == *whom).map(|(id, _)| *id).collect();
         for id in ended {
@@ -110,7 +112,11 @@ impl Peers for Post {
         let sent = clock.now().mono;
         let wall_ns = clock.unix_ns(sent);
         let (id, receiver) = node.calls.lock().open(whom, sent.0);
-        let sent = lane.send(Frame::Call(Call { id, wall_ns, rpc }));
+        let frame = Frame::Call(Call { id, wall_ns, rpc });
+        let sent = match to {
+            Some(to) => node.ways.send_or(node.me().0, to, &lane, frame),
+            None => lane.send(frame),
+        };
         let waits = Waits { node, id };
         Box::pin(async move {
             let _waits = waits;
@@ -170,7 +176,7 @@ impl Reception {
     }
 
     /// The answer was given about in the middle of the time that the call took.
-    fn note_clock(&self, from: &Peer, answer: &Call) {
+    fn note_clock(&self, from: NodeId, answer: &Call) {
         let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.sent_ns);
         let Some(sent_ns) = sent else { return };
         let clock = self.service.clock();
@@ -183,32 +189,129 @@ impl Reception {
         let middle_ns = clock.unix_ns(Nanos(sent_ns + took_ns / 2));
         let ahead_ms = ahead_ms(answer.wall_ns, middle_ns);
         let mut clocks = self.node.clocks.lock();
-        let before = clocks.ahead_ms(from.node, now_ns);
-        clocks.measure(from.node, ahead_ms, now_ns);
+        let before = clocks.ahead_ms(from, now_ns);
+        clocks.measure(from, ahead_ms, now_ns);
         drop(clocks);
         let is_far = |offset: i64| offset.abs() > CLOCK_WARN_MS;
         if is_far(ahead_ms) && !before.is_some_and(is_far) {
-            tracing::warn!(node = %from.node, ahead_ms, "the clocks of two nodes differ");
+            tracing::warn!(node = %from, ahead_ms, "the clocks of two nodes differ");
         }
     }
 
     /// A call that comes says at least how far its sender's clock is ahead.
-    fn hear_clock(&self, from: &Peer, call: &Call) {
+    fn hear_clock(&self, from: NodeId, call: &Call) {
         let now = self.service.clock().now().mono;
         let ahead_ms = ahead_ms(call.wall_ns, self.service.clock().unix_ns(now));
-        self.node.clocks.lock().hear(from.node, ahead_ms, now.0);
+        self.node.clocks.lock().hear(from, ahead_ms, now.0);
     }
 
-    fn answer(&self, peer: &Peer, call: Call) {
+    fn answer(&self, source: Source<'_>, call: Call) {
         let Some(control) = self.node.control().cloned() else { return };
-        let lane = peer.lane.clone();
+        let way = source.way_back(self.node.me().0);
         let service = Arc::clone(&self.service);
         tokio::spawn(async move {
             let rpc = control.handle(own_bytes(&call.rpc)).await;
             let wall_ns = wall_ns(&service);
             // Who hears nothing asks again.
-            let _ = lane.send(Frame::Answer(Call { id: call.id, wall_ns, rpc }));
+            way.send(Frame::Answer(Call { id: call.id, wall_ns, rpc }));
         });
+    }
+
+    /// A frame that came over a link, or over two.
+    fn frame(&self, hands: &mut Hands<'_>, source: Source<'_>, frame: Frame) {
+        let node = &*self.node;
+        match frame {
+            Frame::Call(call) => {
+                self.hear_clock(source.node, &call);
+                self.answer(source, call);
+            }
+            Frame::Answer(call) => {
+                if !source.is_relayed() {
+                    self.note_clock(source.node, &call);
+                }
+                node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
+            }
+            // Signs of life on a link are asked for and given there.
+            Frame::Ping(number) if source.is_relayed() => {
+                source.way_back(node.me().0).send(Frame::Pong(number));
+            }
+            Frame::Pong(number) if source.is_relayed() => {
+                let relay = source.peer.node;
+                node.note_reach(hands.now.mono_ns, None, |reach| {
+                    reach.answered(source.node, relay, number);
+                });
+            }
+            Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Farewell(_)
+            | Frame::Ping(_)
+            | Frame::Pong(_) => {}
+            // What a node says that the cluster does not know, or knows no more, is not for copies.
+            frame if node.ways.contains(source.node) => {
+                if let Frame::Relay { from, to, frame } = frame {
+                    self.relayed(hands, source, from, to, frame);
+                } else if let Some(space) = node.space() {
+                    carry(hands, &space.copies, source.node, frame);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A frame on its second link is for this node; one on its first is to be passed on.
+    fn relayed(
+        &self,
+        hands: &mut Hands<'_>,
+        source: Source<'_>,
+        from: NodeId,
+        to: NodeId,
+        frame: Box<Frame>,
+    ) {
+        if to == self.node.me().0 {
+            if from != to && self.node.ways.contains(from) {
+                self.frame(hands, Source { node: from, ..source }, *frame);
+            }
+        } else if from == source.node {
+            self.node.ways.pass_on(from, to, frame);
+        }
+    }
+}
+
+/// Who says something.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    /// Who it is from.
+    node: NodeId,
+    /// The other side of the link that it came over.
+    peer: &'a Peer,
+}
+
+/// The way back to who says something: over the same links.
+struct WayBack {
+    lane: Lane,
+    /// From whom, and to whom, where another node passes it on.
+    relayed: Option<(NodeId, NodeId)>,
+}
+
+impl Source<'_> {
+    fn is_relayed(&self) -> bool {
+        self.node != self.peer.node
+    }
+
+    fn way_back(&self, me: NodeId) -> WayBack {
+        let relayed = self.is_relayed().then_some((me, self.node));
+        WayBack { lane: self.peer.lane.clone(), relayed }
+    }
+}
+
+impl WayBack {
+    /// Who hears nothing asks again.
+    fn send(&self, frame: Frame) {
+        let frame = match self.relayed {
+            Some((from, to)) => Frame::Relay { from, to, frame: Box::new(frame) },
+            None => frame,
+        };
+        let _ = self.lane.send(frame);
     }
 }
 
@@ -219,8 +322,7 @@ impl Handler for Reception {
 
     fn frames(&self, from: &Peer, frames: &mut Vec<Frame>) {
         let node = &*self.node;
-        // What a node says that the cluster does not know, or knows no more, is not for copies.
-        let is_known = node.ways.read().contains_key(&from.node);
+        let source = Source { node: from.node, peer: from };
         let mut frames = frames.drain(..);
         self.with_hands(|hands| {
             loop {
@@ -233,58 +335,75 @@ impl Handler for Reception {
                     space.copies.prefetch(batch.iter().filter_map(Frame::partition));
                 }
                 for frame in batch {
-                    match frame {
-                        Frame::Call(call) => {
-                            self.hear_clock(from, &call);
-                            self.answer(from, call);
-                        }
-                        Frame::Answer(call) => {
-                            self.note_clock(from, &call);
-                            self.node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
-                        }
-                        Frame::Hello(_) | Frame::Proof(_) | Frame::Farewell(_) => {}
-                        frame if is_known => {
-                            if let Some(space) = node.space() {
-                                carry(hands, &space.copies, from, frame);
-                            }
-                        }
-                        _ => {}
-                    }
+                    self.frame(hands, source, frame);
                 }
             }
         });
     }
 
     fn link(&self, event: Event) {
+        self.note_link(&event);
         let (whom, why) = match event {
-            Event::Up(_) => return,
+            Event::Up(_) | Event::Opening(_) | Event::Silent(_) | Event::Heard(_) => return,
+            Event::Down(peer, Ending::Silent) => (Whom::Node(peer.node), Unreachable::Late),
             Event::Down(peer, _) => (Whom::Node(peer.node), Unreachable::Lost),
             Event::Failed { whom, why: NoLink::Refused, .. } => (whom, Unreachable::Refused),
             Event::Failed { whom, why: NoLink::Late, .. } => (whom, Unreachable::Late),
             Event::Failed { whom, .. } => (whom, Unreachable::Lost),
         };
-        self.node.calls.lock().end_all(&whom, why);
-        let Whom::Node(lost) = whom else { return };
+        let Whom::Node(lost) = whom else { return self.node.calls.lock().end_all(&whom, why) };
+        if self.node.ways.is_relayed(lost) {
+            // Nothing of it went over that link.
+            return;
+        }
         if let Some(control) = self.node.control().cloned()
             && !matches!(why, Unreachable::Late)
             && lost != NodeId::default()
         {
             tokio::spawn(async move { control.suspect(lost).await });
         }
-        for inbox in &self.node.inboxes {
-            inbox.push(Inbound::Lost(lost));
-        }
+        self.node.lose(lost, why);
+    }
+}
+
+impl Reception {
+    /// What an event says of who is in reach. Links that others opened say nothing of it: what this
+    /// node sends goes over those that it opens.
+    fn note_link(&self, event: &Event) {
+        let now_ns = self.now_ns();
+        let known = |node: NodeId| Some(node).filter(|node| *node != NodeId::default());
+        let dialled = |peer: &Peer| known(peer.node).filter(|_| peer.is_dialled);
+        let Some(node) = (match event {
+            Event::Opening(Whom::Node(node)) | Event::Failed { whom: Whom::Node(node), .. } => {
+                known(*node)
+            }
+            Event::Opening(_) | Event::Failed { .. } => None,
+            Event::Up(peer) | Event::Silent(peer) | Event::Heard(peer) | Event::Down(peer, _) => {
+                dialled(peer)
+            }
+        }) else {
+            return;
+        };
+        self.node.note_reach(now_ns, None, |reach| match event {
+            Event::Opening(_) => reach.opening(node, now_ns),
+            Event::Up(_) | Event::Heard(_) => reach.heard(node),
+            Event::Silent(_) => reach.broken(node, now_ns, SILENT_NS),
+            Event::Down(_, Ending::Silent | Ending::Stalled) | Event::Failed { .. } => {
+                reach.broken(node, now_ns, 0);
+            }
+            Event::Down(..) => reach.down(node),
+        });
     }
 }
 
 /// A frame about a partition.
-fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: &Peer, frame: Frame) {
+fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: NodeId, frame: Frame) {
     match frame {
-        Frame::Op { partition, op } if op.session.node == from.node => {
+        Frame::Op { partition, op } if op.session.node == from => {
             copies.figures.received.fetch_add(1, Ordering::Relaxed);
             copies.operate(hands, partition, op);
         }
-        Frame::Settle { partition, session, term, first_unacked } if session.node == from.node => {
+        Frame::Settle { partition, session, term, first_unacked } if session.node == from => {
             copies.settle(hands, partition, term, session, first_unacked);
         }
         // An earlier life of this node may have asked; its numbers are given again.
@@ -296,7 +415,7 @@ fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: &Peer, frame: Fram
             }
             hands.node.tell(to.core, partition, reply);
         }
-        Frame::Copy { partition, to, from: sender, term, message } if sender.node == from.node => {
+        Frame::Copy { partition, to, from: sender, term, message } if sender.node == from => {
             let message = match message {
                 Message::Record(record) => Message::Record(own_record(record)),
                 Message::Chunk(chunk) => Message::Chunk(own_chunk(chunk)),

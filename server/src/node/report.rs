@@ -41,6 +41,7 @@ impl Node {
         let copies = self.space().map(|space| &space.copies);
         let direct = figures.direct.load(Ordering::Relaxed);
         let forwarded = figures.forwarded.load(Ordering::Relaxed);
+        let (links_broken, frames_relayed) = self.ways.figures();
         Traffic {
             ops_direct: direct,
             ops_forwarded: forwarded,
@@ -52,6 +53,8 @@ impl Node {
             degraded_admitted: figures.degraded.load(Ordering::Relaxed),
             debt_pending: figures.debt.load(Ordering::Relaxed),
             held: copies.map_or(0, |copies| copies.held().held as u64),
+            links_broken,
+            frames_relayed,
         }
     }
 

@@ -1,0 +1,341 @@
+//! Which nodes this one reaches: over a link of its own, through another node, or not at all.
+//!
+//! Here: what follows from signs of life and from time. Not here: signs of life on a link
+//! (`crate::lanes`), what is sent over which way (`ways`).
+//!
+//! A peer whose link is broken is asked for a sign of life through several other nodes at once. The one
+//! that brings the first answer is the relay from then on, for as long as signs of life come through it
+//! and the link stays broken. A peer that is reached in neither way counts as away after a while, and
+//! nothing is asked of it any more but signs of life.
+
+use std::collections::BTreeMap;
+
+use cluster::id::NodeId;
+
+const MS: u64 = 1_000_000;
+/// A link that takes longer to open is taken to be broken.
+const OPENING_NS: u64 = 300 * MS;
+/// A relay is asked for a sign of life of the peer this long after the last one.
+const ASK_NS: u64 = 100 * MS;
+/// A relay through which none comes in time is none any more.
+const SILENT_NS: u64 = 300 * MS;
+/// Longest pause between two searches for a relay; it doubles from [`ASK_NS`].
+const SEARCH_NS_MAX: u64 = 1000 * MS;
+/// Nobody asks for relays to a peer that nothing was sent to for this long.
+const WANTED_NS: u64 = 2000 * MS;
+/// A peer that is reached in no way is away after this time where the node is cut off from most voters…
+const AWAY_ALONE_NS: u64 = 1000 * MS;
+/// …and after this time where it is not, because then the map soon names another owner.
+const AWAY_NS: u64 = 1800 * MS;
+/// Most nodes that are asked for a sign of life of one peer.
+const RELAYS_MAX: usize = 8;
+
+/// How frames reach a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Path {
+    /// Over the link to it.
+    #[default]
+    Direct,
+    /// Through this node.
+    Through(NodeId),
+    /// In no way that is known; the link to it is tried.
+    Broken,
+    /// As `Broken`, for so long that nobody should wait for it.
+    Away,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Frames to a node take this path from now on.
+    Take(NodeId, Path),
+    /// Ask `peer` for a sign of life through `relay`.
+    Ask { peer: NodeId, relay: NodeId, number: u64 },
+    /// Try to open the link.
+    Probe(NodeId),
+}
+
+/// The link to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Link {
+    /// None is up, and none is wanted.
+    #[default]
+    Idle,
+    /// It is opened since then.
+    Opening(u64),
+    Up,
+    /// Nothing is heard over it, or none can be opened, since then.
+    Broken(u64),
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    link: Link,
+    relay: Option<NodeId>,
+    /// The last ask through relays, when, and whether it was answered.
+    number: u64,
+    asked_ns: u64,
+    is_answered: bool,
+    pause_ns: u64,
+    /// When something was last sent to it while its link was broken.
+    wanted_ns: u64,
+    path: Path,
+}
+
+/// All peers.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    peers: BTreeMap<NodeId, Peer>,
+}
+
+impl Reach {
+    /// A link is being opened.
+    pub(super) fn opening(&mut self, node: NodeId, now_ns: u64) {
+        let peer = self.peers.entry(node).or_default();
+        if peer.link == Link::Idle {
+            peer.link = Link::Opening(now_ns);
+        }
+    }
+
+    /// The link is up, or the peer is heard on it again.
+    pub(super) fn heard(&mut self, node: NodeId) {
+        self.peers.entry(node).or_default().link = Link::Up;
+    }
+
+    /// The link ended in an orderly way, or the peer's process did.
+    pub(super) fn down(&mut self, node: NodeId) {
+        let peer = self.peers.entry(node).or_default();
+        if !matches!(peer.link, Link::Broken(_)) {
+            peer.link = Link::Idle;
+        }
+    }
+
+    /// Nothing is heard over the link, or none can be opened, for `for_ns` by now.
+    pub(super) fn broken(&mut self, node: NodeId, now_ns: u64, for_ns: u64) {
+        let peer = self.peers.entry(node).or_default();
+        let since_ns = now_ns.saturating_sub(for_ns);
+        peer.link = match peer.link {
+            Link::Broken(since_ns) => Link::Broken(since_ns),
+            Link::Opening(opened_ns) => Link::Broken(opened_ns.min(since_ns)),
+            Link::Idle | Link::Up => Link::Broken(since_ns),
+        };
+    }
+
+    /// Something was sent to a peer, or refused because it is away.
+    pub(super) fn wanted(&mut self, node: NodeId, now_ns: u64) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.wanted_ns = now_ns;
+        }
+    }
+
+    /// A sign of life of a peer came through a node.
+    pub(super) fn answered(&mut self, node: NodeId, relay: NodeId, number: u64) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if number == peer.number && peer.relay.is_none_or(|known| known == relay) {
+            peer.relay = Some(relay);
+            peer.is_answered = true;
+            peer.pause_ns = 0;
+        }
+    }
+
+    /// Forgets nodes that are no more.
+    pub(super) fn retain(&mut self, is_known: impl Fn(NodeId) -> bool) {
+        self.peers.retain(|node, _| is_known(*node));
+        for peer in self.peers.values_mut() {
+            peer.relay = peer.relay.filter(|relay| is_known(*relay));
+        }
+    }
+
+    /// Whether a peer can pass something on over its own link to `node`, as far as is known.
+    pub(super) fn is_direct(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_none_or(|peer| !matches!(peer.link, Link::Broken(_)))
+    }
+
+    /// Whether time changes something by itself.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.peers.values().any(|peer| matches!(peer.link, Link::Opening(_) | Link::Broken(_)))
+    }
+
+    /// Peers whose link is broken.
+    pub(super) fn broken_links(&self) -> usize {
+        self.peers.values().filter(|peer| matches!(peer.link, Link::Broken(_))).count()
+    }
+
+    /// Time passes. `is_alone`: the node has no contact to most voters. To be called after each of the
+    /// others too, for what follows at once.
+    pub(super) fn tick(&mut self, now_ns: u64, is_alone: bool) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let up: Vec<NodeId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.link == Link::Up)
+            .map(|(node, _)| *node)
+            .collect();
+        for (&node, peer) in &mut self.peers {
+            if let Link::Opening(since_ns) = peer.link
+                && now_ns.saturating_sub(since_ns) >= OPENING_NS
+            {
+                peer.link = Link::Broken(since_ns);
+            }
+            let path = if let Link::Broken(since_ns) = peer.link {
+                peer.look_for_relay(node, now_ns, &up, &mut steps);
+                match peer.relay {
+                    Some(relay) => Path::Through(relay),
+                    None => broken_for(now_ns.saturating_sub(since_ns), is_alone),
+                }
+            } else {
+                peer.relay = None;
+                peer.pause_ns = 0;
+                Path::Direct
+            };
+            if std::mem::replace(&mut peer.path, path) != path {
+                steps.push(Step::Take(node, path));
+            }
+        }
+        steps
+    }
+}
+
+fn broken_for(silence_ns: u64, is_alone: bool) -> Path {
+    let away_ns = if is_alone { AWAY_ALONE_NS } else { AWAY_NS };
+    if silence_ns >= away_ns { Path::Away } else { Path::Broken }
+}
+
+impl Peer {
+    /// Asks for signs of life: through the relay, or for want of one through whoever is in reach.
+    fn look_for_relay(&mut self, node: NodeId, now_ns: u64, up: &[NodeId], steps: &mut Vec<Step>) {
+        if now_ns.saturating_sub(self.wanted_ns) >= WANTED_NS {
+            self.relay = None;
+            return;
+        }
+        let waited_ns = now_ns.saturating_sub(self.asked_ns);
+        if self.relay.is_some_and(|relay| !up.contains(&relay))
+            || (!self.is_answered && waited_ns >= SILENT_NS)
+        {
+            self.relay = None;
+        }
+        let pause_ns = if self.relay.is_some() { ASK_NS } else { self.pause_ns };
+        let may_ask = self.relay.is_none() || self.is_answered;
+        if !may_ask || waited_ns < pause_ns {
+            return;
+        }
+        self.number += 1;
+        self.asked_ns = now_ns;
+        self.is_answered = false;
+        let number = self.number;
+        if let Some(relay) = self.relay {
+            steps.push(Step::Ask { peer: node, relay, number });
+        } else {
+            self.pause_ns = (self.pause_ns * 2).clamp(ASK_NS, SEARCH_NS_MAX);
+            // Others begin at another place: not all go through the same node.
+            let from = up.iter().position(|other| *other > node).unwrap_or(0);
+            let relays = up.iter().cycle().skip(from).take(up.len().min(RELAYS_MAX));
+            steps.extend(relays.map(|&relay| Step::Ask { peer: node, relay, number }));
+        }
+        // The link is tried all the while.
+        steps.push(Step::Probe(node));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(2);
+    const OTHER: NodeId = NodeId(3);
+    const THIRD: NodeId = NodeId(4);
+
+    /// Two others that are in reach.
+    fn reach() -> Reach {
+        let mut reach = Reach::default();
+        for node in [PEER, OTHER, THIRD] {
+            reach.heard(node);
+        }
+        assert_eq!(reach.tick(0, false), []);
+        reach
+    }
+
+    fn asks(steps: &[Step]) -> Vec<(NodeId, u64)> {
+        let ask = |step: &Step| match step {
+            Step::Ask { peer, relay, number } if *peer == PEER => Some((*relay, *number)),
+            _ => None,
+        };
+        steps.iter().filter_map(ask).collect()
+    }
+
+    fn path(steps: &[Step]) -> Option<Path> {
+        steps.iter().find_map(|step| match step {
+            Step::Take(PEER, path) => Some(*path),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn first_node_that_answers_is_the_relay() {
+        let mut reach = reach();
+        reach.broken(PEER, 5000 * MS, 300 * MS);
+        reach.wanted(PEER, 5000 * MS);
+        let steps = reach.tick(5000 * MS, false);
+        assert_eq!(asks(&steps), [(OTHER, 1), (THIRD, 1)]);
+        assert!(steps.contains(&Step::Probe(PEER)));
+        assert_eq!(path(&steps), Some(Path::Broken));
+        reach.answered(PEER, THIRD, 1);
+        reach.answered(PEER, OTHER, 1);
+        assert_eq!(path(&reach.tick(5001 * MS, false)), Some(Path::Through(THIRD)));
+        reach.wanted(PEER, 5100 * MS);
+        assert_eq!(asks(&reach.tick(5100 * MS, false)), [(THIRD, 2)]);
+        // The relay dies: the others are asked.
+        reach.wanted(PEER, 5400 * MS);
+        let steps = reach.tick(5400 * MS, false);
+        assert_eq!(asks(&steps), [(OTHER, 3), (THIRD, 3)]);
+        assert_eq!(path(&steps), Some(Path::Broken));
+        reach.answered(PEER, THIRD, 2);
+        assert_eq!(path(&reach.tick(5410 * MS, false)), None, "that answer is too old");
+        reach.answered(PEER, OTHER, 3);
+        assert_eq!(path(&reach.tick(5411 * MS, false)), Some(Path::Through(OTHER)));
+        reach.heard(PEER);
+        assert_eq!(path(&reach.tick(5412 * MS, false)), Some(Path::Direct));
+    }
+
+    #[test]
+    fn peer_in_no_reach_is_away_sooner_without_majority() {
+        for (is_alone, away_ms) in [(true, 1000), (false, 1800)] {
+            let mut reach = reach();
+            reach.broken(PEER, 5300 * MS, 300 * MS);
+            let at = |ms: u64| (5000 + ms) * MS;
+            assert_eq!(path(&reach.tick(at(300), is_alone)), Some(Path::Broken));
+            assert_eq!(path(&reach.tick(at(away_ms - 1), is_alone)), None);
+            assert_eq!(path(&reach.tick(at(away_ms), is_alone)), Some(Path::Away));
+            reach.heard(PEER);
+            assert_eq!(path(&reach.tick(at(away_ms + 1), is_alone)), Some(Path::Direct));
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_for_a_peer_that_is_not_wanted() {
+        let mut reach = reach();
+        reach.broken(PEER, 5000 * MS, 0);
+        assert_eq!(asks(&reach.tick(5000 * MS, false)), []);
+        let mut count = 0;
+        for ms in 5000..15_000 {
+            reach.wanted(PEER, ms * MS);
+            count += asks(&reach.tick(ms * MS, false)).len();
+        }
+        assert!((10..40).contains(&count), "{count} asks of two nodes in ten seconds");
+    }
+
+    #[test]
+    fn link_that_does_not_open_is_broken() {
+        let mut reach = Reach::default();
+        reach.opening(PEER, 5000 * MS);
+        assert_eq!(path(&reach.tick(5299 * MS, false)), None);
+        assert_eq!(path(&reach.tick(5300 * MS, false)), Some(Path::Broken));
+        reach.opening(PEER, 5500 * MS);
+        reach.broken(PEER, 6000 * MS, 0);
+        assert_eq!(path(&reach.tick(6800 * MS, false)), Some(Path::Away));
+        assert!(!reach.is_direct(PEER));
+        reach.heard(PEER);
+        reach.down(PEER);
+        assert_eq!(path(&reach.tick(6900 * MS, false)), Some(Path::Direct));
+    }
+}
