@@ -97,7 +97,7 @@ pub struct Status {
     pub lease: Option<Duration>,
     /// Why Raft does not run any more: the disk, mostly. The process should end.
     pub fault: Option<String>,
-    /// What this node hears of the others, if it is a voter.
+    /// What this node knows of itself, and of those that beat it, if it is a voter.
     pub heard: Vec<Heard>,
 }
 
@@ -249,12 +249,11 @@ impl Control {
         let state = node.state.lock();
         let word = state.liveness.word(now);
         let heard = |&(id, _, ago_ms): &(NodeId, Incarnation, u32)| {
-            // Beats go to others only.
+            // Beats go to others only, and voters alone get them.
             let own = (state.identity.seat.is_some_and(|seat| seat.node == id))
                 .then_some((state.is_ready, state.load));
-            let told = || state.conditions.get(&id).copied();
-            let (is_ready, load) = own.or_else(told).unwrap_or_default();
-            Heard { node: id, ago: Duration::from_millis(ago_ms.into()), is_ready, load }
+            let (is_ready, load) = own.or_else(|| state.conditions.get(&id).copied())?;
+            Some(Heard { node: id, ago: Duration::from_millis(ago_ms.into()), is_ready, load })
         };
         Status {
             identity: state.identity,
@@ -266,7 +265,7 @@ impl Control {
             contact,
             lease,
             fault: metrics.and_then(|metrics| metrics.running_state.err()).map(|e| e.to_string()),
-            heard: word.iter().map(heard).collect(),
+            heard: word.iter().filter_map(heard).collect(),
         }
     }
 
