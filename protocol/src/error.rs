@@ -66,6 +66,18 @@ pub enum ProtocolError {
     /// `slabs reassign`: there are no slabs.
     #[error("CLIENT_ERROR slab reassignment disabled")]
     NoSlabs,
+    /// `lru_crawler sleep` with more.
+    #[error("CLIENT_ERROR sleep must be one second or less")]
+    LongSleep,
+    /// `lru_crawler crawl` with another class.
+    #[error("BADCLASS invalid class id")]
+    BadClass,
+    /// `lru tune` with more.
+    #[error("ERROR hot and warm pcts must not exceed 80")]
+    BadPercents,
+    /// `lru tune` with less.
+    #[error("ERROR hot/warm age factors must be greater than 0")]
+    BadFactors,
     /// memcached hangs up here without a word: a line without end, an HTTP request.
     #[error("")]
     Close,

@@ -22,6 +22,7 @@ mod decimal;
 mod decode;
 mod error;
 mod key;
+mod machinery;
 mod meta;
 mod native;
 mod number;

@@ -8,6 +8,7 @@
 use crate::decode::{Block, Decoded, Line, Refusal};
 use crate::error::ProtocolError;
 use crate::key::Key;
+use crate::machinery;
 use crate::native;
 use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
 use crate::operator;
@@ -65,7 +66,7 @@ fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'
             None | Some(b"graceful") => Admin::Shutdown,
             Some(_) => return Err(line.refuse(ProtocolError::BadShutdownMode, false)),
         },
-        b"slabs" | b"lru" | b"lru_crawler" => machinery(line, verb, rest)?,
+        b"slabs" | b"lru" | b"lru_crawler" => machinery::decode(line, verb, rest)?,
         b"watch" => Admin::Watch,
         b"config" if is_config_get_cluster(rest) => Admin::ConfigGet,
         b"cluster" => return operator::decode(line, rest),
@@ -77,28 +78,6 @@ fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'
 /// The question by which `ElastiCache`'s clients find the nodes; memcached has no `config` at all.
 fn is_config_get_cluster(rest: &[u8]) -> bool {
     Words(rest).eq([&b"get"[..], b"cluster"])
-}
-
-/// Commands to slabs and LRU, which are not here: read as memcached reads them, so that a script
-/// that tunes them goes on.
-fn machinery<'a>(line: Line<'a>, verb: &[u8], rest: &[u8]) -> Result<Admin<'a>, Refusal> {
-    let mut words = Words(rest);
-    let (what, argument) = (words.next().unwrap_or_default(), words.next());
-    let number = argument.map(strict_i32);
-    match (verb, what, number) {
-        (b"slabs", b"automove", Some(None)) => Err(line.refuse(ProtocolError::BadFormat, false)),
-        (b"slabs", b"reassign", Some(_)) => Err(line.refuse(ProtocolError::NoSlabs, false)),
-        (b"slabs", b"automove", Some(Some(_)))
-        | (b"lru", b"tune" | b"temp_ttl", Some(Some(_)))
-        | (b"lru_crawler", b"enable" | b"disable", _)
-        | (b"lru_crawler", b"sleep" | b"tocrawl", Some(Some(_)))
-        | (b"lru_crawler", b"crawl", Some(_)) => Ok(Admin::Machinery),
-        (b"lru", b"mode", _) if matches!(argument, Some(b"flat" | b"segmented")) => {
-            Ok(Admin::Machinery)
-        }
-        (b"lru_crawler", b"metadump" | b"mgdump", Some(_)) => Ok(Admin::Dump),
-        _ => Err(line.refuse(ProtocolError::UnknownCommand, false)),
-    }
 }
 
 /// An unknown verb. A request of HTTP is hung up on, as memcached does.

@@ -8,6 +8,9 @@ use protocol::Admin;
 use crate::plain::line;
 use crate::session::{Answer, Round};
 
+/// From here on `cache_memlimit` takes a number for one of bytes: memcached's bound.
+const MEMORY_LIMIT_MEGABYTES_ABOVE: u64 = 1_000_000_001;
+
 pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"ERROR: shutdown not enabled\r\n";
 
 impl Round<'_> {
@@ -34,6 +37,9 @@ impl Round<'_> {
             Admin::Stats(topic) => {
                 crate::stats::write(service, self.in_force, self.now, topic, out);
                 return Answer::Given;
+            }
+            Admin::CacheMemlimit(MEMORY_LIMIT_MEGABYTES_ABOVE..) => {
+                b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
             }
             Admin::CacheMemlimit(megabytes) if service.set_memory_limit(megabytes) => b"OK\r\n",
             Admin::CacheMemlimit(_) => {
