@@ -351,3 +351,47 @@ fn waiting_as_long_as_told_suffices() {
         assert!(answer.starts_with("ALLOW"), "{policy}: {answer} after {wait:?}");
     }
 }
+
+/// Microseconds of user time that a server with this limits file takes for one plain `incr`.
+fn microseconds_of_incr(limits: &str) -> f64 {
+    const REQUESTS: usize = 40_000;
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    fs::write(&path, limits).expect("the folder is ours");
+    let server = Server::start(&["-t", "1", "--limits", &path.display().to_string()]);
+    let mut client = server.connect();
+    let user = |client: &mut Client| -> f64 {
+        let stats = client.ask_until("stats\r\n", "END\r\n");
+        let line = stats.lines().find_map(|line| line.strip_prefix("STAT rusage_user "));
+        line.and_then(|text| text.parse().ok()).expect("a number of seconds")
+    };
+    client.ask("set user_7_plain 0 0 1\r\n0\r\nset plain 0 0 1\r\n0\r\n", "STORED\r\nSTORED\r\n");
+    // The first keys make the automaton's states.
+    client.ask("incr user_7_plain 0\r\nincr plain 0\r\n", "0\r\n0\r\n");
+    let before = user(&mut client);
+    let requests = "incr user_7_plain 1\r\nincr plain 1\r\n".repeat(100);
+    for batch in 0..REQUESTS / 200 {
+        let answers: String =
+            (batch * 100 + 1..=batch * 100 + 100).map(|n| format!("{n}\r\n{n}\r\n")).collect();
+        client.ask(&requests, &answers);
+    }
+    (user(&mut client) - before) * 1e6 / REQUESTS as f64
+}
+
+#[test]
+fn a_thousand_regexes_cost_a_plain_key_little() {
+    let limit = |number: usize, regex: String| {
+        format!("[[limit]]\nname = \"r{number}\"\nregex = '{regex}'\npolicy = \"fixed:1/h\"\n")
+    };
+    let shared = |number| limit(number, format!("^user_(?P<id>\\d+)_x{number}$"));
+    let open = |number| limit(number, format!("^.*:(?P<user>\\w+):route{number}$"));
+    let alone = microseconds_of_incr(&limit(0, "^never$".to_owned()));
+    for (what, file) in [
+        ("of one beginning", (0..1000).map(shared).collect::<String>()),
+        ("without a beginning", (0..1000).map(open).collect::<String>()),
+    ] {
+        let with = microseconds_of_incr(&file);
+        println!("{alone:.2} us with one regex, {with:.2} us with a thousand {what}");
+        assert!(with < alone + 8.0, "{with} us with a thousand {what}, {alone} with one");
+    }
+}

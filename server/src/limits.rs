@@ -49,6 +49,7 @@ mod networks;
 mod overrides;
 mod pattern;
 mod regex;
+mod regex_set;
 mod shape;
 pub mod shared;
 mod template;

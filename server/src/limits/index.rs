@@ -1,14 +1,16 @@
 //! Which limits a key may be bound to, without asking each.
 //!
 //! A trie finds the patterns whose literal beginning the key has. Where many share a beginning
-//! (or have none), one automaton finds those whose next literal the key holds at all. What is left
-//! is asked in file order. Not here: what a pattern means (`pattern`).
+//! (or have none), one automaton finds those whose next literal the key holds at all, and another the
+//! first of their regexes that matches. What is left is asked in file order. Not here: what a pattern
+//! means (`pattern`).
 
 use aho_corasick::automaton::OverlappingState;
 use aho_corasick::{AhoCorasick, Input};
 use hashbrown::HashMap;
 
 use super::pattern::{Captures, Glob, Pattern};
+use super::regex_set::{First, RegexSet};
 use super::trie::Trie;
 
 /// Limits of one beginning that are simply asked one by one.
@@ -55,6 +57,16 @@ struct Bucket {
     always: List,
     /// To be asked only when the key holds a literal.
     held: Option<Box<Held>>,
+    /// Regexes, where they are many.
+    regexes: Option<Box<Regexes>>,
+}
+
+/// Regexes that are asked at once.
+#[derive(Debug)]
+struct Regexes {
+    set: RegexSet,
+    /// By the set's number.
+    candidates: Box<[Candidate]>,
 }
 
 #[derive(Debug)]
@@ -89,6 +101,9 @@ impl Index {
             visit(bucket.always.as_slice());
             if let Some(held) = &bucket.held {
                 held.candidates(key, &mut visit);
+            }
+            if let Some(regexes) = &bucket.regexes {
+                visit(regexes.candidates(key));
             }
         });
     }
@@ -156,11 +171,46 @@ impl FromIterator<Candidate> for List {
     }
 }
 
+impl Regexes {
+    /// The regexes among `patterns`, if they are many and one automaton can have them.
+    fn new(patterns: &[(u32, &Pattern)]) -> Option<Self> {
+        let regexes = || {
+            patterns.iter().filter_map(|(number, pattern)| match pattern {
+                Pattern::Regex(regex) => Some((Candidate::new(*number, pattern), regex)),
+                Pattern::Glob(_) => None,
+            })
+        };
+        if regexes().count() <= FEW {
+            return None;
+        }
+        let set = RegexSet::new(regexes().map(|(_, regex)| regex))?;
+        Some(Self { set, candidates: regexes().map(|(candidate, _)| candidate).collect() })
+    }
+
+    /// The first that matches, or all where the set cannot tell.
+    fn candidates(&self, key: &[u8]) -> &[Candidate] {
+        match self.set.first(key) {
+            First::None => &[],
+            First::Number(number) => self.candidates.get(number..=number).unwrap_or_default(),
+            First::Unknown => &self.candidates,
+        }
+    }
+}
+
 impl Bucket {
     fn new(skip: usize, patterns: &[(u32, &Pattern)]) -> Self {
+        let Some(regexes) = Regexes::new(patterns) else {
+            return Self::of(skip, patterns);
+        };
+        let is_glob = |(_, pattern): &&(u32, &Pattern)| matches!(pattern, Pattern::Glob(_));
+        let globs: Vec<(u32, &Pattern)> = patterns.iter().filter(is_glob).copied().collect();
+        Self { regexes: Some(Box::new(regexes)), ..Self::of(skip, &globs) }
+    }
+
+    fn of(skip: usize, patterns: &[(u32, &Pattern)]) -> Self {
         let all = || patterns.iter().map(|(number, pattern)| Candidate::new(*number, pattern));
         if patterns.len() <= FEW {
-            return Self { always: all().collect(), held: None };
+            return Self { always: all().collect(), held: None, regexes: None };
         }
         let mut uses = HashMap::<&[u8], usize>::new();
         for literal in patterns.iter().flat_map(|(_, pattern)| pattern.literals()) {
@@ -182,10 +232,10 @@ impl Bucket {
             Ok(literals) if !lists.is_empty() => {
                 let lists = lists.into_iter().map(List::from_iter).collect();
                 let held = Some(Box::new(Held { skip, literals, lists }));
-                Self { always: always.into_iter().collect(), held }
+                Self { always: always.into_iter().collect(), held, regexes: None }
             }
             // Too many for the automaton's numbers, which are 32 bits.
-            _ => Self { always: all().collect(), held: None },
+            _ => Self { always: all().collect(), held: None, regexes: None },
         }
     }
 }

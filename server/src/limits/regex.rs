@@ -17,6 +17,7 @@ const GROUPS_MAX: usize = 32;
 /// Most bytes of a compiled regex.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
+/// One regex of a limit.
 #[derive(Debug)]
 pub(super) struct Regex {
     /// As written: two of the same text match the same keys.
@@ -33,14 +34,13 @@ pub(super) struct Regex {
 impl Regex {
     /// Compiles a regex; the names of its named groups, by slot.
     pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
-        let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
-        let own = parser.parse(text).map_err(|error| match error {
+        let own = parse(text).map_err(|error| match error {
             Error::Parse(error) => format!("bad regex: {}", error.kind()),
             Error::Translate(error) => format!("bad regex: {}", error.kind()),
             _ => "bad regex".to_owned(),
         })?;
         let least = own.properties().minimum_len().ok_or("no key matches the regex")?;
-        let whole = Hir::concat(vec![Hir::look(Look::Start), own, Hir::look(Look::End)]);
+        let whole = whole(own);
         let literals = Extractor::new().kind(ExtractKind::Prefix).extract(&whole);
         let prefix = literals.longest_common_prefix().unwrap_or_default().to_vec();
         let config = meta::Config::new().utf8_empty(false).nfa_size_limit(Some(COMPILED_BYTES_MAX));
@@ -91,6 +91,11 @@ impl Regex {
         true
     }
 
+    /// The regex for the whole key, to be compiled with others.
+    pub(super) fn hir(&self) -> Option<Hir> {
+        parse(&self.text).map(whole).ok()
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -102,4 +107,12 @@ impl Regex {
     pub(super) fn least(&self) -> usize {
         self.least
     }
+}
+
+fn parse(text: &str) -> Result<Hir, Error> {
+    ParserBuilder::new().unicode(false).utf8(false).build().parse(text)
+}
+
+fn whole(regex: Hir) -> Hir {
+    Hir::concat(vec![Hir::look(Look::Start), regex, Hir::look(Look::End)])
 }

@@ -1,0 +1,173 @@
+//! Many regexes asked at once: the first that matches a key, in one pass over it.
+//!
+//! Here: one automaton of all of them, built state by state as keys need it, within a bound. Not here:
+//! captures, and one regex alone (`regex`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use regex_automata::hybrid::dfa::{Cache, Config, DFA};
+use regex_automata::nfa::thompson::{self, WhichCaptures};
+use regex_automata::util::pool::Pool;
+use regex_automata::{Anchored, Input, MatchKind};
+
+use super::regex::Regex;
+
+/// Most bytes of the automaton's description: beyond it regexes are asked one by one.
+const NFA_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of states that a worker keeps; when they are used up, it begins anew.
+const CACHE_BYTES_MAX: usize = 4 << 20;
+
+type MakeCache =
+    Box<dyn Fn() -> Cache + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
+
+/// The regexes, in file order.
+pub(super) struct RegexSet {
+    automaton: Arc<DFA>,
+    /// One for each thread that asks.
+    caches: Pool<Cache, MakeCache>,
+}
+
+impl fmt::Debug for RegexSet {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("RegexSet").field("regexes", &self.automaton.pattern_len()).finish()
+    }
+}
+
+/// What one pass told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    /// None matches.
+    None,
+    /// The number of the first that does.
+    Number(usize),
+    /// The states would have taken more memory than they may.
+    Unknown,
+}
+
+impl RegexSet {
+    /// The set of these; `None` when it would be too large.
+    pub(super) fn new<'r>(regexes: impl Iterator<Item = &'r Regex>) -> Option<Self> {
+        let all: Vec<_> = regexes.map(Regex::hir).collect::<Option<_>>()?;
+        let config = thompson::Config::new()
+            .utf8(false)
+            .which_captures(WhichCaptures::None)
+            .nfa_size_limit(Some(NFA_BYTES_MAX));
+        let nfa = thompson::Compiler::new().configure(config).build_many_from_hir(&all).ok()?;
+        let config = Config::new()
+            // All that match, not the one that a search for text prefers.
+            .match_kind(MatchKind::All)
+            .cache_capacity(CACHE_BYTES_MAX)
+            .skip_cache_capacity_check(true);
+        let automaton = DFA::builder().configure(config).build_from_nfa(nfa).ok()?;
+        let automaton = Arc::new(automaton);
+        let of = Arc::clone(&automaton);
+        let make: MakeCache = Box::new(move || of.create_cache());
+        Some(Self { automaton, caches: Pool::new(make) })
+    }
+
+    /// The first that matches the key. Memory is taken only for states that no key needed before.
+    pub(super) fn first(&self, key: &[u8]) -> First {
+        let mut cache = self.caches.get();
+        self.walk(&mut cache, key).unwrap_or(First::Unknown)
+    }
+
+    fn walk(&self, cache: &mut Cache, key: &[u8]) -> Option<First> {
+        let input = Input::new(key).anchored(Anchored::Yes);
+        let mut state = self.automaton.start_state_forward(cache, &input).ok()?;
+        for &byte in key {
+            state = self.automaton.next_state(cache, state, byte).ok()?;
+            if state.is_dead() {
+                return Some(First::None);
+            }
+            if state.is_quit() {
+                return None;
+            }
+        }
+        state = self.automaton.next_eoi_state(cache, state).ok()?;
+        if !state.is_match() {
+            return Some(First::None);
+        }
+        let count = self.automaton.match_len(cache, state);
+        let numbers =
+            (0..count).map(|at| self.automaton.match_pattern(cache, state, at).as_usize());
+        Some(numbers.min().map_or(First::None, First::Number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::pattern::Captures;
+    use super::*;
+
+    fn regexes(texts: &[String]) -> Vec<Regex> {
+        texts.iter().map(|text| Regex::parse(text).expect("a good regex").0).collect()
+    }
+
+    /// What each regex says by itself.
+    fn twin(regexes: &[Regex], key: &[u8]) -> First {
+        let matches = |regex: &Regex| regex.matches(key, &mut Captures::default());
+        regexes.iter().position(matches).map_or(First::None, First::Number)
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_finds_what_each_regex_finds(
+            texts in prop::collection::vec(
+                prop::sample::select(vec![
+                    "a", "ab?", "[ab]+", "(a|bc)*", ".*b", "a.*", "(?i)A{2,3}", "\\w\\d", "a\\b.*", "^ab$",
+                    "(?P<x>.+)c", "b{0,4}", "", "c|", "[^a]*", "(?s).+\\x00",
+                ]),
+                1..12,
+            ),
+            key in prop::collection::vec(prop::sample::select(b"abcA1\x00\n-".to_vec()), 0..9),
+        ) {
+            let texts: Vec<String> = texts.into_iter().map(str::to_owned).collect();
+            let all: Vec<Regex> =
+                texts.iter().filter_map(|text| Some(Regex::parse(text).ok()?.0)).collect();
+            let set = RegexSet::new(all.iter()).expect("a small set");
+            prop_assert_eq!(set.first(&key), twin(&all, &key), "{:?}", texts);
+        }
+    }
+
+    #[test]
+    fn a_thousand_regexes_are_one_pass() {
+        let texts: Vec<String> =
+            (0..1000).map(|number| format!("^.*:(?P<user>\\w+):route{number}$")).collect();
+        let all = regexes(&texts);
+        let set = RegexSet::new(all.iter()).expect("it has its bound");
+        for (key, expected) in [
+            ("api:ann:route999", First::Number(999)),
+            ("x:y:ann:route0", First::Number(0)),
+            ("x:y:ann:route1000", First::None),
+            ("counter-17", First::None),
+        ] {
+            assert_eq!(set.first(key.as_bytes()), expected);
+            assert_eq!(twin(&all, key.as_bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn states_begin_anew_when_their_memory_is_used_up() {
+        // Where each of these letters was is another state: there are more than any memory has.
+        let texts: Vec<String> =
+            (0..12).map(|number| format!("^.*a.{{{}}}b$", number + 6)).collect();
+        let all = regexes(&texts);
+        let set = RegexSet::new(all.iter()).expect("it has its bound");
+        let mut state = 7_u64;
+        for _ in 0..2_000 {
+            let key: Vec<u8> = (0..60)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    b"aabx"[(state >> 60) as usize % 4]
+                })
+                .collect();
+            match set.first(&key) {
+                First::Unknown => {}
+                told => assert_eq!(told, twin(&all, &key)),
+            }
+        }
+    }
+}
