@@ -11,6 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use crate::live::{Client, PATIENCE, Program, Server};
 
@@ -188,11 +190,11 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     assert!(server.log().contains("limits.toml:4: "), "{}", server.log());
     client.ask("incr login:a 1\r\n", "4\r\n");
 
-    // One that is gone is as it was; one without limits frees the keys.
+    // One that is gone is as it was; one without limits on purpose frees the keys.
     fs::remove_file(&path).expect("it is there");
     server.signal(Signal::SIGHUP);
     client.ask("incr login:a 1\r\n", "5\r\n");
-    fs::write(&path, "").expect("the folder is ours");
+    fs::write(&path, "allow_empty = true\n").expect("the folder is ours");
     server.signal(Signal::SIGHUP);
     server.until("there is no limit", |_| figure(&mut client, "limits") == "0");
     client.ask("incr login:b 1\r\n", "NOT_FOUND\r\n");
@@ -320,14 +322,132 @@ fn a_limits_file_is_checked_offline() {
     // A server does not start with it.
     let mut command = Command::new(Program::under_test().path());
     let output = command.args(["-p", "-1", "--limits"]).arg(&path).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("limits.toml:5: unknown field"));
+    // No supervisor should start it again, and the reason is told once.
+    assert_eq!(output.status.code(), Some(64));
+    let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
     let mut command = Command::new(Program::under_test().path());
     let output = command.args(["-p", "-1", "--limits"]).arg(folder.path()).output();
     let stderr = output.expect("it runs").stderr;
-    let expected =
-        format!("tollgate: cannot read {}: Is a directory (os error 21)", folder.path().display());
-    assert_eq!(String::from_utf8_lossy(&stderr).lines().last(), Some(expected.as_str()));
+    let expected = format!("tollgate: cannot read {}: is a directory\n", folder.path().display());
+    assert_eq!(String::from_utf8_lossy(&stderr), expected);
+}
+
+#[test]
+fn what_is_no_bounded_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let at = |name: &str| folder.path().join(name);
+    mkfifo(&at("pipe"), Mode::S_IRWXU).expect("the folder is ours");
+    let huge = fs::File::create(at("huge")).expect("the folder is ours");
+    huge.set_len(1 << 40).expect("it takes no place");
+    let data = at("data").display().to_string();
+    for (path, why) in [
+        (at("pipe"), "it is not a regular file"),
+        (at("huge"), "it has more than 67108864 bytes"),
+        ("/dev/zero".into(), "it is not a regular file"),
+        (folder.path().to_owned(), "is a directory"),
+    ] {
+        for words in [
+            &["check-limits"][..],
+            &["-p", "-1", "--limits"],
+            &["--check-config", "--limits"],
+            &["-p", "-1", "-Y"],
+            &["--config"],
+            &["--data-dir", &data, "--peer-key-file"],
+        ] {
+            let mut command = Command::new("timeout");
+            command.arg("10").arg(Program::Tollgate.path()).args(words).arg(&path);
+            let output = command.output().expect("coreutils have timeout");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(64), "{words:?} {path:?}: {stderr}");
+            let is_limits = words.iter().any(|word| word.contains("limits"));
+            assert!(!is_limits || stderr.contains(why), "{words:?} {path:?}: {stderr}");
+        }
+    }
+}
+
+/// A limit with so many overrides.
+fn limit_of(overrides: usize) -> String {
+    let rows: String = (0..overrides)
+        .map(|number| {
+            format!("    {{ key = \"api:customer-{number:06}\", policy = \"bucket:100/s\" }},\n")
+        })
+        .collect();
+    format!(
+        "[[limit]]\nname = \"api\"\nmatch = \"api:{{user}}\"\npolicy = \"fixed:2/h\"\n\
+         overrides = [\n{rows}]\n"
+    )
+}
+
+#[test]
+fn a_long_limit_is_in_force_or_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    let file = path.display().to_string();
+    // Some 30,000 bytes, far more than a limit had once.
+    fs::write(&path, limit_of(500)).expect("the folder is ours");
+    let check = |words: &[&str]| {
+        let mut command = Command::new(Program::Tollgate.path());
+        command.args(words).arg(&path).output().expect("it ends")
+    };
+    assert!(check(&["check-limits"]).status.success());
+    let flags = ["--limits", &file, "--data-dir", "{folder}/data", "--ring-name", "n"];
+    let mut server = Server::start(&[&flags[..], &["--peer-listen", "127.0.0.1:0"]].concat());
+    let mut client = server.connect();
+    server.until("the limit is in force", |_| figure(&mut client, "limits") == "1");
+    client.ask("incr api:x 1\r\nincr api:x 1\r\nincr api:x 1\r\n", "1\r\n2\r\n3\r\n");
+    assert_eq!(figure(&mut client, "api:denied"), "1");
+
+    fs::write(&path, limit_of(700)).expect("the folder is ours");
+    let data = folder.path().join("data").display().to_string();
+    for words in [
+        &["check-limits"][..],
+        &["-p", "-1", "--limits"],
+        &["-p", "11299", "--data-dir", &data, "--limits"],
+    ] {
+        let output = check(words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        let reason = "and may have 32739: divide it into several limits";
+        assert!(stderr.contains(":1: the limit has ") && stderr.contains(reason), "{stderr}");
+    }
+}
+
+#[test]
+fn an_emptied_file_keeps_the_limits() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    fs::write(&path, LOGIN).expect("the folder is ours");
+    let file = path.display().to_string();
+    let alone = Server::start(&["--limits", &file]);
+    let flags = ["--limits", &file, "--data-dir", "{folder}/data", "--ring-name", "n"];
+    let node = Server::start(&[&flags[..], &["--peer-listen", "127.0.0.1:0"]].concat());
+    for mut server in [alone, node] {
+        fs::write(&path, LOGIN).expect("the folder is ours");
+        server.signal(Signal::SIGHUP);
+        let mut client = server.connect();
+        server.until("limits are in force", |_| figure(&mut client, "limits") == "1");
+        fs::write(&path, "").expect("the folder is ours");
+        server.signal(Signal::SIGHUP);
+        let fault = format!("{file} has no limits: those in force stay");
+        server.until("the file is refused", |server| {
+            server.log().contains(&fault) && figure(&mut client, "limits") == "1"
+        });
+        fs::write(&path, "allow_empty = true\n").expect("the folder is ours");
+        server.signal(Signal::SIGHUP);
+        server.until("no limit is left", |_| figure(&mut client, "limits") == "0");
+    }
+    // At start there is a warning.
+    for (text, warns) in [("", true), ("# none\n", true), ("allow_empty = true\n", false)] {
+        fs::write(&path, text).expect("the folder is ours");
+        let warning = format!("{file} has no limits; `allow_empty = true` at its top");
+        let mut command = Command::new(Program::Tollgate.path());
+        let output = command.arg("check-limits").arg(&path).output().expect("it ends");
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8_lossy(&output.stderr).contains(&warning), warns);
+        let server = Server::start(&["--limits", &file]);
+        assert_eq!(server.log().contains(&warning), warns, "{}", server.log());
+    }
 }
 
 #[test]

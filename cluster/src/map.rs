@@ -26,8 +26,10 @@ pub use delta::{Delta, Deltas, Since};
 pub const ADDRESS_BYTES_MAX: usize = 260;
 /// Longest name of a zone, a limit or a setting, in bytes.
 pub const NAME_BYTES_MAX: usize = 250;
-/// Longest body of a limit or value of a setting, in bytes.
-pub const BODY_BYTES_MAX: usize = 4096;
+/// Longest body of a limit, in bytes.
+pub const BODY_BYTES_MAX: usize = 32_768;
+/// Most bytes of the bodies of all limits: the map is sent and kept as a whole.
+pub const LIMITS_BYTES_MAX: usize = 64 << 20;
 /// Most limits.
 pub const LIMITS_MAX: usize = 10_000;
 /// Greatest weight of a node.

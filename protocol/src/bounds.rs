@@ -26,7 +26,7 @@ pub const ID_BYTES_MAX: usize = 64;
 pub const TAKE_KEYS_MAX: usize = 16;
 
 /// Longest text of one limit behind `cluster limit`. Ours: the cluster's map keeps no more of one.
-pub const LIMIT_BYTES_MAX: usize = 4096;
+pub const LIMIT_BYTES_MAX: usize = 32_768;
 
 /// What memcached counts beside key and value when it compares an item with `-I`: a 48-byte
 /// header, eight bytes of cas unique, the key's NUL and the value's CRLF. Counted here likewise,

@@ -24,7 +24,7 @@ const USAGE_LIMIT: &str =
     "the line is cluster limit <name> <bytes> [before=<name>], and the limit behind it";
 const USAGE_UNLIMIT: &str = "the line is cluster unlimit <name>";
 const LONG_NAME: &str = "the name of a setting has at most 250 bytes";
-const LONG_LIMIT: &str = "a limit has a name of at most 250 bytes, and at most 4096 bytes";
+const LONG_LIMIT: &str = "a limit has a name of at most 250 bytes, and at most 32768 bytes";
 
 fn wrong(why: &'static str) -> ProtocolError {
     ProtocolError::Native { verb: "cluster", why }
@@ -147,7 +147,7 @@ mod tests {
         ] {
             check(line, line.len() + 7, &usage);
         }
-        check("cluster limit a 4097\r\n", 22 + 4099, &long);
+        check("cluster limit a 32769\r\n", 23 + 32_771, &long);
         let name = "n".repeat(NAME_BYTES_MAX + 1);
         let line = format!("cluster limit {name} 1\r\n");
         check(&line, line.len() + 3, &long);

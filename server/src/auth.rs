@@ -11,6 +11,8 @@ use std::hint::black_box;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 /// Most users in a file. memcached reads 8 and silently forgets the rest; here one more is refused.
 pub const USERS_MAX: usize = 64;
 /// Most bytes of a line without its end (memcached: 256 with the terminator).
@@ -129,7 +131,8 @@ impl Secret {
 
 fn read(path: &Path) -> Result<Vec<Secret>, AuthError> {
     let mut text = Vec::new();
-    File::open(path)
+    files::must_be_regular(path)
+        .and_then(|()| File::open(path))
         .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text))
         .map_err(|source| AuthError::Unreadable { path: path.to_owned(), source })?;
     if text.len() > FILE_BYTES_MAX {

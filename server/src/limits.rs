@@ -36,6 +36,7 @@ use self::index::Index;
 use self::overrides::Overrides;
 use self::pattern::{Captures, Pattern};
 use self::template::Template;
+use crate::files;
 
 mod check;
 mod checks;
@@ -56,6 +57,21 @@ mod template;
 mod trie;
 mod written;
 
+/// Most bytes of a limits file.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// What an operator should know of a limits file that limits nothing and does not say so.
+pub(crate) fn no_limits(path: &Path) -> String {
+    let path = path.display();
+    format!("{path} has no limits; `allow_empty = true` at its top says that this is meant")
+}
+
+/// The bytes of the limits file at `path`.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LimitsError> {
+    files::read(path, FILE_BYTES_MAX)
+        .map_err(|source| LimitsError::Unreadable { path: path.to_owned(), source })
+}
+
 /// Most parents of a key, theirs included: with the key itself as many as `takem` takes.
 pub const PARENTS_MAX: usize = 15;
 
@@ -67,6 +83,7 @@ pub struct Limits {
     index: Index,
     /// Those that are on for any limit.
     companions: Companions,
+    allow_empty: bool,
 }
 
 /// One `[[limit]]`.
@@ -136,7 +153,9 @@ impl Limits {
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
         let file = file::File::new(name, text);
         let drafts = file.drafts(text)?;
-        checks::compile(&file, &drafts)
+        let limits = checks::compile(&file, &drafts.limits)?;
+        drafts.limits.iter().try_for_each(|draft| checks::check_length(&file, draft))?;
+        Ok(Self { allow_empty: drafts.allow_empty, ..limits })
     }
 
     /// Reads the file at `path`.
@@ -145,9 +164,19 @@ impl Limits {
     ///
     /// It is unreadable, or as [`Limits::parse`].
     pub fn load(path: &Path) -> Result<Self, LimitsError> {
-        let text = std::fs::read(path)
-            .map_err(|source| LimitsError::Unreadable { path: path.to_owned(), source })?;
-        Self::parse(&path.display().to_string(), &text)
+        Self::parse(&path.display().to_string(), &read(path)?)
+    }
+
+    /// The file says that it has no limits on purpose: `allow_empty = true`.
+    #[must_use]
+    pub fn allow_empty(&self) -> bool {
+        self.allow_empty
+    }
+
+    /// What an operator should know of a file at `path` that has no limits.
+    #[must_use]
+    pub fn warning(&self, path: &Path) -> Option<String> {
+        (self.is_empty() && !self.allow_empty).then(|| no_limits(path))
     }
 
     /// How many limits there are.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use tollgate::auth::AuthFile;
 use tollgate::cli::CliError;
 use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
+use tollgate::limits::shared::Text;
 use tollgate::limits::{self, Limits};
 use tollgate::process::{self, Pidfile};
 use tollgate::{Server, ServerError};
@@ -30,19 +31,27 @@ fn main() -> ExitCode {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
         Ok(Startup::CheckLimits(path)) => match limits::check_file(&path) {
-            Ok(listing) => print(&listing),
+            Ok((listing, warning)) => {
+                if let Some(warning) = warning {
+                    let _ = writeln!(stderr(), "tollgate: warning: {warning}");
+                }
+                print(&listing)
+            }
             Err(error) => fail(&error, ConfigError::EXIT_CODE),
         },
-        Ok(Startup::Cluster(request)) => match request.run(&mut stdout()) {
-            Ok(()) => ExitCode::SUCCESS,
-            // As for `print`.
-            Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
-                ExitCode::SUCCESS
-            }
-            Err(error) => fail(&error, 1),
-        },
+        Ok(Startup::Cluster(request)) => ended(request.run(&mut stdout())),
         Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
+    }
+}
+
+/// The exit code of a sub-command.
+fn ended(result: Result<(), CliError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // As for `print`.
+        Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(&error, 1),
     }
 }
 
@@ -54,7 +63,12 @@ fn check(config: &Config) -> ExitCode {
     if let Err(error) = config.cluster.as_ref().map(ClusterConfig::security).transpose() {
         return fail(&error, ConfigError::EXIT_CODE);
     }
-    match config.limits_file.as_deref().map(Limits::load).transpose() {
+    // With a cluster the file has more bounds.
+    let limits = config.limits_file.as_deref().map(|path| match config.cluster {
+        Some(_) => Text::load(path).map(drop),
+        None => Limits::load(path).map(drop),
+    });
+    match limits.transpose() {
         Ok(_) => print(&config.to_toml()),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }
@@ -73,10 +87,14 @@ fn serve(config: &Config) -> ExitCode {
         Err(error) => {
             let code = match error.downcast_ref() {
                 Some(ServerError::Bind { .. }) => EX_OSERR,
+                Some(error) if error.is_configuration() => ConfigError::EXIT_CODE,
                 _ => 1,
             };
-            // Our errors name their cause themselves.
-            tracing::error!(target: LIFE, "{error}");
+            // Once, as whoever reads standard error expects it. Our errors name their cause themselves.
+            if config.log_format == LogFormat::Json {
+                tracing::error!(target: LIFE, "{error}");
+                return ExitCode::from(code);
+            }
             fail(&error, code)
         }
     }

@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,8 +19,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
-use crate::limits::Limits;
 use crate::limits::shared::Text;
+use crate::limits::{Limits, no_limits};
+use crate::limits_file::LimitsFile;
 use crate::net::{BoundListener, Listener};
 use crate::node;
 use crate::node::life::{self, NodeError, PeerPlaces};
@@ -71,6 +71,9 @@ pub enum ServerError {
     /// The limits file is bad.
     #[error(transparent)]
     Limits(#[from] crate::limits::LimitsError),
+    /// None of the limits that there should be can be put in force.
+    #[error("no limits can be put in force: {0}")]
+    NoLimits(String),
     /// The snapshot could not be written.
     #[error("snapshot not saved: {0}")]
     Snapshot(#[from] SnapshotError),
@@ -80,6 +83,24 @@ pub enum ServerError {
     /// The system refused threads, signals or the like.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
+}
+
+impl ServerError {
+    /// Another start with the same files would end so too: a supervisor should not try.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Auth(_)
+            | Self::Limits(_)
+            | Self::NoLimits(_)
+            | Self::Node(NodeError::Security(_)) => true,
+            Self::Bind { .. }
+            | Self::File { .. }
+            | Self::Snapshot(_)
+            | Self::Node(_)
+            | Self::System(_) => false,
+        }
+    }
 }
 
 /// A server whose addresses are bound and whose runtime has not begun.
@@ -130,8 +151,19 @@ impl Server {
         let limits_file = LimitsFile::now(&config);
         let (mut limits, mut texts) = (Limits::default(), Vec::new());
         match &config.limits_file {
-            Some(path) if config.cluster.is_some() => texts = Text::load(path)?,
-            Some(path) => limits = Limits::load(path)?,
+            Some(path) if config.cluster.is_some() => {
+                let file = Text::load(path)?;
+                if file.limits.is_empty() && !file.allow_empty {
+                    tracing::warn!("{}", no_limits(path));
+                }
+                texts = file.limits;
+            }
+            Some(path) => {
+                limits = Limits::load(path)?;
+                if let Some(warning) = limits.warning(path) {
+                    tracing::warn!("{warning}");
+                }
+            }
             None => {}
         }
         let listeners = bind_all(&config)?;
@@ -185,6 +217,9 @@ impl Server {
             let until = watch_over(&service, limits_file, signals);
             serve(&service, setup, listeners, workers, until).await
         })?;
+        if let Some(why) = service.node().and_then(|node| node.limits_file.failure()) {
+            return Err(ServerError::NoLimits(why.to_owned()));
+        }
         if let Some(socket) = &service.config().unix_socket {
             // It may be gone already.
             let _ = std::fs::remove_file(&socket.path);
@@ -383,42 +418,6 @@ async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals
             std::process::exit(1);
         });
         return;
-    }
-}
-
-/// The limits file as it was read last. It is looked at by its figures once a second: that sees an
-/// editor's write and a container's changed link alike, and needs nothing of the system.
-struct LimitsFile {
-    /// Of the file that was read. Taken before it was: what is written meanwhile is a change.
-    read: Option<FileMark>,
-    /// At the last look.
-    seen: Option<FileMark>,
-}
-
-/// Device, inode, length, and the seconds and nanoseconds of the last write.
-type FileMark = (u64, u64, u64, i64, i64);
-
-impl LimitsFile {
-    /// The file as it stands, about to be read.
-    fn now(config: &Config) -> Self {
-        let mark = Self::mark(config);
-        Self { read: mark, seen: mark }
-    }
-
-    fn mark(config: &Config) -> Option<FileMark> {
-        let data = std::fs::metadata(config.limits_file.as_ref()?).ok()?;
-        Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
-    }
-
-    /// Reads the limits again if the file has changed and is not being written: a file cut off in the
-    /// middle of it may have fewer limits and no mistake. One that is gone for the moment is as it was.
-    fn follow(&mut self, service: &Service) {
-        let mark = Self::mark(service.config());
-        let settled = std::mem::replace(&mut self.seen, mark) == mark;
-        if settled && mark.is_some() && mark != self.read {
-            self.read = mark;
-            service.reload_limits();
-        }
     }
 }
 

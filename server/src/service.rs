@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::counters::{Counters, Sums};
 use crate::limits::shared::Text;
-use crate::limits::{Limits, LimitsHandle};
+use crate::limits::{Limits, LimitsError, LimitsHandle};
 use crate::node::{Node, NodeOptions};
 use crate::prefixes::Prefixes;
 use crate::shards::{Shards, ShardsOptions};
@@ -221,7 +221,13 @@ impl Service {
     pub fn reload_limits(&self) {
         let Some(path) = &self.config.limits_file else { return };
         if let Some(node) = &self.node {
-            match Text::load(path) {
+            let loaded = Text::load(path).and_then(|file| {
+                if file.limits.is_empty() && !file.allow_empty && node.limits_file.has_any() {
+                    return Err(LimitsError::Emptied { path: path.clone() });
+                }
+                Ok(file.limits)
+            });
+            match loaded {
                 Ok(texts) => {
                     self.limits.clear_fault();
                     node.limits_file.change(texts);

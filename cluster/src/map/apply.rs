@@ -11,8 +11,8 @@ use super::command::{
 };
 use super::delta::{Delta, Item};
 use super::{
-    ADDRESS_BYTES_MAX, BODY_BYTES_MAX, Description, Entry, Head, LIMITS_MAX, Limit, Map,
-    NAME_BYTES_MAX, Node, NodeState, TERM_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, BODY_BYTES_MAX, Description, Entry, Head, LIMITS_BYTES_MAX, LIMITS_MAX,
+    Limit, Map, NAME_BYTES_MAX, Node, NodeState, TERM_MAX, WEIGHT_MAX,
 };
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::placement::{COPIES_MAX, NODES_MAX};
@@ -160,6 +160,10 @@ impl Map {
         }
         let too_long = body.is_some_and(|body| body.len() > BODY_BYTES_MAX);
         let too_many = present.is_none() && self.limits.len() >= LIMITS_MAX;
+        let length = |limit: &Limit| limit.body.len();
+        let others: usize =
+            self.limits.values().map(length).sum::<usize>() - present.map_or(0, length);
+        let too_many = too_many || others + body.map_or(0, Vec::len) > LIMITS_BYTES_MAX;
         if too_long || too_many || !is_name(name) {
             return Err(Refused::OutOfBounds);
         }

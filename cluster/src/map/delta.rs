@@ -15,8 +15,11 @@ use crate::id::{NodeId, Partition};
 
 /// Most deltas kept.
 pub const DELTAS_MAX: usize = 10_000;
-/// Most changed items kept in them. A command can change 256; this bounds the memory.
+/// Most changed items kept in them. A command can change 256; this bounds the memory. A limit counts
+/// once more for each [`ITEM_BYTES`] of its body.
 pub const ITEMS_MAX: usize = 100_000;
+/// Bytes of a limit's body that count as one item.
+const ITEM_BYTES: usize = 256;
 
 /// What one command changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +151,17 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, BadBytes> {
     }
 }
 
+impl Delta {
+    /// As how many items it counts.
+    fn weight(&self) -> usize {
+        let one = |item: &Item| match item {
+            Item::Limit(_, Some(limit)) => 1 + limit.body.len() / ITEM_BYTES,
+            _ => 1,
+        };
+        self.items.iter().map(one).sum()
+    }
+}
+
 /// The last deltas, without a gap.
 #[derive(Debug, Default, Clone)]
 pub struct Deltas {
@@ -171,11 +185,11 @@ impl Deltas {
             self.deltas.clear();
             self.items = 0;
         }
-        self.items += delta.items.len();
+        self.items += delta.weight();
         self.deltas.push_back(delta);
         while self.deltas.len() > DELTAS_MAX || self.items > ITEMS_MAX && self.deltas.len() > 1 {
             let gone = self.deltas.pop_front();
-            self.items -= gone.map_or(0, |delta| delta.items.len());
+            self.items -= gone.map_or(0, |delta| delta.weight());
         }
     }
 

@@ -224,13 +224,25 @@ fn a_limit_is_replaced_by_version() {
     };
     done(&mut map, &put(0, Some(b"a")));
     let first = map.limits()["login"].version;
+    let long = vec![0; BODY_BYTES_MAX + 1];
     assert_eq!(map.apply(&put(0, Some(b"b"))), Err(Refused::OtherVersion(0)));
     done(&mut map, &put(first, None));
     done(&mut map, &put(0, Some(b"c")));
     assert!(map.limits()["login"].version > first, "versions are never used twice");
-    assert_eq!(map.apply(&put(0, Some(&[0; 5000]))), Err(Refused::OtherVersion(0)));
+    assert_eq!(map.apply(&put(0, Some(&long))), Err(Refused::OtherVersion(0)));
     let version = map.limits()["login"].version;
-    assert_eq!(map.apply(&put(version, Some(&[0; 5000]))), Err(Refused::OutOfBounds));
+    assert_eq!(map.apply(&put(version, Some(&long))), Err(Refused::OutOfBounds));
+    done(&mut map, &put(version, Some(&long[1..])));
+    // All together have a bound too.
+    for number in 1..LIMITS_BYTES_MAX / BODY_BYTES_MAX {
+        let name = format!("limit{number}");
+        done(&mut map, &Command::PutLimit { name, version: 0, body: Some(long[1..].to_vec()) });
+    }
+    let more = Command::PutLimit { name: "more".to_owned(), version: 0, body: Some(vec![0]) };
+    assert_eq!(map.apply(&more), Err(Refused::OutOfBounds));
+    let version = map.limits()["login"].version;
+    done(&mut map, &put(version, Some(&long[2..])));
+    done(&mut map, &more);
 }
 
 #[test]

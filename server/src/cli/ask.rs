@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LINES_MAX: usize = 1 << 20;
 
 /// Most bytes of all limits.
-const LIMITS_BYTES_MAX: usize = cluster::map::LIMITS_MAX * cluster::map::BODY_BYTES_MAX;
+const LIMITS_BYTES_MAX: usize = cluster::map::LIMITS_BYTES_MAX;
 
 /// Names and values of `STAT` lines, in order.
 pub(super) type Stats = Vec<(String, String)>;

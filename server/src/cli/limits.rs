@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use super::ask::Server;
 use super::{CliError, show, word};
-use crate::limits::LimitsError;
 use crate::limits::shared::Text;
+use crate::limits::{LimitsError, read};
 
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
 pub(super) enum What {
@@ -45,9 +45,10 @@ pub(super) fn run(
             return Ok(());
         }
         What::Put { file, before } => {
-            let text = std::fs::read(file)
-                .map_err(|source| LimitsError::Unreadable { path: file.clone(), source })?;
-            let texts = Text::each(&file.display().to_string(), &text)?;
+            let texts = Text::each(&file.display().to_string(), &read(file)?)?;
+            if texts.is_empty() {
+                return Err(LimitsError::Empty { path: file.clone() }.into());
+            }
             put(server, texts, before.as_deref())?;
         }
         What::Remove { name } => server.tell(&format!("cluster unlimit {name}"))?,

@@ -5,13 +5,17 @@
 //! refusal is prefixed with the file and line, or the variable. Not here: defaults (`resolve`).
 
 use std::ffi::OsString;
-use std::fs;
+use std::io;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
 use super::{ConfigError, Name};
+use crate::files;
+
+/// Most bytes of a file of settings.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What every variable of ours begins with.
 const ENV_PREFIX: &str = "TOLLGATE_";
@@ -218,7 +222,8 @@ fn longs(without: &[&str]) -> Vec<String> {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    fs::read_to_string(path)
+    files::read(path, FILE_BYTES_MAX)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8")))
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
 }
 

@@ -24,12 +24,15 @@ use tokio_rustls::rustls::server::{
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig, version};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use crate::files;
 use crate::net::Stream;
 
 /// A shared key has so many bytes at least: what is shorter can be guessed from one overheard proof.
 pub const KEY_BYTES_MIN: usize = 16;
 /// And at most.
 pub const KEY_BYTES_MAX: usize = 4096;
+/// A longer file is refused before it is read: with its line end a key fits.
+const KEY_FILE_BYTES_MAX: u64 = 2 * KEY_BYTES_MAX as u64;
 
 /// What TLS says is spoken inside, so that no other server with the same certificates takes us for
 /// one of its clients.
@@ -118,7 +121,7 @@ impl PeerSecurity {
     ///
     /// When the file cannot be read, or holds too little or too much.
     pub fn key_of(path: &Path) -> Result<Self, SecurityError> {
-        let mut key = std::fs::read(path)
+        let mut key = files::read(path, KEY_FILE_BYTES_MAX)
             .map_err(|source| SecurityError::Unreadable { path: path.to_owned(), source })?;
         for end in [b'\n', b'\r'] {
             key.pop_if(|last| *last == end);
@@ -138,7 +141,12 @@ impl PeerSecurity {
         authorities: &Path,
         name: Option<String>,
     ) -> Result<Self, SecurityError> {
+        let regular = |path: &Path| {
+            let told = |source| SecurityError::Unreadable { path: path.to_owned(), source };
+            files::must_be_regular(path).map_err(told)
+        };
         let read = |path: &Path| {
+            regular(path)?;
             let told = |source| SecurityError::Pem { path: path.to_owned(), source };
             let found: Result<Vec<_>, _> =
                 CertificateDer::pem_file_iter(path).map_err(told)?.collect();
@@ -150,8 +158,11 @@ impl PeerSecurity {
         };
         Ok(Self::Tls {
             certificates: read(certificates)?,
-            key: PrivateKeyDer::from_pem_file(key)
-                .map_err(|source| SecurityError::Pem { path: key.to_owned(), source })?,
+            key: {
+                regular(key)?;
+                PrivateKeyDer::from_pem_file(key)
+                    .map_err(|source| SecurityError::Pem { path: key.to_owned(), source })?
+            },
             authorities: read(authorities)?,
             name,
         })

@@ -5,13 +5,15 @@ use std::path::Path;
 
 use super::{Limits, LimitsError};
 
-/// Reads the file as the server would; a line for each limit: name, pattern, canonical policy.
+/// Reads the file as the server would; a line for each limit: name, pattern, canonical policy. The
+/// second text warns of a file without limits.
 ///
 /// # Errors
 ///
 /// The file is refused or unreadable.
-pub fn check_file(path: &Path) -> Result<String, LimitsError> {
-    Ok(listing(&Limits::load(path)?))
+pub fn check_file(path: &Path) -> Result<(String, Option<String>), LimitsError> {
+    let limits = Limits::load(path)?;
+    Ok((listing(&limits), limits.warning(path)))
 }
 
 /// Three columns, the first two padded.

@@ -16,6 +16,7 @@ use super::overrides::{Keys, Overrides};
 use super::pattern::{Captures, Class, Glob, Pattern};
 use super::regex::Regex;
 use super::shape::{Bytes, Shape};
+use super::shared::TEXT_BYTES_MAX;
 use super::template::Template;
 use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents};
 
@@ -27,7 +28,22 @@ pub(super) const LINES_MAX: usize = 1 << 32;
 
 /// Checks a draft by itself.
 pub(super) fn check_one(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
-    compile_one(file, 0, draft).map(drop)
+    compile_one(file, 0, draft)?;
+    check_length(file, draft)
+}
+
+/// Checks that a cluster's map can keep the draft. A lone server asks for it too, so that a file that
+/// is good is good everywhere.
+pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
+    let bytes = draft.write().len();
+    if bytes <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!(
+        "the limit has {bytes} bytes without its comments, and may have {TEXT_BYTES_MAX}: \
+         divide it into several limits"
+    );
+    Err(file.refuse(draft.line, reason))
 }
 
 /// Checks the drafts and compiles them.
@@ -46,7 +62,7 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     let index = Index::new(limits.iter().map(|limit| &limit.pattern));
     let companions = limits.iter().map(|limit| limit.companions);
     let companions = companions.fold(Companions::default(), Companions::or);
-    let mut limits = Limits { limits, names, index, companions };
+    let mut limits = Limits { limits, names, index, companions, allow_empty: false };
     let checks = Checks { file, limits: &limits, drafts };
     checks.reached()?;
     let overrides: Vec<_> =

@@ -23,6 +23,31 @@ pub enum LimitsError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// It has no limits, where there were some.
+    #[error(
+        "{} has no limits: those in force stay, unless it says `allow_empty = true` at its top",
+        path.display()
+    )]
+    Emptied {
+        /// The file as it was named.
+        path: PathBuf,
+    },
+    /// It has no limits that could be put.
+    #[error("{} has no limits", path.display())]
+    Empty {
+        /// The file as it was named.
+        path: PathBuf,
+    },
+    /// A cluster cannot keep so many.
+    #[error("{}: it has {what}, and a cluster may have {most}", path.display())]
+    TooMany {
+        /// The file as it was named.
+        path: PathBuf,
+        /// How many of what it has.
+        what: String,
+        /// How many there may be.
+        most: usize,
+    },
 }
 
 /// Why the key that a limit counts under cannot be made from a client's key.

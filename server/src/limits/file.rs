@@ -39,6 +39,14 @@ pub(super) struct Draft {
     pub(super) deny: Deny,
 }
 
+/// What a text says.
+#[derive(Debug)]
+pub(super) struct Drafts {
+    pub(super) limits: Vec<Draft>,
+    /// It means to be empty when it is.
+    pub(super) allow_empty: bool,
+}
+
 /// The file's name and where its lines start.
 #[derive(Debug)]
 pub(super) struct File<'f> {
@@ -77,16 +85,20 @@ impl<'f> File<'f> {
     }
 
     /// Reads the whole file.
-    pub(super) fn drafts(&self, text: &[u8]) -> Result<Vec<Draft>, LimitsError> {
+    pub(super) fn drafts(&self, text: &[u8]) -> Result<Drafts, LimitsError> {
         let text = str::from_utf8(text)
             .map_err(|error| self.refuse(self.line(error.valid_up_to()), "it is not UTF-8"))?;
         let table = DeTable::parse(text).map_err(|error| {
             let line = self.line(error.span().map_or(0, |span| span.start));
             self.refuse(line, error.message().lines().next().unwrap_or_default())
         })?;
-        let mut drafts = Vec::new();
+        let mut drafts = Drafts { limits: Vec::new(), allow_empty: false };
         for (field, value) in in_order(table.get_ref()) {
             let line = self.line(field.span().start);
+            if field.get_ref() == "allow_empty" {
+                drafts.allow_empty = self.flag((field, value))?.value;
+                continue;
+            }
             if field.get_ref() != "limit" {
                 return Err(self.refuse(line, format!("unknown field `{}`", field.get_ref())));
             }
@@ -98,7 +110,7 @@ impl<'f> File<'f> {
             for entry in entries {
                 let line = self.line(entry.span().start);
                 if let Some(table) = entry.get_ref().as_table() {
-                    drafts.push(self.draft(line, table)?);
+                    drafts.limits.push(self.draft(line, table)?);
                 }
             }
         }

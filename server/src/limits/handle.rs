@@ -190,7 +190,15 @@ impl LimitsHandle {
     /// The file is refused or unreadable: the limits stay as they are.
     pub fn reload(&self, path: &Path) -> Result<u64, LimitsError> {
         let only = self.replacing.lock();
-        match must_be_file(path).and_then(|()| Limits::load(path)) {
+        let had_any = !self.current.load().limits.is_empty();
+        let loaded = Limits::load(path).and_then(|limits| {
+            // A copy that is half written must not turn all limits off.
+            if limits.is_empty() && had_any && !limits.allow_empty() {
+                return Err(LimitsError::Emptied { path: path.to_owned() });
+            }
+            Ok(limits)
+        });
+        match loaded {
             Ok(limits) => Ok(self.store(limits, &only)),
             Err(error) => {
                 self.refuse(&error);
@@ -231,15 +239,6 @@ impl LimitsHandle {
     }
 }
 
-/// What took the place of the file must not keep the server waiting, as a pipe does.
-pub(super) fn must_be_file(path: &Path) -> Result<(), LimitsError> {
-    let refuse = |source| LimitsError::Unreadable { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(refuse)?.is_file() {
-        return Err(refuse(std::io::Error::other("it is no file")));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -268,7 +267,13 @@ mod tests {
         assert_eq!(handle.fault(), Some(error));
         assert!(Arc::ptr_eq(&kept, &handle.load()));
 
-        fs::write(&path, "").expect("the directory is ours");
+        for empty in ["", "# nothing\n", "allow_empty = false\n"] {
+            fs::write(&path, empty).expect("the directory is ours");
+            let error = handle.reload(&path).expect_err("it may be half written").to_string();
+            assert!(error.ends_with("unless it says `allow_empty = true` at its top"), "{error}");
+            assert!(Arc::ptr_eq(&kept, &handle.load()));
+        }
+        fs::write(&path, "allow_empty = true\n").expect("the directory is ours");
         assert_eq!(handle.reload(&path).expect("no limits are limits too"), 2);
         assert_eq!((handle.load().limits().len(), kept.limits().len()), (0, 1));
         assert_eq!(handle.fault(), None);

@@ -10,12 +10,12 @@
 
 use std::path::Path;
 
+use cluster::map::{BODY_BYTES_MAX, LIMITS_BYTES_MAX, LIMITS_MAX};
 use hashbrown::{HashMap, HashSet};
 
 use super::checks::{self, LINES_MAX};
 use super::file::{Draft, File};
-use super::handle::must_be_file;
-use super::{Limits, LimitsError};
+use super::{Limits, LimitsError, read};
 
 /// Between two limits that are added one after the other: so often can others come between them
 /// until all are numbered anew.
@@ -23,6 +23,11 @@ const STEP: i64 = 1 << 32;
 
 /// What the first line of a body begins with.
 const ORDER: &str = "order = ";
+
+/// Most bytes of a limit's TOML: what a body has room for behind its first line, whatever number that
+/// has.
+pub(super) const TEXT_BYTES_MAX: usize =
+    BODY_BYTES_MAX - ORDER.len() - "-9223372036854775808\n".len();
 
 /// Most limits that are left out to have the others.
 const LEFT_OUT_MAX: usize = 100;
@@ -37,6 +42,15 @@ pub struct Text {
     pub name: String,
     /// The TOML.
     pub toml: String,
+}
+
+/// What a limits file says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileText {
+    /// Its limits.
+    pub limits: Vec<Text>,
+    /// It has none on purpose, if it has none.
+    pub allow_empty: bool,
 }
 
 /// A limit and its place.
@@ -68,23 +82,33 @@ impl Text {
     /// # Errors
     ///
     /// The first mistake, with its line.
-    pub fn of_file(name: &str, text: &[u8]) -> Result<Vec<Self>, LimitsError> {
+    pub fn of_file(name: &str, text: &[u8]) -> Result<FileText, LimitsError> {
         let file = File::new(name, text);
         let drafts = file.drafts(text)?;
-        checks::compile(&file, &drafts)?;
-        Ok(drafts.iter().map(Self::of_draft).collect())
+        checks::compile(&file, &drafts.limits)?;
+        drafts.limits.iter().try_for_each(|draft| checks::check_length(&file, draft))?;
+        let limits = drafts.limits.iter().map(Self::of_draft).collect();
+        Ok(FileText { limits, allow_empty: drafts.allow_empty })
     }
 
-    /// The texts of the file at `path`, which must be a file indeed.
+    /// The texts of the file at `path`, which must be a regular file with no more than a cluster keeps.
     ///
     /// # Errors
     ///
-    /// It is unreadable, or as [`Text::of_file`].
-    pub fn load(path: &Path) -> Result<Vec<Self>, LimitsError> {
-        must_be_file(path)?;
-        let text = std::fs::read(path)
-            .map_err(|source| LimitsError::Unreadable { path: path.to_owned(), source })?;
-        Self::of_file(&path.display().to_string(), &text)
+    /// It is unreadable or has too many limits, or as [`Text::of_file`].
+    pub fn load(path: &Path) -> Result<FileText, LimitsError> {
+        let file = Self::of_file(&path.display().to_string(), &read(path)?)?;
+        let too_many = |what, most| LimitsError::TooMany { path: path.to_owned(), what, most };
+        let count = file.limits.len();
+        if count > LIMITS_MAX {
+            return Err(too_many(format!("{count} limits"), LIMITS_MAX));
+        }
+        let before = BODY_BYTES_MAX - TEXT_BYTES_MAX;
+        let bytes: usize = file.limits.iter().map(|text| text.toml.len() + before).sum();
+        if bytes > LIMITS_BYTES_MAX {
+            return Err(too_many(format!("{bytes} bytes of limits"), LIMITS_BYTES_MAX));
+        }
+        Ok(file)
     }
 
     /// The limits of a text, each checked as far as it can be without others.
@@ -94,7 +118,7 @@ impl Text {
     /// The first mistake, with its line.
     pub fn each(name: &str, text: &[u8]) -> Result<Vec<Self>, LimitsError> {
         let file = File::new(name, text);
-        let drafts = file.drafts(text)?;
+        let drafts = file.drafts(text)?.limits;
         drafts.iter().try_for_each(|draft| checks::check_one(&file, draft))?;
         Ok(drafts.iter().map(Self::of_draft).collect())
     }
@@ -118,7 +142,7 @@ impl Text {
 }
 
 fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draft, LimitsError> {
-    let mut drafts = file.drafts(text)?;
+    let mut drafts = file.drafts(text)?.limits;
     match drafts.pop() {
         Some(draft) if drafts.is_empty() && draft.name.value == name => Ok(draft),
         Some(draft) if drafts.is_empty() => {

@@ -230,6 +230,9 @@ impl Life {
 /// there is no cluster.
 pub(crate) async fn gone(service: &Service) -> &'static str {
     loop {
+        if service.node().is_some_and(|node| node.limits_file.failure().is_some()) {
+            return "no limits can be put in force";
+        }
         if let Some(control) = service.node().and_then(|node| node.control()) {
             match control.place() {
                 Place::Gone => return "the cluster let this node go",
@@ -302,7 +305,7 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
     let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some(YES.to_owned()) };
     while is_founder && !control.map().settings().others.contains_key(FOUNDED) {
         let settings = [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms)];
-        limits::found(&control, &node.limits_file.get()).await;
+        limits::found(&node, &control, &node.limits_file.get()).await;
         for setting in settings.into_iter().chain([mark.clone()]) {
             if control.propose(Command::Set(setting), COMMAND_TTL).await.is_err() {
                 break;

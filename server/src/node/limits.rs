@@ -9,7 +9,8 @@
 //! takes back nothing.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::fmt::Display;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cluster::map::command::{FOUNDED, LIMITS_TOLD, Setting, YES};
@@ -46,12 +47,26 @@ const NAMES_MAX: usize = 20;
 pub(crate) struct FileTexts {
     texts: Mutex<Arc<Vec<Text>>>,
     changed: Notify,
+    failed: OnceLock<String>,
 }
 
 impl FileTexts {
     pub(crate) fn change(&self, texts: Vec<Text>) {
         *self.texts.lock() = Arc::new(texts);
         self.changed.notify_one();
+    }
+
+    /// Why no limit can be put in force, where some should be: the node must not serve without them.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    fn fail(&self, error: &impl Display) {
+        let _ = self.failed.set(error.to_string());
+    }
+
+    pub(crate) fn has_any(&self) -> bool {
+        !self.texts.lock().is_empty()
     }
 
     pub(super) fn get(&self) -> Arc<Vec<Text>> {
@@ -147,6 +162,13 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
             if let Some(first) = first.take() {
                 let made = aside(move || shared::limits_that_agree(entries)).await;
                 if let Ok((limits, refused)) = made {
+                    if let (true, Some(error), Some(node)) =
+                        (limits.is_empty(), &refused, service.node())
+                    {
+                        node.limits_file.fail(error);
+                        // `first` is kept: no key may be served without its limit until the end.
+                        return std::future::pending().await;
+                    }
                     service.limits().replace(limits);
                     fault = refused.map(|error| (now_ns(), error));
                 }
@@ -253,7 +275,7 @@ pub(super) async fn note_told(control: &Control) -> Result<(), NoOutcome> {
 }
 
 /// Gives a cluster that was never told its limits those of this file.
-pub(super) async fn found(control: &Control, texts: &[Text]) {
+pub(super) async fn found(node: &Node, control: &Control, texts: &[Text]) {
     while !texts.is_empty() && !control.map().settings().others.contains_key(LIMITS_TOLD) {
         // What is there came from the same file on another node, or from another file: it stays.
         let add = |entries: &mut Vec<Entry>| {
@@ -272,6 +294,9 @@ pub(super) async fn found(control: &Control, texts: &[Text]) {
         match told {
             Err(error) if error.is_final() => {
                 tracing::error!(%error, "the limits of the file cannot be the cluster's");
+                if control.map().limits().is_empty() {
+                    node.limits_file.fail(&error);
+                }
                 return;
             }
             Err(_) => sleep(PAUSE).await,
@@ -299,7 +324,7 @@ pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc
     while !control.map().settings().others.contains_key(FOUNDED) {
         sleep(LOOK).await;
     }
-    found(&control, &last).await;
+    found(&node, &control, &last).await;
     let differ = differing(&last, &entries_of(&control.map()));
     if !differ.is_empty() {
         let names: Vec<&str> = differ.iter().take(NAMES_MAX).map(String::as_str).collect();

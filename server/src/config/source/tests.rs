@@ -1,5 +1,7 @@
 //! Tests of `source`: what each place takes, skips and refuses, and how it says where.
 
+use std::fs;
+
 use super::*;
 
 fn file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {

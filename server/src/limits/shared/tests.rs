@@ -34,7 +34,8 @@ policy = "concurrency:5,hold=2m"
 "##;
 
 fn texts(file: &str) -> Vec<Text> {
-    Text::of_file("l.toml", file.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{file}"))
+    let file = Text::of_file("l.toml", file.as_bytes());
+    file.unwrap_or_else(|error| panic!("{error}")).limits
 }
 
 fn text(name: &str, policy: &str) -> Text {
