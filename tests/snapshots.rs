@@ -1,8 +1,11 @@
-//! What a server brings over a restart with `-e`, and what it does with a bad file.
+//! What a server brings over a restart or a crash with `-e`, and what it does with a bad file.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, process::Command, thread, time::Duration};
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd::mkfifo,
+};
 use tempfile::TempDir;
 
 use crate::live::{Client, Program, Server};
@@ -184,9 +187,159 @@ fn a_damaged_file_is_left_aside_whole() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_at_the_end() {
-    let mut server = Server::start(&["-e", "{folder}/none/snapshot"]);
+    let mut server = Server::start(&["-e", "{folder}/snapshot"]);
     server.connect().ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
+    fs::create_dir(server.folder().join("snapshot.part")).expect("the folder is ours");
     server.signal(Signal::SIGTERM);
     assert_eq!(server.ended().code(), Some(1));
     assert!(server.log().contains("snapshot not saved"), "{}", server.log());
+}
+
+#[test]
+fn a_place_that_is_no_file_is_refused_at_start() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    mkfifo(at("pipe").as_str(), Mode::S_IRWXU).expect("the folder is ours");
+    fs::create_dir(at("dir")).expect("the folder is ours");
+    fs::create_dir(at("busy.part")).expect("the folder is ours");
+    for (path, why) in [
+        (at("pipe"), "it is not a regular file"),
+        (at("dir"), "is a directory"),
+        ("/dev/null".to_owned(), "it is not a regular file"),
+        (at("none/snapshot"), "No such file or directory"),
+        ("/proc/snapshot".to_owned(), ""),
+        (at("busy"), "is a directory"),
+    ] {
+        let mut command = Command::new(Program::Tollgate.path());
+        let output = command.args(["-p", "-1", "-e", &path]).output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{path}: {stderr}");
+        let expected = format!("tollgate: -e {path}: no snapshot can be written there: {why}");
+        assert!(stderr.starts_with(&expected) && stderr.lines().count() == 1, "{path}: {stderr}");
+    }
+    let kind = fs::metadata(at("pipe")).expect("it is there").file_type();
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&kind), "nothing took its place");
+}
+
+/// Kills the server, and starts another one with what it left.
+fn killed_and_started(server: Server, flags: &[&str]) -> Server {
+    server.signal(Signal::SIGKILL);
+    let (_, folder) = server.ended_leaving();
+    Server::start_in(Program::Tollgate, flags, folder)
+}
+
+/// Waits until so many snapshots were saved since the start.
+#[track_caller]
+fn until_saved(server: &mut Server, client: &mut Client, count: u64) {
+    server.until("a snapshot is saved", |_| client.stat("snapshot_saved") >= count);
+}
+
+#[test]
+fn a_kill_after_a_warm_start_restores_nothing_old() {
+    let server = start_in(tempfile::tempdir().expect("a temporary folder can be made"));
+    let mut client = server.connect();
+    client.ask("set n 0 0 1\r\n5\r\nset deleted 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+    client.ask_until("take k 3 fixed:3/h\r\n", "\r\n");
+    let server = start_in(ended_by(server, Signal::SIGTERM));
+    let mut client = server.connect();
+    let log = server.log();
+    assert!(log.contains("snapshot read items=3 age_s="), "{log}");
+    assert!(!server.folder().join("snapshot").exists());
+    assert!(server.folder().join("snapshot.loaded").exists());
+    client.ask("incr n 1\r\ndelete deleted\r\n", "6\r\nDELETED\r\n");
+    let server = killed_and_started(server, FLAGS);
+    server.connect().ask("get n deleted\r\n", "END\r\n");
+    let log = server.log();
+    assert!(log.contains("the last run did not save one"), "{log}");
+}
+
+#[test]
+fn a_snapshot_on_request_is_what_a_kill_leaves() {
+    let mut server = start_in(tempfile::tempdir().expect("a temporary folder can be made"));
+    let mut client = server.connect();
+    client.ask("set n 7 0 1\r\n5\r\nset s 0 0 3\r\nabc\r\n", "STORED\r\nSTORED\r\n");
+    let taken = client.ask_until("take k 2 fixed:3/h\r\n", "\r\n");
+    assert!(taken.starts_with("ALLOW"), "{taken}");
+    server.signal(Signal::SIGUSR2);
+    until_saved(&mut server, &mut client, 1);
+    assert_eq!(client.stat("snapshot_items"), 3);
+    client.ask("incr n 1\r\n", "6\r\n");
+    let mut command = Command::new(Program::Tollgate.path());
+    let output = command.args(["snapshot", "--pid", &server.pid().to_string()]).output();
+    assert!(output.expect("it runs").status.success());
+    until_saved(&mut server, &mut client, 2);
+    // That one is lost.
+    client.ask("incr n 1\r\n", "7\r\n");
+    assert_eq!(server.exited(), None);
+    let server = killed_and_started(server, FLAGS);
+    let mut client = server.connect();
+    client.ask("get n s\r\n", "VALUE n 7 1\r\n6\r\nVALUE s 0 3\r\nabc\r\nEND\r\n");
+    let refused = client.ask_until("take k 2 fixed:3/h\r\n", "\r\n");
+    assert!(refused.starts_with("DENY"), "{refused}");
+}
+
+#[test]
+fn a_signal_without_a_snapshot_file_ends_nothing() {
+    let mut server = Server::start(&[]);
+    server.signal(Signal::SIGUSR2);
+    server.until("it is told", |server| server.log().contains("there is no snapshot file"));
+    server.connect().ask("mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn snapshots_at_intervals_bound_what_a_kill_loses() {
+    let flags = [FLAGS, &["--snapshot-interval", "1"]].concat();
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let mut server = Server::start_in(Program::Tollgate, &flags, folder);
+    let mut client = server.connect();
+    client.ask("set n 0 0 1\r\n0\r\n", "STORED\r\n");
+    for count in 1..=1000 {
+        client.ask("incr n 1\r\n", &format!("{count}\r\n"));
+    }
+    // The first that is saved from now on may have been begun before; the second was not.
+    let saved = client.stat("snapshot_saved");
+    until_saved(&mut server, &mut client, saved + 2);
+    let server = killed_and_started(server, &flags);
+    server.connect().ask("get n\r\n", "VALUE n 0 4\r\n1000\r\nEND\r\n");
+}
+
+#[test]
+fn a_kill_after_a_warm_start_at_intervals_keeps_all() {
+    let flags = [FLAGS, &["--snapshot-interval", "3600"]].concat();
+    let server = start_in(tempfile::tempdir().expect("a temporary folder can be made"));
+    server.connect().ask("set n 0 0 1\r\n5\r\n", "STORED\r\n");
+    let folder = ended_by(server, Signal::SIGTERM);
+    let server = Server::start_in(Program::Tollgate, &flags, folder);
+    // Whether the first of the new ones was saved already or not.
+    let mut server = killed_and_started(server, &flags);
+    let mut client = server.connect();
+    client.ask("get n\r\n", "VALUE n 0 1\r\n5\r\nEND\r\n");
+    until_saved(&mut server, &mut client, 1);
+    let server = killed_and_started(server, &flags);
+    server.connect().ask("get n\r\n", "VALUE n 0 1\r\n5\r\nEND\r\n");
+}
+
+#[test]
+fn a_crash_in_the_middle_leaves_the_snapshot_before() {
+    let mut server = start_in(tempfile::tempdir().expect("a temporary folder can be made"));
+    let mut client = server.connect();
+    client.ask("set n 0 0 1\r\n5\r\n", "STORED\r\n");
+    server.signal(Signal::SIGUSR2);
+    until_saved(&mut server, &mut client, 1);
+    let value = "v".repeat(900_000);
+    for number in 0..4 {
+        client.ask(format!("set large{number} 0 0 900000\r\n{value}\r\n"), "STORED\r\n");
+    }
+    client.ask("incr n 1\r\n", "6\r\n");
+    // Writing more than a megabyte into a file ends the process from now on.
+    let pid = server.pid().to_string();
+    let mut limit = Command::new("prlimit");
+    let limit = limit.args(["--pid", &pid, "--fsize=1000000", "--core=0"]).status();
+    assert!(limit.expect("util-linux has prlimit").success());
+    server.signal(Signal::SIGUSR2);
+    let (status, folder) = server.ended_leaving();
+    assert_eq!(status.code(), None, "it did not end by itself");
+    assert!(folder.path().join("snapshot.part").exists(), "it was in the middle");
+    let server = start_in(folder);
+    server.connect().ask("get n large0\r\n", "VALUE n 0 1\r\n5\r\nEND\r\n");
 }

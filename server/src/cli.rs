@@ -1,7 +1,8 @@
 //! `tollgate cluster ...`: the operator's program for a running cluster.
 //!
 //! Here: its command line, and what each verb does. Not here: the conversation (`ask`), how answers
-//! are shown (`show`), what nodes answer (`cluster_stats`).
+//! are shown (`show`), what nodes answer (`cluster_stats`), the other sub-commands (`snapshot`), words
+//! that are none (`word`).
 //!
 //! It talks memcached's text protocol to the client port of any node, so it needs nothing that a
 //! client has not.
@@ -10,9 +11,12 @@ mod ask;
 mod drain;
 mod limits;
 mod show;
+mod snapshot;
+mod word;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -23,9 +27,15 @@ use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
 use crate::limits::LimitsError;
 use ask::{Server, Stats};
+pub use snapshot::SnapshotRequest;
+pub(crate) use word::refusal;
 
 /// The word that asks for this program.
-const CLUSTER: &str = "cluster";
+pub(crate) const CLUSTER: &str = "cluster";
+/// The word that asks for a snapshot.
+pub(crate) const SNAPSHOT: &str = "snapshot";
+/// The word that asks to read a limits file and nothing else.
+pub(crate) const CHECK_LIMITS: &str = "check-limits";
 
 /// How the command line is written.
 const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, limits, drain NODE, \
@@ -111,6 +121,8 @@ pub(crate) enum Parsed {
     Help(String),
     /// Something of a cluster.
     Request(Request),
+    /// A snapshot of a server.
+    Snapshot(SnapshotRequest),
 }
 
 /// Why the cluster did not do it, or could not be asked.
@@ -152,24 +164,45 @@ pub enum CliError {
     /// The limits that are to be put.
     #[error(transparent)]
     Limits(#[from] LimitsError),
+    /// The file with a process id.
+    #[error("{}: {source}", path.display())]
+    Pidfile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said, or what is in it.
+        source: io::Error,
+    },
+    /// A process that cannot be asked.
+    #[error("process {pid}: {source}")]
+    Process {
+        /// Its id.
+        pid: i32,
+        /// What the system said, or why it is not asked.
+        source: io::Error,
+    },
     /// What was to be shown cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
-/// The words behind `cluster`, if the arguments (the program's name first) begin with that.
-pub(crate) fn words(args: &[OsString]) -> Option<&[OsString]> {
-    let is = |word: &OsString, text: &str| word.as_os_str() == OsStr::new(text);
-    match args {
-        [_, first, rest @ ..] if is(first, CLUSTER) => Some(rest),
+/// What the arguments (the program's name first) ask for, if they begin with a sub-command that is read
+/// here.
+pub(crate) fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
+    let (first, rest) = match args {
         // As for the server, the name may be handed over as a word.
-        [_, name, first, rest @ ..] if is(name, "tollgate") && is(first, CLUSTER) => Some(rest),
+        [_, name, first, rest @ ..] if name == "tollgate" => (first, rest),
+        [_, first, rest @ ..] => (first, rest),
+        _ => return None,
+    };
+    match first.to_str()? {
+        CLUSTER => Some(parse(rest)),
+        SNAPSHOT => Some(snapshot::parse(rest)),
         _ => None,
     }
 }
 
 /// Reads the words behind `cluster`.
-pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
+fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
     let command = Request::command().no_binary_name(true);
     match command.try_get_matches_from(words).and_then(|found| Request::from_arg_matches(&found)) {
         Ok(request) => {

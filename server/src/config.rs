@@ -28,9 +28,6 @@ mod resolve;
 mod source;
 mod value;
 
-/// The word that asks to read a limits file and nothing else.
-const CHECK_LIMITS: &str = "check-limits";
-
 /// What the server is to be, decided once at start.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one flag of memcached")]
@@ -56,6 +53,9 @@ pub struct Config {
     pub cas: bool,
     /// Where counters are saved for a warm restart (`-e`).
     pub snapshot_file: Option<PathBuf>,
+    /// From the beginning of one snapshot to that of the next while the server runs
+    /// (`--snapshot-interval`); none: only at the end and when asked.
+    pub snapshot_interval: Option<Duration>,
     /// Ask for transparent huge pages (`-L`).
     pub large_pages: bool,
     /// Lock all memory of the process (`-k`).
@@ -189,6 +189,8 @@ pub enum Startup {
     CheckLimits(PathBuf),
     /// Ask a running node about its cluster, or tell it something.
     Cluster(cli::Request),
+    /// Have a running server write its snapshot.
+    Snapshot(cli::SnapshotRequest),
     /// Serve.
     Serve(Box<Config>),
 }
@@ -213,11 +215,12 @@ impl Config {
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Startup, ConfigError> {
         let args: Vec<OsString> = args.into_iter().collect();
-        if let Some(words) = cli::words(&args) {
-            return match cli::parse(words)? {
-                cli::Parsed::Help(text) => Ok(Startup::Print(text)),
-                cli::Parsed::Request(request) => Ok(Startup::Cluster(request)),
-            };
+        if let Some(parsed) = cli::sub_command(&args) {
+            return Ok(match parsed? {
+                cli::Parsed::Help(text) => Startup::Print(text),
+                cli::Parsed::Request(request) => Startup::Cluster(request),
+                cli::Parsed::Snapshot(request) => Startup::Snapshot(request),
+            });
         }
         let (name, flags) = source::command_line(args)?;
         if flags.help {
@@ -230,12 +233,16 @@ impl Config {
             return Ok(Startup::Print(name.licence()));
         }
         if let [verb, words @ ..] = flags.words.as_slice()
-            && verb == CHECK_LIMITS
+            && verb == cli::CHECK_LIMITS
         {
             return match words {
                 [file] => Ok(Startup::CheckLimits(PathBuf::from(file))),
-                _ => Err(ConfigError::Usage(format!("write {CHECK_LIMITS} FILE"))),
+                _ => Err(ConfigError::Usage(format!("write {} FILE", cli::CHECK_LIMITS))),
             };
+        }
+        // As memcached we ignore words, for scripts that call it so.
+        if let (Name::Tollgate, Some(word)) = (name, flags.words.first()) {
+            return Err(ConfigError::Usage(cli::refusal(word)));
         }
         let check = flags.check_config;
 

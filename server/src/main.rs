@@ -40,6 +40,7 @@ fn main() -> ExitCode {
             Err(error) => fail(&error, ConfigError::EXIT_CODE),
         },
         Ok(Startup::Cluster(request)) => ended(request.run(&mut stdout())),
+        Ok(Startup::Snapshot(request)) => ended(request.run(&mut stdout())),
         Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }

@@ -27,6 +27,7 @@ use crate::node;
 use crate::node::life::{self, NodeError, PeerPlaces};
 use crate::random;
 use crate::service::Service;
+use crate::snapshot::keeper::{self, Keeper};
 use crate::snapshot::{self, SnapshotError};
 use crate::worker::{self, WorkerHandle};
 
@@ -74,9 +75,12 @@ pub enum ServerError {
     /// None of the limits that there should be can be put in force.
     #[error("no limits can be put in force: {0}")]
     NoLimits(String),
-    /// The snapshot could not be written.
+    /// The snapshot could not be written at the end.
     #[error("snapshot not saved: {0}")]
-    Snapshot(#[from] SnapshotError),
+    Snapshot(SnapshotError),
+    /// No snapshot can be kept where it should be.
+    #[error(transparent)]
+    SnapshotPlace(SnapshotError),
     /// The node of the cluster cannot start.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -93,6 +97,7 @@ impl ServerError {
             Self::Auth(_)
             | Self::Limits(_)
             | Self::NoLimits(_)
+            | Self::SnapshotPlace(_)
             | Self::Node(NodeError::Security(_)) => true,
             Self::Bind { .. }
             | Self::File { .. }
@@ -118,6 +123,8 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     save: Signal,
+    /// A snapshot, and on.
+    keep: Signal,
     reload: Signal,
 }
 
@@ -128,6 +135,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             save: signal(SignalKind::user_defined1())?,
+            keep: signal(SignalKind::user_defined2())?,
             reload: signal(SignalKind::hangup())?,
         })
     }
@@ -147,6 +155,9 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Before anybody can know of the server and send it one.
         let signals = Signals::listen(&runtime)?;
+        if let Some(path) = &config.snapshot_file {
+            snapshot::check(path).map_err(ServerError::SnapshotPlace)?;
+        }
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
         let limits_file = LimitsFile::now(&config);
         let (mut limits, mut texts) = (Limits::default(), Vec::new());
@@ -206,7 +217,8 @@ impl Server {
     /// A system that gives no threads or signals, or a snapshot that cannot be saved at the end.
     pub fn run(self) -> Result<(), ServerError> {
         let Self { service, listeners, limits_file, peers, runtime, signals } = self;
-        restore(&service);
+        keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
+        let keeper = Keeper::start(&service)?;
         let workers = (0..service.config().threads)
             .map(|number| worker::start(&service, number))
             .collect::<io::Result<_>>()?;
@@ -214,7 +226,7 @@ impl Server {
             let setup = peers.map(|peers| peers.setup(service.config())).transpose()?;
             let listeners = listeners.into_iter().map(BoundListener::attach);
             let listeners = listeners.collect::<io::Result<_>>()?;
-            let until = watch_over(&service, limits_file, signals);
+            let until = watch_over(&service, limits_file, signals, keeper.as_ref());
             serve(&service, setup, listeners, workers, until).await
         })?;
         if let Some(why) = service.node().and_then(|node| node.limits_file.failure()) {
@@ -224,8 +236,12 @@ impl Server {
             // It may be gone already.
             let _ = std::fs::remove_file(&socket.path);
         }
+        if let Some(keeper) = keeper {
+            keeper.end();
+        }
         if let Some(path) = &service.config().snapshot_file {
-            let items = snapshot::save(service.shards(), service.clock().now(), path)?;
+            let items = snapshot::save(service.shards(), service.clock().now(), path, || true)
+                .map_err(ServerError::Snapshot)?;
             tracing::info!(items, path = %path.display(), "snapshot saved");
         }
         Ok(())
@@ -363,24 +379,14 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
     std::fs::rename(&part, path)
 }
 
-fn restore(service: &Service) {
-    let Some(path) = &service.config().snapshot_file else { return };
-    match snapshot::load(service.shards(), service.clock().now(), path) {
-        Ok(restored) => tracing::info!(
-            items = restored.items,
-            expired = restored.expired,
-            refused = restored.refused,
-            path = %path.display(),
-            "snapshot read"
-        ),
-        // A server that does not start for want of old counts would be worse than one without.
-        Err(error) => tracing::error!(%error, "snapshot left aside: starting empty"),
-    }
-}
-
 /// Housekeeping until the end is asked for.
-async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals: Signals) {
-    let Signals { mut terminate, mut interrupt, mut save, mut reload } = signals;
+async fn watch_over(
+    service: &Arc<Service>,
+    mut limits_file: LimitsFile,
+    signals: Signals,
+    keeper: Option<&Keeper>,
+) {
+    let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
     let mut house = pin!(keep_house(service));
     let mut look = interval(LIMITS_FILE_PERIOD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -399,6 +405,13 @@ async fn watch_over(service: &Arc<Service>, mut limits_file: LimitsFile, signals
                 limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
                 tracing::info!("reloaded on SIGHUP");
+                continue;
+            }
+            _ = keep.recv() => {
+                match keeper {
+                    Some(keeper) => keeper.want(),
+                    None => tracing::warn!("SIGUSR2: there is no snapshot file; -e names one"),
+                }
                 continue;
             }
             _ = look.tick() => {

@@ -20,6 +20,7 @@ use crate::limits::{Limits, LimitsError, LimitsHandle};
 use crate::node::{Node, NodeOptions};
 use crate::prefixes::Prefixes;
 use crate::shards::{Shards, ShardsOptions};
+use crate::snapshot::SnapshotFigures;
 
 /// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
@@ -60,6 +61,7 @@ pub struct Service {
     reading: Buffered,
     unwritten: Buffered,
     stop: Notify,
+    snapshots: SnapshotFigures,
     /// Turns away from accepting for want of connections, and how long in all.
     pub(crate) listen_disabled: AtomicU64,
     pub(crate) listen_disabled_us: AtomicU64,
@@ -108,6 +110,7 @@ impl Service {
             reading: Buffered::default(),
             unwritten: Buffered::default(),
             stop: Notify::new(),
+            snapshots: SnapshotFigures::default(),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),
             accepting: AtomicBool::new(true),
@@ -155,6 +158,12 @@ impl Service {
     #[must_use]
     pub fn limits(&self) -> &LimitsHandle {
         &self.limits
+    }
+
+    /// What became of snapshots while the server runs.
+    #[must_use]
+    pub fn snapshots(&self) -> &SnapshotFigures {
+        &self.snapshots
     }
 
     /// The figures of worker number `worker`, which alone may add to them.

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use engine::{
-    Budget, EVICTIONS_MAX, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer, Reach,
-    Record, prefetch_for_write,
+    Budget, Cursor, EVICTIONS_MAX, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer,
+    Reach, Record, SnapshotRecord, prefetch_for_write,
 };
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -395,13 +395,24 @@ impl Shards {
         }
     }
 
-    /// Shows the state of every limit to `visit`, shard by shard, until it answers false.
-    pub fn visit_limits(&self, now: Now, mut visit: impl FnMut(&LimitRecord<'_>) -> bool) {
-        for shard in &self.shards {
-            let engine = shard.lock();
-            if !engine.limit_records(now).all(|record| visit(&record)) {
-                return;
+    /// Shows the next of what a snapshot keeps, about [`SAVE_BYTES`], under one lock of one shard; the
+    /// answer is where to go on, `None` at the end. What is there from the first call to the last is
+    /// shown once.
+    #[must_use]
+    pub fn save_slice(
+        &self,
+        now: Now,
+        from: SavePlace,
+        visit: impl FnMut(SnapshotRecord<'_>),
+    ) -> Option<SavePlace> {
+        let SavePlace { shard, cursor } = from;
+        let engine = self.shards.get(shard)?.lock();
+        match engine.save_slice(now, cursor, (SAVE_LINES, SAVE_BYTES), visit) {
+            Some(cursor) => Some(SavePlace { shard, cursor: Some(cursor) }),
+            None if shard + 1 < self.shards.len() => {
+                Some(SavePlace { shard: shard + 1, cursor: None })
             }
+            None => None,
         }
     }
 
@@ -418,6 +429,18 @@ impl Shards {
         let hash = self.hasher.hash(record.key);
         self.shards[self.shard(hash)].lock().restore(now, hash, record)
     }
+}
+
+/// Lines of a table read under one lock for a snapshot: some hundred keys, which are hashed.
+const SAVE_LINES: usize = 64;
+/// Bytes shown under one lock for a snapshot, and one item more.
+const SAVE_BYTES: usize = 32 << 10;
+
+/// How far saving has come; the default is the beginning.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SavePlace {
+    shard: usize,
+    cursor: Option<Cursor>,
 }
 
 /// Most keys that one request changes at once: those of a `takem`, each with its parents.

@@ -1,4 +1,4 @@
-//! The snapshot file (`-e`): all items written on the way out and read on the way in.
+//! The snapshot file (`-e`): all items written and read again.
 //!
 //! ```text
 //! "TOLLGATE SNAPSHOT 2\n" | saved at: Unix ms u64, monotonic ns u64 | record …
@@ -8,19 +8,26 @@
 //! value of a limit's state: policy length u8 | policy token | the state
 //! ```
 //!
-//! All integers little-endian; the sum is over everything before it. Not here: when to save.
+//! All integers little-endian; the sum is over everything before it. Not here: when to save
+//! (`keeper`).
+
+pub(crate) mod keeper;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use engine::{LimitRecord, Now, Record};
+use engine::{LimitRecord, Now, Record, SnapshotRecord};
 use protocol::{KEY_BYTES_MAX, Policy, Value};
 
-use crate::shards::Shards;
+pub use self::keeper::SnapshotFigures;
+use crate::files;
+use crate::shards::{SavePlace, Shards};
 
 const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 2\n";
 const END: u8 = 0xFF;
+/// What the name of a file ends with that is being written.
+const PART: &str = ".part";
 const STALE: u8 = 1;
 const WON: u8 = 2;
 const BASE64: u8 = 4;
@@ -37,6 +44,14 @@ pub enum SnapshotError {
         /// The file.
         path: PathBuf,
         /// What the system said.
+        source: io::Error,
+    },
+    /// Nothing can be saved there.
+    #[error("-e {path}: no snapshot can be written there: {source}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said, or what is there.
         source: io::Error,
     },
     /// It is not a snapshot, or not one of this version, or its sum is wrong.
@@ -87,16 +102,61 @@ impl<T: Read> Summed<T> {
     }
 }
 
-/// Writes all items to `path`, through a file beside it that takes its place once it is whole.
-/// The answer is how many there were.
+/// `path` with `ending` behind it.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Where the file is kept once it was read: a later start must not find it at its place again.
+#[must_use]
+pub fn loaded(path: &Path) -> PathBuf {
+    beside(path, ".loaded")
+}
+
+/// Refuses a place where no snapshot can be written: at `path` is something that is no regular file, or
+/// nothing can be made beside it.
+///
+/// # Errors
+///
+/// [`SnapshotError::Unusable`].
+pub fn check(path: &Path) -> Result<(), SnapshotError> {
+    let refuse = |source| SnapshotError::Unusable { path: path.to_owned(), source };
+    match files::must_be_regular(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => other.map_err(refuse)?,
+    }
+    let part = beside(path, PART);
+    match files::must_be_regular(&part) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => other.map_err(refuse)?,
+    }
+    // Another name: a server that runs already may be writing the other.
+    let probe = beside(path, ".probe");
+    File::options().write(true).create(true).truncate(true).open(&probe).map_err(refuse)?;
+    fs::remove_file(&probe).map_err(refuse)
+}
+
+/// Writes all items to `path`, through a file beside it that takes its place once it is whole and on
+/// the disk. The answer is how many there were. Each item is as it was at some moment of the call.
+///
+/// `pause` is called between two locks of a shard, a few hundred items apart; when it answers false the
+/// writing is given up.
 ///
 /// # Errors
 ///
 /// What the system says; the file at `path` is then as it was.
-pub fn save(shards: &Shards, now: Now, path: &Path) -> Result<u64, SnapshotError> {
-    let part = path.with_extension("part");
-    let written = write_file(shards, now, &part).and_then(|count| {
+pub fn save(
+    shards: &Shards,
+    now: Now,
+    path: &Path,
+    pause: impl FnMut() -> bool,
+) -> Result<u64, SnapshotError> {
+    let part = beside(path, PART);
+    let written = write_file(shards, now, &part, pause).and_then(|count| {
         fs::rename(&part, path)?;
+        sync_folder(path)?;
         Ok(count)
     });
     written.map_err(|source| {
@@ -106,27 +166,45 @@ pub fn save(shards: &Shards, now: Now, path: &Path) -> Result<u64, SnapshotError
     })
 }
 
-fn write_file(shards: &Shards, now: Now, part: &Path) -> io::Result<u64> {
+/// A renamed file is found after a crash of the machine only when its folder is on the disk too.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+fn write_file(
+    shards: &Shards,
+    now: Now,
+    part: &Path,
+    mut pause: impl FnMut() -> bool,
+) -> io::Result<u64> {
     let mut file = Summed::new(BufWriter::with_capacity(1 << 20, File::create(part)?));
     file.put(MAGIC)?;
     file.put(&now.unix_ms.to_le_bytes())?;
     file.put(&now.mono.0.to_le_bytes())?;
     let mut count = 0_u64;
-    let mut result = Ok(());
-    shards.visit(now, |record| {
-        result = write_record(&mut file, 0, record);
-        count += 1;
-        result.is_ok()
-    });
-    let mut value = Vec::new();
-    shards.visit_limits(now, |record| {
-        if result.is_ok() {
-            result = write_limit(&mut file, record, &mut value);
+    let (mut slice, mut value) = (Vec::new(), Vec::new());
+    let mut next = Some(SavePlace::default());
+    while let Some(place) = next {
+        slice.clear();
+        // No byte goes to the disk while clients wait for the shard.
+        let mut result = Ok(());
+        next = shards.save_slice(now, place, |record| {
+            let written = match record {
+                SnapshotRecord::Item(record) => write_record(&mut slice, 0, &record),
+                SnapshotRecord::Limit(record) => write_limit(&mut slice, &record, &mut value),
+            };
             count += 1;
+            if written.is_err() {
+                result = written;
+            }
+        });
+        result?;
+        file.put(&slice)?;
+        if !pause() {
+            return Err(io::ErrorKind::Interrupted.into());
         }
-        result.is_ok()
-    });
-    result?;
+    }
     file.put(&[END])?;
     file.put(&count.to_le_bytes())?;
     let sum = file.sum.clone().finalize();
@@ -137,7 +215,7 @@ fn write_file(shards: &Shards, now: Now, part: &Path) -> io::Result<u64> {
 }
 
 fn write_limit(
-    file: &mut Summed<impl Write>,
+    file: &mut impl Write,
     record: &LimitRecord<'_>,
     value: &mut Vec<u8>,
 ) -> io::Result<()> {
@@ -160,7 +238,7 @@ fn write_limit(
     write_record(file, LIMIT, &record)
 }
 
-fn write_record(file: &mut Summed<impl Write>, kind: u8, record: &Record<'_>) -> io::Result<()> {
+fn write_record(file: &mut impl Write, kind: u8, record: &Record<'_>) -> io::Result<()> {
     let mark = |on: bool, bit: u8| if on { bit } else { 0 };
     let is_number = matches!(record.value, Value::Number(_));
     let marks = kind
@@ -168,16 +246,16 @@ fn write_record(file: &mut Summed<impl Write>, kind: u8, record: &Record<'_>) ->
         | mark(record.won, WON)
         | mark(record.base64, BASE64)
         | mark(is_number, NUMBER);
-    file.put(&[marks, record.key.len() as u8])?;
-    file.put(record.key)?;
-    file.put(&record.client_flags.to_le_bytes())?;
-    file.put(&record.cas.to_le_bytes())?;
-    file.put(&record.left_ms.unwrap_or(NEVER).to_le_bytes())?;
+    file.write_all(&[marks, record.key.len() as u8])?;
+    file.write_all(record.key)?;
+    file.write_all(&record.client_flags.to_le_bytes())?;
+    file.write_all(&record.cas.to_le_bytes())?;
+    file.write_all(&record.left_ms.unwrap_or(NEVER).to_le_bytes())?;
     match record.value {
-        Value::Number(number) => file.put(&number.to_le_bytes()),
+        Value::Number(number) => file.write_all(&number.to_le_bytes()),
         Value::Bytes(bytes) => {
-            file.put(&(bytes.len() as u32).to_le_bytes())?;
-            file.put(bytes)
+            file.write_all(&(bytes.len() as u32).to_le_bytes())?;
+            file.write_all(bytes)
         }
     }
 }
@@ -191,20 +269,38 @@ pub struct Restored {
     pub expired: u64,
     /// Items there was no room for.
     pub refused: u64,
+    /// How long ago the snapshot was begun, in milliseconds of Unix time.
+    pub age_ms: u64,
 }
 
-/// Reads `path` into `shards`; a file that is not there brings nothing.
+/// Reads `path` into `shards`; `None`: there is no such file.
 ///
 /// The sum is checked first, so that a damaged file changes nothing.
 ///
 /// # Errors
 ///
 /// A file that cannot be read or is damaged.
-pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, SnapshotError> {
+pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Option<Restored>, SnapshotError> {
     let told = |source| SnapshotError::Io { path: path.to_owned(), source };
     if !path.try_exists().map_err(told)? {
-        return Ok(Restored::default());
+        return Ok(None);
     }
+    read_file(shards, now, path).map(Some)
+}
+
+/// Renames `path`, which was read, to [`loaded`]: whoever reads it once more undoes what changed since.
+///
+/// # Errors
+///
+/// [`SnapshotError::Unusable`].
+pub fn put_aside(path: &Path) -> Result<(), SnapshotError> {
+    fs::rename(path, loaded(path))
+        .and_then(|()| sync_folder(path))
+        .map_err(|source| SnapshotError::Unusable { path: path.to_owned(), source })
+}
+
+fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, SnapshotError> {
+    let told = |source| SnapshotError::Io { path: path.to_owned(), source };
     let damaged = |why| SnapshotError::Damaged { path: path.to_owned(), why };
     let mut restored = Restored::default();
     for dry in [true, false] {
@@ -216,6 +312,7 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapshot
         let saved_ms = u64::from_le_bytes(file.take().map_err(told)?);
         let saved_mono = u64::from_le_bytes(file.take().map_err(told)?);
         let away_ms = now.unix_ms.saturating_sub(saved_ms);
+        restored.age_ms = away_ms;
         // Instants of a state are of the clock of the process that is gone.
         let shift =
             i128::from(now.mono.0) - i128::from(saved_mono) - i128::from(away_ms) * 1_000_000;

@@ -55,7 +55,10 @@ pub(crate) fn write(
     }
     let mut lines = Lines(out);
     match topic {
-        StatsTopic::General => general(service, now, &mut lines),
+        StatsTopic::General => {
+            general(service, now, &mut lines);
+            snapshots(service, &mut lines);
+        }
         StatsTopic::Settings => settings(service, &mut lines),
         StatsTopic::Items => items(service, &mut lines),
         StatsTopic::Slabs => slabs(service, &mut lines),
@@ -267,6 +270,24 @@ fn settings(service: &Service, lines: &mut Lines<'_>) {
         None => lines.stat("memory_file", "(null)"),
     }
     lines.stat("client_flags_size", 4);
+}
+
+/// What became of snapshots while the server runs, if it writes any.
+fn snapshots(service: &Service, lines: &mut Lines<'_>) {
+    if service.config().snapshot_file.is_none() {
+        return;
+    }
+    let figures = service.snapshots();
+    for (name, figure, unit) in [
+        ("snapshot_saved", &figures.saved, 1),
+        ("snapshot_failed", &figures.failed, 1),
+        ("snapshot_items", &figures.last_items, 1),
+        // Unix seconds, as `time`; 0: none yet.
+        ("snapshot_begun", &figures.last_begun_unix_ms, 1000),
+        ("snapshot_took_ms", &figures.last_took_ms, 1),
+    ] {
+        lines.stat(name, figure.load(Ordering::Relaxed) / unit);
+    }
 }
 
 /// Everything is one class: number 1.

@@ -73,7 +73,7 @@ fn a_full_configuration_is_printed_with_its_warnings() {
     let args = "--check-config -l tag[in]:127.0.0.1:11212,[::1] -p 11300 -m 8192 -I 5m -c 16384 \
                 -vv -u 11211 \
                 -P /run/tollgate.pid -e /cache/file -o modern,track_sizes,idle_timeout=30 \
-                -f 1.05 -B auto -D / -A -F -X -W -M -C -k -L -r --log-format json word";
+                -f 1.05 -B auto -D / -A -F -X -W -M -C -k -L -r --log-format json --snapshot-interval 60";
     insta::assert_snapshot!(transcript(&run(&args.split_whitespace().collect::<Vec<_>>())));
 }
 
@@ -87,6 +87,27 @@ fn the_configuration_of_a_cluster_is_printed() {
     let args = args.replace("--peer-cert /c --peer-key /k --peer-ca /a", "--insecure");
     let output = run(&args.split_whitespace().collect::<Vec<_>>());
     insta::assert_snapshot!(transcript(&output));
+}
+
+#[test]
+fn a_word_that_is_no_command_is_refused() {
+    for (words, meant) in [
+        (&["help"][..], "Perhaps you mean --help."),
+        (&["start"], "Perhaps you mean no word at all"),
+        (&["check-limit", "f"], "Perhaps you mean check-limits FILE."),
+        (&["clustr", "status"], "Perhaps you mean cluster, as the first word."),
+        (&["-m", "64", "cluster", "status"], "Perhaps you mean cluster, as the first word."),
+        (&["nonsense"], "The commands are cluster, check-limits and snapshot"),
+        (&["--check-config", "word"], "The commands are cluster, check-limits and snapshot"),
+    ] {
+        let output = run(words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        assert!(stderr.contains(meant) && stderr.lines().count() == 1, "{words:?}: {stderr}");
+    }
+    // As memcached, for scripts that call it so.
+    let output = run(&["memcached", "--check-config", "word"]);
+    assert_eq!(output.status.code(), Some(0), "{}", transcript(&output));
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::item::{Content, Figures, Item, Layout, Mark, State};
 use crate::lease::Leases;
 use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX};
 use crate::placer::HashRange;
+use crate::record::{Record, SnapshotRecord};
 use crate::time::{Deadline, Now};
 
 /// What lies in front of the value.
@@ -211,6 +212,35 @@ impl Engine {
                 sent += item.key().len() + copy.len();
             }
             sent < bytes_max
+        });
+        next.map(Cursor)
+    }
+
+    /// Shows what a snapshot keeps, item by item, from `after` on, until `lines_max` lines of the table
+    /// are read or about `bytes_max` bytes are shown; the answer as of [`Engine::export`]. An item that
+    /// is there from the first call to the last is shown once.
+    pub fn save_slice(
+        &self,
+        now: Now,
+        after: Option<Cursor>,
+        (lines_max, bytes_max): (usize, usize),
+        mut visit: impl FnMut(SnapshotRecord<'_>),
+    ) -> Option<Cursor> {
+        let mut shown = 0;
+        let all = HashRange { prefix: 0, bits: 0 };
+        let next = self.store.read_range(all, Cursor::from(after), lines_max, |item| {
+            if item.deadline().is_past(now) {
+                return true;
+            }
+            if item.state().is_none() {
+                let record = Record::of(item, now);
+                shown += record.key.len() + record.value.len();
+                visit(SnapshotRecord::Item(record));
+            } else if let Some(record) = self.limit_record(item, now) {
+                shown += record.key.len() + record.body.len();
+                visit(SnapshotRecord::Limit(record));
+            }
+            shown < bytes_max
         });
         next.map(Cursor)
     }

@@ -50,7 +50,7 @@ pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Ta
 pub use placer::{HashRange, KeyHasher, Placer};
 pub use policies::Rule;
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
-pub use record::Record;
+pub use record::{Record, SnapshotRecord};
 pub use repeats::RepeatedAnswer;
 pub use store::{EVICTIONS_MAX, Losses};
 pub use time::{Nanos, Now};

@@ -5,6 +5,7 @@
 use protocol::Value;
 
 use crate::item::{Figures, Item, Mark};
+use crate::limited::LimitRecord;
 use crate::time::{Deadline, Now};
 
 /// An item as it is saved. Times are relative: instants mean nothing to another process.
@@ -26,6 +27,15 @@ pub struct Record<'a> {
     pub won: bool,
     /// The key came in base64.
     pub base64: bool,
+}
+
+/// One entry of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotRecord<'a> {
+    /// A plain item.
+    Item(Record<'a>),
+    /// The state of a limit.
+    Limit(LimitRecord<'a>),
 }
 
 impl<'a> Record<'a> {

@@ -8,6 +8,7 @@ fn read(line: &str) -> Result<Request, String> {
     match parse(&words) {
         Ok(Parsed::Request(request)) => Ok(request),
         Ok(Parsed::Help(text)) => Err(format!("help: {text}")),
+        Ok(Parsed::Snapshot(_)) => Err("snapshot".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -24,11 +25,12 @@ fn stats(lines: &str) -> ask::Stats {
 fn only_the_first_word_asks_for_this_program() {
     let ask = |line: &str| {
         let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        words(&args).map(<[OsString]>::len)
+        sub_command(&args).map(|parsed| parsed.is_ok())
     };
-    assert_eq!(ask("tollgate cluster"), Some(0));
-    assert_eq!(ask("/usr/bin/tollgate cluster drain n1"), Some(2));
-    assert_eq!(ask("tollgate tollgate cluster status"), Some(1));
+    assert_eq!(ask("tollgate cluster"), Some(false));
+    assert_eq!(ask("/usr/bin/tollgate cluster drain n1"), Some(true));
+    assert_eq!(ask("tollgate tollgate cluster status"), Some(true));
+    assert_eq!(ask("tollgate snapshot --pid 1"), Some(true));
     assert_eq!(ask("tollgate -m 64 cluster"), None);
     assert_eq!(ask("tollgate -- cluster"), None);
     assert_eq!(ask("tollgate"), None);

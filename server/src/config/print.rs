@@ -55,6 +55,8 @@ impl Config {
         page.set("disable_evictions", !self.evict);
         page.set("max_item_size", count(self.item_bytes_max as u64));
         page.path("memory_file", self.snapshot_file.as_deref());
+        let interval = self.snapshot_interval.map_or(0, |interval| interval.as_secs());
+        page.set("snapshot_interval", count(interval));
         page.set("disable_cas", !self.cas);
         page.set("enable_largepages", self.large_pages);
         page.set("lock_memory", self.lock_memory);

@@ -26,6 +26,8 @@ pub(super) const SWITCH: &str = "YES|NO";
 
 /// Largest memory limit, in megabytes: 16 TiB.
 const MEMORY_MB_MAX: u64 = 1 << 24;
+/// Longest time between two snapshots, in seconds: a year.
+const INTERVAL_MAX: u64 = 366 * 24 * 60 * 60;
 /// What memcached keeps in a C `int`.
 const INT_MAX: u64 = i32::MAX as u64;
 /// Most worker threads; more is a slip of the finger.
@@ -81,6 +83,11 @@ pub struct RawConfig {
     #[arg(short = 'e', long, help_heading = MEMORY)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) memory_file: Option<PathBuf>,
+    /// With -e: seconds between two snapshots while serving; a crash loses at most these and the time
+    /// of one write; 0 is none [default: 0]
+    #[arg(long, help_heading = MEMORY)]
+    #[arg(value_name = "SECONDS", value_parser = value::number::<u64>(0..=INTERVAL_MAX))]
+    pub(super) snapshot_interval: Option<u64>,
     /// Keep no CAS ids
     #[arg(short = 'C', long, value_name = SWITCH, help_heading = MEMORY)]
     pub(super) disable_cas: Option<bool>,
@@ -260,7 +267,7 @@ impl RawConfig {
         }
         fill! {
             port unix_socket unix_mask listen_backlog
-            memory_limit disable_evictions max_item_size memory_file disable_cas
+            memory_limit disable_evictions max_item_size memory_file snapshot_interval disable_cas
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
             auth_file limits enable_shutdown disable_flush_all disable_dumping disable_watch

@@ -47,6 +47,7 @@ impl RawConfig {
             item_bytes_max,
             hashpower: options.hashpower,
             cas: !self.disable_cas.unwrap_or(false),
+            snapshot_interval: self.interval()?,
             snapshot_file: self.memory_file,
             large_pages: self.enable_largepages.unwrap_or(false),
             lock_memory: self.lock_memory.unwrap_or(false),
@@ -80,6 +81,16 @@ impl RawConfig {
             name,
             warnings,
         })
+    }
+
+    /// Between two snapshots, which need a file.
+    fn interval(&self) -> Result<Option<Duration>, ConfigError> {
+        let interval = self.snapshot_interval.filter(|seconds| *seconds > 0);
+        if interval.is_some() && self.memory_file.is_none() {
+            let reason = "--snapshot-interval needs the file of the snapshot: add -e FILE";
+            return Err(ConfigError::Usage(reason.to_owned()));
+        }
+        Ok(interval.map(Duration::from_secs))
     }
 
     /// TCP addresses. A Unix socket or `-p 0` leaves none, even beside `-l` (measured on 1.6.18).

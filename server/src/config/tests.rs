@@ -14,8 +14,20 @@ fn start(args: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
         Ok(Startup::Print(text)) => Err(format!("printed {text}")),
         Ok(Startup::CheckLimits(path)) => Err(format!("checks {}", path.display())),
         Ok(Startup::Cluster(request)) => Err(format!("asks {request:?}")),
+        Ok(Startup::Snapshot(request)) => Err(format!("signals {request:?}")),
         Err(error) => Err(error.to_string()),
     }
+}
+
+#[test]
+fn snapshots_at_intervals_need_a_file() {
+    let config = tollgate(&["-e", "/e", "--snapshot-interval", "60"]).expect("a good line");
+    assert_eq!(config.snapshot_interval, Some(Duration::from_secs(60)));
+    let config = tollgate(&["--snapshot-interval", "0"]).expect("none is none");
+    assert_eq!(config.snapshot_interval, None);
+    let reason = "--snapshot-interval needs the file of the snapshot: add -e FILE";
+    assert_eq!(tollgate(&["--snapshot-interval", "60"]), Err(reason.to_owned()));
+    assert!(tollgate(&["-e", "/e", "--snapshot-interval", "31622401"]).is_err());
 }
 
 #[test]
@@ -188,6 +200,7 @@ fn command_lines_from_the_field_are_taken() {
     let line: Vec<_> = ["memcached"].into_iter().chain(line.split_whitespace()).collect();
     let config = start(&line, &[]).expect("bitnami's run.sh");
     assert_eq!(config.snapshot_file, Some("/cache-state/memory_file".into()));
+    assert_eq!(config.snapshot_interval, None);
     assert_eq!(config.warnings, Vec::<String>::new());
     let reason = start(&[&line[..], &["-S"]].concat(), &[]).expect_err("SASL");
     assert_eq!(reason, "-S (--enable-sasl): SASL is not built yet; use -Y FILE");
@@ -267,11 +280,14 @@ fn what_is_printed_reads_back_to_the_same() {
         "-s /run/t.sock -a 770",
         "-l tag[x]:[::1]:7,*:8 -D / -vv -o idle_timeout=7,hashpower=20,no_maxconns_fast",
         "-M -C -L -k -A -F -X -W -r -u 11211 -P /p -Y /y -e /e -I 2048 -R 20 --log-format json",
+        "-e /e --snapshot-interval 9",
     ] {
         let args: Vec<_> = line.split_whitespace().collect();
-        let mut first = tollgate(&[&args[..], &["a word\n= of two lines"]].concat()).expect(line);
+        // Under this name words are ignored, with a warning.
+        let args = [&["memcached"], &args[..], &["a word\n= of two lines"]].concat();
+        let mut first = start(&args, &[]).expect(line);
         let file = written(&dir, "t.toml", &first.to_toml());
-        let mut second = tollgate(&["--config", &file]).expect(line);
+        let mut second = start(&["memcached", "--config", &file], &[]).expect(line);
         (first.warnings, second.warnings) = (Vec::new(), Vec::new());
         assert_eq!(second, first, "{line}");
     }

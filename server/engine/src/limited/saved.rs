@@ -6,7 +6,7 @@ use protocol::Policy;
 
 use super::{HAS_LEASES, HOLD_BYTES, read_u64};
 use crate::apply::Engine;
-use crate::item::{Content, Figures, State};
+use crate::item::{Content, Figures, Item, State};
 use crate::lease::Leases;
 use crate::limit;
 use crate::policies::Kept;
@@ -32,19 +32,21 @@ pub struct LimitRecord<'a> {
 impl Engine {
     /// Each live state of a limit with all that has to outlive the process.
     pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
-        self.store.items().filter(move |item| !item.deadline().is_past(now)).filter_map(
-            move |item| {
-                let state = item.state()?;
-                Some(LimitRecord {
-                    key: item.key(),
-                    client_flags: item.client_flags(),
-                    cas: item.cas(),
-                    left_ms: item.deadline().left_ms(now).unwrap_or(0),
-                    policy: self.limits.policies.get(state.rule)?.policy,
-                    body: state.body,
-                })
-            },
-        )
+        let live = self.store.items().filter(move |item| !item.deadline().is_past(now));
+        live.filter_map(move |item| self.limit_record(item, now))
+    }
+
+    /// The state of a limit with all that has to outlive the process; `None` for any other item.
+    pub(crate) fn limit_record<'s>(&'s self, item: Item<'s>, now: Now) -> Option<LimitRecord<'s>> {
+        let state = item.state()?;
+        Some(LimitRecord {
+            key: item.key(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            left_ms: item.deadline().left_ms(now).unwrap_or(0),
+            policy: self.limits.policies.get(state.rule)?.policy,
+            body: state.body,
+        })
     }
 
     /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this

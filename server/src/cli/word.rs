@@ -1,0 +1,93 @@
+//! Words of the command line that are no command.
+//!
+//! Here: what is said of one, with the command that it is nearest to. Not here: when a word is refused
+//! (`config`).
+
+use super::{CHECK_LIMITS, CLUSTER, SNAPSHOT};
+
+/// What may be meant, by the words that people try.
+const MEANT: [(&str, &str); 9] = [
+    (CHECK_LIMITS, "check-limits FILE"),
+    (CLUSTER, "cluster, as the first word"),
+    (SNAPSHOT, "snapshot, as the first word"),
+    ("help", "--help"),
+    ("version", "--version"),
+    ("check-config", "--check-config"),
+    ("start", "no word at all: tollgate serves without one"),
+    ("serve", "no word at all: tollgate serves without one"),
+    ("run", "no word at all: tollgate serves without one"),
+];
+
+/// A word is near another with so many letters of difference at most.
+const DISTANCE_MAX: usize = 3;
+
+/// Why a word is refused.
+pub(crate) fn refusal(word: &str) -> String {
+    let near = MEANT.iter().map(|(known, meant)| (distance(word, known), known, meant));
+    let near = near.min_by_key(|(distance, ..)| *distance);
+    // A short word is not near to a long one only because it is short.
+    let near = near.filter(|(distance, known, _)| {
+        *distance <= DISTANCE_MAX && *distance * 2 <= known.len().min(word.chars().count())
+    });
+    let meant = near.map_or(String::new(), |(_, _, meant)| format!(" Perhaps you mean {meant}."));
+    let word: String =
+        word.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
+    format!(
+        "there is no command `{word}`.{meant} The commands are {CLUSTER}, {CHECK_LIMITS} and \
+         {SNAPSHOT}; without one the server starts (--help lists its flags)"
+    )
+}
+
+/// Letters to put, remove or change until one word is the other (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, letter) in one.chars().take(64).enumerate() {
+        let mut corner = row[0];
+        row[0] = line + 1;
+        for (column, second) in other.iter().enumerate() {
+            let change = corner + usize::from(letter != *second);
+            corner = row[column + 1];
+            row[column + 1] = change.min(corner + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_hears_the_nearest_command() {
+        for (word, meant) in [
+            ("check-limit", "check-limits FILE"),
+            ("checklimits", "check-limits FILE"),
+            ("clutser", "cluster, as the first word"),
+            ("snapshots", "snapshot, as the first word"),
+            ("help", "--help"),
+            ("hlep", "--help"),
+            ("version", "--version"),
+            ("start", "no word at all"),
+            ("serve", "no word at all"),
+        ] {
+            let told = refusal(word);
+            assert!(told.contains(&format!(" Perhaps you mean {meant}")), "{told}");
+        }
+        for word in ["x", "64", "/etc/limits.toml", "", "a\nb"] {
+            let told = refusal(word);
+            assert!(!told.contains("Perhaps") && !told.contains('\n'), "{told}");
+            assert!(told.contains("The commands are cluster, check-limits and snapshot"));
+        }
+    }
+
+    #[test]
+    fn distances_are_those_of_levenshtein() {
+        for (one, other, expected) in
+            [("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("help", "hlep", 2)]
+        {
+            assert_eq!(distance(one, other), expected);
+            assert_eq!(distance(other, one), expected);
+        }
+    }
+}
