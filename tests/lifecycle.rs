@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd::mkfifo,
+};
 
 use crate::live::{Client, PATIENCE, Program, Server};
 
@@ -264,6 +267,23 @@ fn a_pidfile_lives_as_long_as_the_server() {
     server.signal(Signal::SIGTERM);
     assert_eq!(server.ended().code(), Some(0));
     assert!(!file.exists());
+}
+
+#[test]
+fn a_pidfile_replaces_no_pipe() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).expect("the folder is ours");
+    for (flags, variable) in [(&["-P", "pipe"][..], "OTHER"), (&[], "MEMCACHED_PORT_FILENAME")] {
+        let mut command = Command::new("timeout");
+        command.arg("10").arg(Program::Tollgate.path()).args(["-p", "-1"]).args(flags);
+        let output = command.current_dir(folder.path()).env(variable, "pipe").output();
+        let output = output.expect("coreutils have timeout");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("it is not a regular file"), "{stderr}");
+    }
+    assert!(fs::metadata(&pipe).expect("it is there").file_type().is_fifo());
 }
 
 #[test]

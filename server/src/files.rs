@@ -39,6 +39,18 @@ pub(crate) fn must_be_regular(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Refuses a place where a file is to be written, or renamed to, if anything but a regular file is there.
+///
+/// # Errors
+///
+/// What the system says, or that it is another kind of file.
+pub(crate) fn must_be_replaceable(path: &Path) -> io::Result<()> {
+    match must_be_regular(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        checked => checked,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,6 +16,7 @@ use nix::sys::signal::kill;
 use nix::unistd::{Gid, Pid, Uid, User, daemon, geteuid, getpid, setgid, setgroups, setuid};
 
 use crate::config::{Config, LogLevel};
+use crate::files;
 
 /// Descriptors beside those of clients: listeners, epoll, log, snapshot, files being read.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -110,6 +111,9 @@ impl Pidfile {
     /// When the directory is missing or may not be written.
     pub fn create(path: &Path) -> Result<Self, ProcessError> {
         let pid = getpid();
+        // Neither is a pipe read nor a device replaced.
+        files::must_be_replaceable(path)
+            .map_err(|source| ProcessError::Pidfile { path: path.to_owned(), source })?;
         if let Some(other) = read_pid(path)
             && other != pid
             && kill(other, None).is_ok()

@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
+use crate::files;
 use crate::limits::shared::Text;
 use crate::limits::{Limits, no_limits};
 use crate::limits_file::LimitsFile;
@@ -374,6 +375,7 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
         lines.push_str(&address.port().to_string());
         lines.push('\n');
     }
+    files::must_be_replaceable(path)?;
     let part = path.with_extension("lck");
     std::fs::write(&part, lines)?;
     std::fs::rename(&part, path)

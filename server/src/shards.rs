@@ -496,6 +496,47 @@ mod tests {
         }
     }
 
+    #[test]
+    fn saving_locks_for_few_items_and_meets_each_once() {
+        const KEPT: u32 = 20_000;
+        let shards = shards(64 << 20, None);
+        let now = Now::at_ms(0);
+        fill(&shards, now, KEPT);
+        let mut seen = std::collections::BTreeMap::new();
+        let (mut next, mut slices) = (Some(SavePlace::default()), 0);
+        while let Some(place) = next {
+            let mut shown = 0;
+            next = shards.save_slice(now, place, |record| {
+                let SnapshotRecord::Item(record) = record else { panic!("no limit is there") };
+                *seen.entry(record.key.to_vec()).or_insert(0) += 1;
+                shown += 1;
+            });
+            assert!(shown <= 2_000, "{shown} under one lock");
+            // Others come and go meanwhile, and the tables grow.
+            slices += 1;
+            for number in 0..50 {
+                let key = format!("new{slices}-{number}");
+                let record = Record {
+                    key: key.as_bytes(),
+                    value: protocol::Value::Number(1),
+                    client_flags: 0,
+                    cas: 0,
+                    left_ms: None,
+                    stale: false,
+                    won: false,
+                    base64: false,
+                };
+                assert!(shards.restore(now, &record));
+                shards.remove_copy(shards.hash(key.as_bytes()), key.as_bytes());
+            }
+        }
+        assert!(slices >= 64, "{slices}");
+        for number in 0..KEPT {
+            assert_eq!(seen.get(number.to_be_bytes().as_slice()), Some(&1), "{number}");
+        }
+        assert!(seen.values().all(|times| *times == 1));
+    }
+
     /// Steps of a sweep of so many parts, each of the shards it goes on with.
     fn sweep(shards: &Shards, now: Now, parts: usize) -> Vec<usize> {
         let next = |first| shards.sweep(now, parts, first);

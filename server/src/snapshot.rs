@@ -123,15 +123,8 @@ pub fn loaded(path: &Path) -> PathBuf {
 /// [`SnapshotError::Unusable`].
 pub fn check(path: &Path) -> Result<(), SnapshotError> {
     let refuse = |source| SnapshotError::Unusable { path: path.to_owned(), source };
-    match files::must_be_regular(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        other => other.map_err(refuse)?,
-    }
-    let part = beside(path, PART);
-    match files::must_be_regular(&part) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        other => other.map_err(refuse)?,
-    }
+    files::must_be_replaceable(path).map_err(refuse)?;
+    files::must_be_replaceable(&beside(path, PART)).map_err(refuse)?;
     // Another name: a server that runs already may be writing the other.
     let probe = beside(path, ".probe");
     File::options().write(true).create(true).truncate(true).open(&probe).map_err(refuse)?;
