@@ -46,6 +46,12 @@ pairs:
     cargo build -p tollgate
     PAIRS=all cargo test -p tests cluster::pairs -- --nocapture --test-threads 1
 
+# Each cell of the table of faults and settings in docs/cluster.md, on real nodes; times are held to it
+promises:
+    cargo build --release -p tollgate
+    cargo build -p tests --tests
+    PROGRAM=$PWD/target/release/tollgate PROMISES=strict cargo test -p tests promises -- --nocapture --test-threads 1
+
 # Five nodes restarted one after the other under load, RESTARTS times: no error, no pause of 500 ms
 rolling RESTARTS="20":
     cargo build --release -p tollgate

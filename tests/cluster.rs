@@ -17,6 +17,7 @@ mod nodes;
 mod operator;
 mod pairs;
 mod plain;
+mod promises;
 mod rolling;
 mod shared;
 mod work;

@@ -120,7 +120,17 @@ impl Cluster {
     /// The same as [`start`](Self::start), with a wall clock of its own for each node, that is ahead by
     /// so many seconds.
     pub(super) fn start_with_clocks(ahead: &[i64], flags: &[&str]) -> Self {
-        let mut cluster = Self::start_in(None, 0, &[&["--partition-bits", "6"], flags].concat());
+        let flags = [&["--partition-bits", "6"], flags].concat();
+        Self::start_with_clocks_in(None, ahead, &flags)
+    }
+
+    /// The same, in a network of its own or not, and with as many partitions as `flags` say.
+    pub(super) fn start_with_clocks_in(
+        own_net: Option<Net>,
+        ahead: &[i64],
+        flags: &[&str],
+    ) -> Self {
+        let mut cluster = Self::start_in(own_net, 0, flags);
         cluster.has_clocks = true;
         for (number, seconds) in (0..).zip(ahead) {
             cluster.set_clock(number, *seconds);

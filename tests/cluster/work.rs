@@ -21,7 +21,7 @@ use std::{
 
 use cluster::placement::ketama::{Circle, hash, ring_name};
 
-use super::nodes::{Cluster, Line};
+use super::nodes::{Cluster, LONG, Line};
 
 /// Without an answer for so long, a client of ketama's asks others for a while.
 const EJECTED: Duration = Duration::from_millis(500);
@@ -52,12 +52,37 @@ pub(super) struct Account {
 
 /// Clients at work.
 pub(super) struct Work {
-    stop: Arc<AtomicBool>,
     places: Arc<Mutex<Vec<SocketAddr>>>,
-    done: Arc<AtomicU64>,
-    /// The ends of long times between two answers to one client, and how long they were.
-    pauses: Arc<Mutex<Vec<(Instant, Duration)>>>,
+    progress: Arc<Progress>,
     clients: Vec<JoinHandle<Account>>,
+}
+
+/// What clients saw so far.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Clients are to end.
+    stop: AtomicBool,
+    answered: AtomicU64,
+    /// The ends of long times between two answers to one client, and how long they were.
+    pauses: Mutex<Vec<(Instant, Duration)>>,
+    /// The moment of the last error, or of the end of the last pause.
+    last_trouble: Mutex<Option<Instant>>,
+}
+
+impl Progress {
+    fn note_trouble(&self) {
+        *self.last_trouble.lock().expect("nobody panics with it") = Some(Instant::now());
+    }
+
+    /// An answer came this long after the one before it.
+    fn note_answer(&self, pause: Duration) {
+        if pause >= PAUSE {
+            self.note_trouble();
+            let mut pauses = self.pauses.lock().expect("nobody panics with it");
+            pauses.push((Instant::now(), pause));
+        }
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Work {
@@ -69,7 +94,12 @@ impl Work {
 
     /// Puts `keys` keys to 0.
     pub(super) fn set_up(cluster: &Cluster, keys: usize) {
-        let mut line = cluster.line(0);
+        Self::set_up_at(cluster, 0, keys);
+    }
+
+    /// The same, through another node.
+    pub(super) fn set_up_at(cluster: &Cluster, node: u8, keys: usize) {
+        let mut line = cluster.line(node);
         for key in 0..keys {
             let told = line.ask(&format!("set work{key} 0 0 1\r\n0\r\n")).expect("it answers");
             assert_eq!(told.as_deref(), Some("STORED"));
@@ -78,25 +108,17 @@ impl Work {
 
     /// The same clients at these nodes, on keys that were set up.
     pub(super) fn on(places: Vec<SocketAddr>, count: usize, keys: usize) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let done = Arc::new(AtomicU64::new(0));
         let places = Arc::new(Mutex::new(places));
-        let pauses = Arc::new(Mutex::new(Vec::new()));
+        let progress = Arc::new(Progress::default());
         let clients = (0..count)
             .map(|number| {
-                let (stop, places, done, pauses) = (
-                    Arc::clone(&stop),
-                    Arc::clone(&places),
-                    Arc::clone(&done),
-                    Arc::clone(&pauses),
-                );
+                let (places, progress) = (Arc::clone(&places), Arc::clone(&progress));
                 thread::spawn(move || {
-                    let work = Client::new(number, number % 2 == 1, keys, &places);
-                    work.run(&stop, &done, &pauses)
+                    Client::new(number, number % 2 == 1, keys, &places).run(&progress)
                 })
             })
             .collect();
-        Self { stop, places, done, pauses, clients }
+        Self { places, progress, clients }
     }
 
     /// From now on clients are at these nodes.
@@ -106,14 +128,20 @@ impl Work {
 
     /// The long times that a client waited for an answer, with the moment of each answer.
     pub(super) fn pauses(&self) -> Vec<(Instant, Duration)> {
-        self.pauses.lock().expect("nobody panics with it").clone()
+        self.progress.pauses.lock().expect("nobody panics with it").clone()
+    }
+
+    /// The moment of the last error, or of the end of the last long time without an answer.
+    pub(super) fn last_trouble(&self) -> Option<Instant> {
+        *self.progress.last_trouble.lock().expect("nobody panics with it")
     }
 
     /// Lets `count` more requests be answered.
     #[track_caller]
     pub(super) fn until_answered(&self, count: u64) {
-        let (from, start) = (self.done.load(Ordering::Relaxed), Instant::now());
-        while self.done.load(Ordering::Relaxed) < from + count {
+        let answered = || self.progress.answered.load(Ordering::Relaxed);
+        let (from, start) = (answered(), Instant::now());
+        while answered() < from + count {
             assert!(start.elapsed() < Duration::from_secs(30), "no answers");
             thread::sleep(Duration::from_millis(5));
         }
@@ -121,7 +149,7 @@ impl Work {
 
     /// Ends the clients.
     pub(super) fn end(self) -> Account {
-        self.stop.store(true, Ordering::Relaxed);
+        self.progress.stop.store(true, Ordering::Relaxed);
         let mut all = Account::default();
         for client in self.clients {
             all.add(client.join().expect("a client does not panic"));
@@ -184,6 +212,21 @@ impl Account {
         }
     }
 
+    /// The acknowledged counts of each key that it does not hold any more. No key may hold more than
+    /// was asked.
+    #[track_caller]
+    pub(super) fn losses(&self, cluster: &Cluster, node: u8) -> Vec<u64> {
+        let mut losses = Vec::new();
+        for (key, told) in &self.keys {
+            let value = kept(cluster, node, key);
+            let acknowledged = told.values.len() as u64;
+            let most = acknowledged + told.unknown;
+            assert!(value <= most, "{key}: {most} asked at most, {value} kept");
+            losses.push(acknowledged.saturating_sub(value));
+        }
+        losses
+    }
+
     /// Answers that are no count, by what they say.
     pub(super) fn kinds(&self) -> BTreeMap<&str, usize> {
         let mut kinds = BTreeMap::new();
@@ -223,17 +266,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn run(
-        mut self,
-        stop: &AtomicBool,
-        done: &AtomicU64,
-        pauses: &Mutex<Vec<(Instant, Duration)>>,
-    ) -> Account {
+    fn run(mut self, progress: &Progress) -> Account {
         let mut last = Instant::now();
         let mut asked = 0_usize;
         let mut known = Vec::new();
         let mut circle = circle(&known);
-        while !stop.load(Ordering::Relaxed) {
+        while !progress.stop.load(Ordering::Relaxed) {
             let places = self.places.lock().expect("nobody panics with it").clone();
             if places != known {
                 // Between two requests, as clients do that follow a list of nodes.
@@ -249,17 +287,21 @@ impl<'a> Client<'a> {
                 // It may have been heard before the connection broke.
                 self.account.keys.entry(key).or_default().unknown += 1;
                 self.account.broken += 1;
+                progress.note_trouble();
                 self.leave(place);
                 continue;
             };
+            // A key that is gone is answered.
+            let is_answered = answer == "NOT_FOUND";
             if self.account.note(&key, answer) {
                 let pause = last.elapsed();
-                if pause >= PAUSE {
-                    pauses.lock().expect("nobody panics with it").push((Instant::now(), pause));
-                }
+                progress.note_answer(pause);
                 self.account.longest = self.account.longest.max(pause);
                 last = Instant::now();
-                done.fetch_add(1, Ordering::Relaxed);
+            } else if is_answered {
+                last = Instant::now();
+            } else {
+                progress.note_trouble();
             }
         }
         self.account
@@ -295,6 +337,22 @@ impl<'a> Client<'a> {
         self.lines.remove(&place);
         self.turn += 1;
         self.ejected.insert(place, Instant::now() + EJECTED);
+    }
+}
+
+/// The count that a key holds, 0 if there is no such key.
+#[track_caller]
+fn kept(cluster: &Cluster, node: u8, key: &str) -> u64 {
+    let start = Instant::now();
+    loop {
+        let answer = cluster.ask(node, &format!("incr {key} 0\r\n"));
+        match answer.parse() {
+            Ok(value) => return value,
+            Err(_) if answer == "NOT_FOUND" => return 0,
+            // Its owner was out of reach a moment ago.
+            Err(_) => assert!(start.elapsed() < LONG, "{key}: {answer} {}", cluster.logs()),
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
