@@ -17,6 +17,7 @@ mod lifecycle;
 mod limits;
 mod live;
 mod memory;
+mod operators;
 mod players;
 mod pressed;
 mod races;

@@ -4,16 +4,17 @@
 //! are shown (`show`), what nodes answer (`cluster_stats`), the other sub-commands (`snapshot`), words
 //! that are none (`word`).
 //!
-//! It talks memcached's text protocol to the client port of any node, so it needs nothing that a
-//! client has not.
+//! It talks memcached's text protocol to the client port of any node, or to its admin socket.
 
 mod ask;
 mod drain;
 mod limits;
+mod login;
 mod show;
 mod snapshot;
 mod word;
 
+use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
 use crate::limits::LimitsError;
 use ask::{Server, Stats};
+pub(crate) use login::PASSWORD_VARIABLE;
 pub use snapshot::SnapshotRequest;
 pub(crate) use word::refusal;
 
@@ -44,16 +46,21 @@ const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, li
 /// Memcached's port: where a node is asked unless told otherwise.
 const PORT: u16 = 11211;
 
-/// Ask a cluster how it is, or tell it something, at the client port of any of its nodes
+/// The admin socket of the server in this environment, such as a container's, is asked first.
+const ADMIN_SOCKET_VARIABLE: &str = "TOLLGATE_ADMIN_SOCKET";
+
+/// Ask a cluster how it is, or tell it something, at any of its nodes
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
 #[command(name = "tollgate cluster", disable_help_subcommand = true, term_width = 100)]
 pub struct Request {
     #[command(subcommand)]
     verb: Verb,
-    /// The node to ask: host or host:port
+    /// The node to ask: host, host:port, or the path of its admin socket, with a slash
+    /// [default: TOLLGATE_ADMIN_SOCKET, or 127.0.0.1:11211]
     #[arg(long, global = true, value_name = "ADDR", value_parser = server)]
-    #[arg(default_value = "127.0.0.1:11211")]
-    server: String,
+    server: Option<String>,
+    #[command(flatten)]
+    login: login::LoginFlags,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -144,6 +151,12 @@ pub enum CliError {
         /// Its line.
         answer: String,
     },
+    /// The server asks for a password.
+    #[error("{0} asks for a password: use --login USER, or its admin socket as --server")]
+    Unauthenticated(String),
+    /// The login that was asked for is not possible.
+    #[error("{0}")]
+    Login(String),
     /// The server is alone, or no Tollgate.
     #[error("{0} is in no cluster")]
     NoCluster(String),
@@ -244,19 +257,36 @@ fn word(text: &str) -> Result<String, String> {
 }
 
 fn server(text: &str) -> Result<String, String> {
+    if text.contains('/') {
+        return Ok(text.to_owned());
+    }
     let (host, port) = host_and_port(text.trim())?;
     let port = port.unwrap_or(PORT);
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
 impl Request {
+    /// The node to ask.
+    fn server(&self) -> String {
+        if let Some(server) = &self.server {
+            return server.clone();
+        }
+        match env::var(ADMIN_SOCKET_VARIABLE) {
+            // A name without a slash would be a host's.
+            Ok(path) if !path.contains('/') && !path.is_empty() => format!("./{path}"),
+            Ok(path) if !path.is_empty() => path,
+            _ => format!("127.0.0.1:{PORT}"),
+        }
+    }
+
     /// Does it, and shows what came of it on `out`.
     ///
     /// # Errors
     ///
     /// When no node can be reached, or the cluster does not do it.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
-        let mut server = Server::connect(&self.server)?;
+        let credentials = self.login.credentials()?;
+        let mut server = Server::connect(&self.server(), credentials)?;
         match &self.verb {
             Verb::Status { ready } => {
                 let stats = server.stats("cluster")?;

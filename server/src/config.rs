@@ -80,8 +80,12 @@ pub struct Config {
     pub auth_file: Option<PathBuf>,
     /// Limits bound to keys (`--limits`).
     pub limits_file: Option<PathBuf>,
-    /// Whether clients may send `shutdown` (`-A`).
+    /// Whether clients may send `shutdown`, and change the cluster (`-A`).
     pub shutdown_command: bool,
+    /// Unix socket on which operators change the cluster.
+    pub admin_socket: Option<PathBuf>,
+    /// Whether clients on this host may change the cluster.
+    pub admin_loopback: bool,
     /// Whether clients may send `flush_all` (`-F` forbids).
     pub flush_all: bool,
     /// Whether clients may list keys (`-X` forbids).
@@ -280,6 +284,7 @@ impl Config {
             self.auth_file.as_mut(),
             self.limits_file.as_mut(),
             self.pidfile.as_mut(),
+            self.admin_socket.as_mut(),
             socket,
         ];
         let cluster = self.cluster.as_mut().map(ClusterConfig::paths).into_iter().flatten();

@@ -92,10 +92,13 @@ pub(crate) enum After {
 
 impl Connection {
     pub(crate) fn new(registration: Registration, stream: Stream) -> Self {
+        let mut session = Session::default();
+        // The mode of the admin socket is its password.
+        session.authenticated = registration.info.is_admin;
         Self {
             registration,
             stream,
-            session: Session::default(),
+            session,
             pending: Vec::new(),
             unwritten: Vec::new(),
             needed: 1,
@@ -107,9 +110,9 @@ impl Connection {
         }
     }
 
-    /// Whether the client is on this host, as far as its address tells.
-    pub(crate) fn is_local(&self) -> bool {
-        self.registration.info.is_local
+    /// Whether the client may change the cluster.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.registration.info.is_operator
     }
 
     /// Puts an answer of another node into its place; true when there is something to tell.

@@ -31,8 +31,10 @@ pub struct ConnectionInfo {
     pub fd: i32,
     /// The client's address.
     pub peer: String,
-    /// It came over loopback or a Unix socket.
-    pub is_local: bool,
+    /// It came over the admin socket.
+    pub is_admin: bool,
+    /// It may change the cluster.
+    pub is_operator: bool,
     /// Milliseconds on the monotonic clock when it last sent something.
     last_active_ms: AtomicU64,
     /// A request is half read or an answer half written.
@@ -117,12 +119,20 @@ fn is_local(peer: &str) -> bool {
 }
 
 impl Connections {
-    /// Notes a new connection.
-    pub(crate) fn register(service: &Arc<Service>, fd: i32, peer: String) -> Registration {
+    /// Notes a new connection; `is_admin` if it came over the admin socket.
+    pub(crate) fn register(
+        service: &Arc<Service>,
+        fd: i32,
+        peer: String,
+        is_admin: bool,
+    ) -> Registration {
         let connections = service.connections();
+        let config = service.config();
+        let is_trusted_host = config.admin_loopback && is_local(&peer);
         let info = Arc::new(ConnectionInfo {
             fd,
-            is_local: is_local(&peer),
+            is_admin,
+            is_operator: is_admin || is_trusted_host || config.shutdown_command,
             peer,
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),

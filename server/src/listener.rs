@@ -17,6 +17,10 @@ use crate::worker::{Arrival, WorkerHandle};
 /// Pause after the system refused a connection: file descriptors run out and come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// Places beyond `-c` that only the admin socket has, so that an operator gets in when clients have
+/// taken all others.
+const ADMIN_CONNECTIONS: usize = 16;
+
 /// memcached's words to a client over the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -27,9 +31,11 @@ pub(crate) async fn accept(
     workers: Arc<Vec<WorkerHandle>>,
 ) {
     let config = service.config();
+    let is_admin = listener.is_admin();
+    let most = config.connections_max + if is_admin { ADMIN_CONNECTIONS } else { 0 };
     loop {
-        if !config.connections_fast && is_full(&service) {
-            wait_for_a_place(&service).await;
+        if !config.connections_fast && is_full(&service, most) {
+            wait_for_a_place(&service, most).await;
         }
         let mut stream = match listener.accept().await {
             Ok(stream) => stream,
@@ -40,12 +46,12 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        if config.connections_fast && is_full(&service) {
+        if config.connections_fast && is_full(&service, most) {
             service.connections().note_rejected();
             stream.say(TOO_MANY);
             continue;
         }
-        let registration = Connections::register(&service, stream.fd(), stream.peer());
+        let registration = Connections::register(&service, stream.fd(), stream.peer(), is_admin);
         let worker = workers.iter().min_by_key(|worker| worker.connections());
         if let Some(worker) = worker {
             worker.deal(Arrival { stream, registration });
@@ -53,16 +59,16 @@ pub(crate) async fn accept(
     }
 }
 
-fn is_full(service: &Service) -> bool {
-    service.connections().current() >= service.config().connections_max
+fn is_full(service: &Service, most: usize) -> bool {
+    service.connections().current() >= most
 }
 
 /// `no_maxconns_fast`: clients wait in the backlog until a place is free.
-async fn wait_for_a_place(service: &Service) {
+async fn wait_for_a_place(service: &Service, most: usize) {
     let since = Instant::now();
     service.accepting.store(false, Ordering::Relaxed);
     service.listen_disabled.fetch_add(1, Ordering::Relaxed);
-    while is_full(service) {
+    while is_full(service, most) {
         service.connections().one_closed().await;
     }
     service.accepting.store(true, Ordering::Relaxed);

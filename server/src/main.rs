@@ -126,6 +126,7 @@ fn prepare_and_run(
         version = env!("CARGO_PKG_VERSION"),
         addresses = ?server.addresses(),
         unix_socket = ?config.unix_socket.as_ref().map(|socket| &socket.path),
+        admin_socket = ?config.admin_socket,
         threads = config.threads,
         memory_bytes = config.memory_bytes,
         "started"

@@ -1,14 +1,16 @@
 //! The only place that names a socket type.
 //!
-//! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners; the
-//! conversation of a program that waits. In `simulated` the sockets of a simulated world, which are
-//! there only with the feature `simulation`. Not here: what is said on them (`connection`, `lanes`).
+//! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners. In
+//! `conversation` the stream of a program that waits for each answer, in `simulated` the sockets of a
+//! simulated world, which are there only with the feature `simulation`. Not here: what is said on them
+//! (`connection`, `lanes`).
 
+mod conversation;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulated;
 
-use std::io::{self, BufRead as _, BufReader, Read as _};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
 use std::pin::Pin;
@@ -19,6 +21,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+pub use self::conversation::Conversation;
 
 /// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
 const PEER_SILENCE: Duration = Duration::from_secs(10);
@@ -261,66 +265,6 @@ fn poll_call(
     }
 }
 
-/// A conversation by lines with a server, for a program that waits for each answer.
-#[derive(Debug)]
-pub struct Conversation(BufReader<std::net::TcpStream>);
-
-impl Conversation {
-    /// Longest line of an answer, in bytes.
-    const LINE_BYTES_MAX: u64 = 64 << 10;
-
-    /// Connects to `host:port`. Of a name with several addresses the first that takes the connection
-    /// does. Each wait is `patience` at most.
-    ///
-    /// # Errors
-    ///
-    /// What the system says of the last address.
-    pub fn open(server: &str, patience: Duration) -> io::Result<Self> {
-        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in server.to_socket_addrs()? {
-            match std::net::TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(patience))?;
-                    stream.set_write_timeout(Some(patience))?;
-                    return Ok(Self(BufReader::new(stream)));
-                }
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
-    }
-
-    /// Sends a line.
-    ///
-    /// # Errors
-    ///
-    /// What the system says.
-    pub fn say(&mut self, line: &str) -> io::Result<()> {
-        io::Write::write_all(self.0.get_mut(), format!("{line}\r\n").as_bytes())
-    }
-
-    /// The next line, without its end.
-    ///
-    /// # Errors
-    ///
-    /// What the system says; a line without an end is an error too.
-    pub fn line(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        let read = (&mut self.0).take(Self::LINE_BYTES_MAX).read_line(&mut line);
-        read.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
-            }
-            _ => error,
-        })?;
-        match line.strip_suffix('\n') {
-            Some(line) => Ok(line.strip_suffix('\r').unwrap_or(line).to_owned()),
-            None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up")),
-        }
-    }
-}
-
 /// A bound listener that no runtime owns yet.
 #[derive(Debug)]
 pub enum BoundListener {
@@ -328,6 +272,8 @@ pub enum BoundListener {
     Tcp(std::net::TcpListener),
     /// On a path.
     Unix(std::os::unix::net::UnixListener),
+    /// On a path, for operators.
+    Admin(std::os::unix::net::UnixListener),
 }
 
 /// A listener on the current runtime.
@@ -337,6 +283,8 @@ pub enum Listener {
     Tcp(TcpListener),
     /// On a path.
     Unix(UnixListener),
+    /// On a path, for operators.
+    Admin(UnixListener),
     /// In a simulated world.
     #[cfg(feature = "simulation")]
     Simulated(simulated::Listener),
@@ -370,16 +318,23 @@ impl BoundListener {
     ///
     /// What the system says.
     pub fn unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Self> {
-        use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-        if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            std::fs::remove_file(path)?;
+        listen_on_path(path, mode, backlog).map(Self::Unix)
+    }
+
+    /// Listens on a path for operators. Only the owner of the process may connect.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; `AddrInUse` while another process listens there, for that one's
+    /// operators would talk to this server.
+    pub fn admin(path: &Path, backlog: u32) -> io::Result<Self> {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "another server listens there; give each server an --admin-socket of its own",
+            ));
         }
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&socket2::SockAddr::unix(path)?)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-        Ok(Self::Unix(socket.into()))
+        listen_on_path(path, 0o600, backlog).map(Self::Admin)
     }
 
     /// The address in fact bound; `None` for a unix socket.
@@ -387,7 +342,7 @@ impl BoundListener {
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(_) => None,
+            Self::Unix(_) | Self::Admin(_) => None,
         }
     }
 
@@ -400,8 +355,28 @@ impl BoundListener {
         Ok(match self {
             Self::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
             Self::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
+            Self::Admin(listener) => Listener::Admin(UnixListener::from_std(listener)?),
         })
     }
+}
+
+/// Listens on a path; a socket left there by a dead process is removed first.
+fn listen_on_path(
+    path: &Path,
+    mode: u32,
+    backlog: u32,
+) -> io::Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    // Before it listens: until then nobody can connect.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
 }
 
 /// Batches are made above, and a host that vanished must not keep what it is owed for minutes.
@@ -415,12 +390,18 @@ fn prepare_peer(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Listener {
+    /// Whether those who connect are operators.
+    #[must_use]
+    pub fn is_admin(&self) -> bool {
+        matches!(self, Self::Admin(_))
+    }
+
     /// The address; `None` for a unix socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(_) => None,
+            Self::Unix(_) | Self::Admin(_) => None,
             #[cfg(feature = "simulation")]
             Self::Simulated(listener) => Some(listener.address()),
         }
@@ -438,7 +419,9 @@ impl Listener {
                 prepare_peer(&stream)?;
                 Ok(Stream::Tcp(stream))
             }
-            Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Unix(listener) | Self::Admin(listener) => {
+                Ok(Stream::Unix(listener.accept().await?.0))
+            }
             #[cfg(feature = "simulation")]
             Self::Simulated(listener) => listener.accept().await.map(Stream::Simulated),
         }
@@ -456,7 +439,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(DetachedStream::Tcp(stream.into_std()?))
             }
-            Self::Unix(listener) => {
+            Self::Unix(listener) | Self::Admin(listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok(DetachedStream::Unix(stream.into_std()?))
             }

@@ -233,9 +233,11 @@ impl Server {
         if let Some(why) = service.node().and_then(|node| node.limits_file.failure()) {
             return Err(ServerError::NoLimits(why.to_owned()));
         }
-        if let Some(socket) = &service.config().unix_socket {
+        let config = service.config();
+        let unix_socket = config.unix_socket.as_ref().map(|socket| &socket.path);
+        for path in unix_socket.into_iter().chain(&config.admin_socket) {
             // It may be gone already.
-            let _ = std::fs::remove_file(&socket.path);
+            let _ = std::fs::remove_file(path);
         }
         if let Some(keeper) = keeper {
             keeper.end();
@@ -325,6 +327,11 @@ pub(crate) fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerErro
             BoundListener::unix(&socket.path, socket.mask, config.backlog).map_err(|source| {
                 ServerError::Bind { place: socket.path.display().to_string(), source }
             })?;
+        listeners.push(listener);
+    }
+    if let Some(path) = &config.admin_socket {
+        let listener = BoundListener::admin(path, config.backlog)
+            .map_err(|source| ServerError::Bind { place: path.display().to_string(), source })?;
         listeners.push(listener);
     }
     Ok(listeners)

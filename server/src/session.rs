@@ -133,7 +133,7 @@ impl Session {
     ) -> (usize, Pause) {
         if !self.started && !input.is_empty() {
             self.started = true;
-            self.authenticated = !round.service.asks_password();
+            self.authenticated |= !round.service.asks_password();
             // The binary protocol's first byte. It is not spoken here: hang up, as memcached does
             // when told to speak text alone.
             if input[0] == 0x80 {

@@ -381,7 +381,7 @@ impl Worker {
             }
             if let Some(front) = &mut self.front {
                 front.client = Client { number: *number, id: place.id };
-                front.is_local = place.connection.is_local();
+                front.is_operator = place.connection.is_operator();
             }
             let mut turn = Turn {
                 front: self.front.as_mut(),

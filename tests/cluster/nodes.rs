@@ -225,12 +225,17 @@ impl Cluster {
             .open(self.folder.path().join(format!("log{number}")))
             .expect("the folder is ours");
         let mut command = match &self.own_net {
-            None => Command::new(Program::Tollgate.path()),
+            None => {
+                let mut command = Command::new(Program::Tollgate.path());
+                command.arg("--admin-loopback");
+                command
+            }
             Some(net) => {
                 let mut command = Command::new("ip");
                 // `ip` becomes the program, so its process is the node's.
                 command.args(["netns", "exec", &net.space(number)]).arg(Program::Tollgate.path());
-                command.arg("--insecure");
+                // Clients come from another network namespace, and are operators too.
+                command.args(["--insecure", "-A"]);
                 command
             }
         };

@@ -239,7 +239,15 @@ fn a_cluster_of_one_keeps_its_limits() {
     let file = data.path().join("limits.toml");
     fs::write(&file, api("fixed:3/10h")).expect("the folder is ours");
     let place = data.path().join("data");
-    let alone = ["--data-dir", path(&place), "--peer-listen", "127.0.0.1:0", "--ring-name", "one"];
+    let alone = [
+        "--data-dir",
+        path(&place),
+        "--peer-listen",
+        "127.0.0.1:0",
+        "--ring-name",
+        "one",
+        "--admin-loopback",
+    ];
     let flags = [&alone[..], &["--limits", path(&file)]].concat();
     let mut server = Server::start(&flags);
     let mut line = Line::connect(server.address()).expect("it listens");

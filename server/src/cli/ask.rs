@@ -1,12 +1,13 @@
 //! The conversation with a node, in memcached's text protocol.
 //!
-//! Here: sending a line, reading `STAT` lines or one line of answer. Not here: the socket (`net`),
+//! Here: logging in, sending a line, reading `STAT` lines or one line of answer. Not here: the socket (`net`),
 //! what the figures mean (`show`).
 
 use std::io;
 use std::time::Duration;
 
 use super::CliError;
+use super::login::Credentials;
 use crate::net::Conversation;
 
 /// A node that says nothing for so long is not there. A change of the map takes less than half.
@@ -17,6 +18,9 @@ const LINES_MAX: usize = 1 << 20;
 /// Most bytes of all limits.
 const LIMITS_BYTES_MAX: usize = cluster::map::LIMITS_BYTES_MAX;
 
+/// Answer of a server that asks for a password, to anything else.
+const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
+
 /// Names and values of `STAT` lines, in order.
 pub(super) type Stats = Vec<(String, String)>;
 
@@ -25,14 +29,40 @@ pub(super) type Stats = Vec<(String, String)>;
 pub(super) struct Server {
     name: String,
     conversation: Conversation,
+    credentials: Option<Credentials>,
 }
 
 impl Server {
-    /// Connects to a node at `host:port`.
-    pub(super) fn connect(name: &str) -> Result<Self, CliError> {
+    /// Connects to a node at `host:port` or at its admin socket, and logs in where it asks for that.
+    pub(super) fn connect(name: &str, credentials: Option<Credentials>) -> Result<Self, CliError> {
         let conversation = Conversation::open(name, PATIENCE)
             .map_err(|source| CliError::Unreachable { server: name.to_owned(), source })?;
-        Ok(Self { name: name.to_owned(), conversation })
+        let mut server = Self { name: name.to_owned(), conversation, credentials };
+        if server.credentials.is_some() {
+            server.log_in()?;
+        }
+        Ok(server)
+    }
+
+    /// Connects to another node of the cluster, with the same login.
+    pub(super) fn another(&self, name: &str) -> Result<Self, CliError> {
+        Self::connect(name, self.credentials.clone())
+    }
+
+    /// A server without users would store what logs in as an item, for all to read: ask it first.
+    fn log_in(&mut self) -> Result<(), CliError> {
+        let Some(credentials) = &self.credentials else { return Ok(()) };
+        let text = credentials.as_str();
+        let line = format!("set login 0 0 {}\r\n{text}", text.len());
+        self.say("version")?;
+        if self.line()? != UNAUTHENTICATED {
+            return Ok(());
+        }
+        self.say(&line)?;
+        match self.line()? {
+            answer if answer == "STORED" => Ok(()),
+            answer => Err(self.refused(answer)),
+        }
     }
 
     /// As it was written.
@@ -112,6 +142,9 @@ impl Server {
     }
 
     fn refused(&self, answer: String) -> CliError {
+        if answer == UNAUTHENTICATED {
+            return CliError::Unauthenticated(self.name.clone());
+        }
         CliError::Refused { server: self.name.clone(), answer }
     }
 }

@@ -101,7 +101,8 @@ fn look(server: &mut Server, others: &mut Vec<String>) -> Result<Stats, CliError
         answered => return answered,
     };
     while let Some(other) = others.pop() {
-        match Server::connect(&other)
+        match server
+            .another(&other)
             .and_then(|mut other| Ok((other.stats("cluster nodes")?, other)))
         {
             Ok((stats, other)) => {

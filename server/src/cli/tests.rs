@@ -1,6 +1,7 @@
 //! Command lines, and what is shown. Conversations with a node: `server/tests/cluster_cli.rs`.
 
 use super::drain::Told;
+use super::login::LoginFlags;
 use super::*;
 
 fn read(line: &str) -> Result<Request, String> {
@@ -38,19 +39,30 @@ fn only_the_first_word_asks_for_this_program() {
 
 #[test]
 fn a_command_line_is_read() {
-    let local = |verb| Request { verb, server: "127.0.0.1:11211".to_owned(), json: false };
+    let request = |verb, server: Option<&str>, json| Request {
+        verb,
+        server: server.map(str::to_owned),
+        json,
+        login: LoginFlags::default(),
+    };
+    let local = |verb| request(verb, None, false);
     assert_eq!(read("status"), Ok(local(Verb::Status { ready: false })));
     assert_eq!(read("ready"), Ok(local(Verb::Ready)));
     assert_eq!(read("nodes"), Ok(local(Verb::Nodes { wide: false })));
     assert_eq!(read("nodes --wide"), Ok(local(Verb::Nodes { wide: true })));
     assert_eq!(read("partitions --all"), Ok(local(Verb::Partitions { all: true })));
     let drain = Verb::Drain { node: "n3".to_owned(), wait: true };
-    let there = Request { verb: drain, server: "[::1]:11211".to_owned(), json: true };
+    let there = request(drain, Some("[::1]:11211"), true);
     assert_eq!(read("drain n3 --wait --json --server ::1"), Ok(there.clone()));
     assert_eq!(read("--json --server [::1]:11211 drain --wait n3"), Ok(there));
     let set = Verb::Set { name: "replicas".to_owned(), value: "3".to_owned() };
-    let there = Request { verb: set, server: "cache-1:7".to_owned(), json: false };
+    let there = request(set, Some("cache-1:7"), false);
     assert_eq!(read("set replicas 3 --server=cache-1:7"), Ok(there));
+    let there = request(Verb::Nodes { wide: false }, Some("/run/tollgate/admin.sock"), false);
+    assert_eq!(read("nodes --server /run/tollgate/admin.sock"), Ok(there));
+    let login = LoginFlags { login: Some("ann".to_owned()), password_file: Some("pw".into()) };
+    let there = Request { login, ..request(Verb::Nodes { wide: false }, None, false) };
+    assert_eq!(read("--login ann nodes --password-file pw"), Ok(there));
 }
 
 #[test]
@@ -83,6 +95,7 @@ fn a_command_line_that_is_wrong_hears_how_it_is_written() {
         ("forget n1 n2", "'n2'"),
         ("nodes --server a:b:c", "is not an address"),
         ("nodes --server a:x", "Invalid port number"),
+        ("nodes --login a:b", "one word without a colon"),
     ] {
         let reason = read(line).expect_err(line);
         assert!(reason.contains(part) && !reason.contains('\n'), "{line}: {reason}");

@@ -76,6 +76,8 @@ impl Config {
         page.path("auth_file", self.auth_file.as_deref());
         page.path("limits", self.limits_file.as_deref());
         page.set("enable_shutdown", self.shutdown_command);
+        page.path("admin_socket", self.admin_socket.as_deref());
+        page.set("admin_loopback", self.admin_loopback);
         page.set("disable_flush_all", !self.flush_all);
         page.set("disable_dumping", !self.dumping);
         page.set("disable_watch", !self.watching);

@@ -124,9 +124,16 @@ pub struct RawConfig {
     #[arg(long, help_heading = COMMANDS)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) limits: Option<PathBuf>,
-    /// Let clients stop the server with shutdown
+    /// Let any client stop the server with shutdown, and change its cluster
     #[arg(short = 'A', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) enable_shutdown: Option<bool>,
+    /// Unix socket for operators, mode 600: there the cluster can be changed, without a password
+    #[arg(long, help_heading = COMMANDS)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) admin_socket: Option<PathBuf>,
+    /// Let clients on this host change the cluster
+    #[arg(long, value_name = SWITCH, help_heading = COMMANDS)]
+    pub(super) admin_loopback: Option<bool>,
     /// Refuse flush_all
     #[arg(short = 'F', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) disable_flush_all: Option<bool>,
@@ -270,7 +277,7 @@ impl RawConfig {
             memory_limit disable_evictions max_item_size memory_file snapshot_interval disable_cas
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
-            auth_file limits enable_shutdown disable_flush_all disable_dumping disable_watch
+            auth_file limits enable_shutdown admin_socket admin_loopback disable_flush_all disable_dumping disable_watch
             prefix_delimiter
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl

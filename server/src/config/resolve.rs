@@ -23,6 +23,11 @@ impl RawConfig {
             options.update(later.clone());
         }
         self.refuse_unbuilt()?;
+        if self.admin_socket.is_some() && self.admin_socket == self.unix_socket {
+            return Err(ConfigError::Usage(
+                "--admin-socket and -s name the same file; give each its own".to_owned(),
+            ));
+        }
         let memory_mb = self.memory_limit.unwrap_or(64);
         let item_bytes_max = self.max_item_size.unwrap_or(ITEM_BYTES_MAX);
         if item_bytes_max as u64 > memory_mb * MEBI / 2 {
@@ -63,6 +68,8 @@ impl RawConfig {
             auth_file: self.auth_file,
             limits_file: self.limits,
             shutdown_command: self.enable_shutdown.unwrap_or(false),
+            admin_socket: self.admin_socket,
+            admin_loopback: self.admin_loopback.unwrap_or(false),
             flush_all: !self.disable_flush_all.unwrap_or(false),
             dumping: !self.disable_dumping.unwrap_or(false),
             watching: !self.disable_watch.unwrap_or(false),

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
 use super::{ConfigError, Name};
-use crate::files;
+use crate::{cli, files};
 
 /// Most bytes of a file of settings.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -90,7 +90,9 @@ pub(super) fn environment(
         };
         // In a pod beside a service called tollgate, these describe the service.
         let linked = ["TOLLGATE_SERVICE_", "TOLLGATE_PORT_"];
-        if linked.iter().any(|prefix| variable.starts_with(prefix)) {
+        let is_linked = linked.iter().any(|prefix| variable.starts_with(prefix));
+        // That of an operator, who may share an environment with the server.
+        if is_linked || variable == cli::PASSWORD_VARIABLE {
             continue;
         }
         if variable == "TOLLGATE_PORT" && text.contains("://") {

@@ -137,6 +137,25 @@ fn ports_sockets_and_addresses_combine_as_in_memcached() {
 }
 
 #[test]
+fn operators_get_in_only_where_a_flag_says_so() {
+    let config = tollgate(&[]).expect("a good command line");
+    assert!(config.admin_socket.is_none() && !config.admin_loopback && !config.shutdown_command);
+    let variables = [("TOLLGATE_ADMIN_SOCKET", "/run/t.sock"), ("TOLLGATE_ADMIN_LOOPBACK", "yes")];
+    let config = start(&["tollgate"], &variables).expect("good variables");
+    assert_eq!(config.admin_socket, Some("/run/t.sock".into()));
+    assert!(config.admin_loopback && config.warnings.is_empty());
+    // The password of an operator is no setting of the server.
+    let config = start(&["tollgate"], &[("TOLLGATE_PASSWORD", "x"), ("TOLLGATE_ADMIN_SOCKET", "")]);
+    let config = config.expect("good variables");
+    assert!(config.admin_socket.is_none() && config.warnings.is_empty());
+    let same = tollgate(&["-s", "/run/t.sock", "--admin-socket", "/run/t.sock"]);
+    assert_eq!(
+        same.expect_err("one file for two sockets"),
+        "--admin-socket and -s name the same file; give each its own"
+    );
+}
+
+#[test]
 fn an_item_takes_at_most_half_of_the_memory() {
     assert!(tollgate(&["-m", "2"]).is_ok());
     assert!(tollgate(&["-m", "1", "-I", "512k"]).is_ok());
@@ -256,8 +275,10 @@ fn a_flag_without_effect_is_warned_of_once() {
 
 #[test]
 fn a_daemons_paths_are_absolute() {
-    let config = tollgate(&["-d", "-P", "pid", "-e", "/e"]).expect("a good command line");
+    let config = tollgate(&["-d", "-P", "pid", "-e", "/e", "--admin-socket", "a"]);
+    let config = config.expect("a good command line");
     assert!(config.pidfile.is_some_and(|path| path.is_absolute()));
+    assert!(config.admin_socket.is_some_and(|path| path.is_absolute()));
     assert_eq!(config.snapshot_file, Some("/e".into()));
     let config = tollgate(&["-P", "pid"]).expect("a good command line");
     assert_eq!(config.pidfile, Some("pid".into()));
@@ -278,6 +299,7 @@ fn what_is_printed_reads_back_to_the_same() {
         "",
         "-p 0",
         "-s /run/t.sock -a 770",
+        "--admin-socket /run/t.sock --admin-loopback",
         "-l tag[x]:[::1]:7,*:8 -D / -vv -o idle_timeout=7,hashpower=20,no_maxconns_fast",
         "-M -C -L -k -A -F -X -W -r -u 11211 -P /p -Y /y -e /e -I 2048 -R 20 --log-format json",
         "-e /e --snapshot-interval 9",

@@ -68,8 +68,8 @@ pub(crate) struct Front {
     work: Work,
     /// Whose turn it is.
     pub(crate) client: Client,
-    /// That client is on this host.
-    pub(crate) is_local: bool,
+    /// That client may change the cluster.
+    pub(crate) is_operator: bool,
     /// What clients are to be told.
     pub(crate) deliveries: Vec<Delivery>,
     pub(super) debts: Debts,
@@ -142,7 +142,7 @@ impl Front {
             bursts: BTreeMap::new(),
             work: Work::default(),
             client: Client::default(),
-            is_local: false,
+            is_operator: false,
             deliveries: Vec::new(),
             debts: Debts::default(),
             away_until_ns: Vec::new(),

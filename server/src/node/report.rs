@@ -31,9 +31,9 @@ const COMMAND_TTL: Duration = Duration::from_secs(5);
 
 const OK: &str = "OK\r\n";
 
-/// Who may change the cluster through a client port.
-const NOT_ALLOWED: &[u8] =
-    b"CLIENT_ERROR cluster: only from this host, or on a server started with -A\r\n";
+/// Answer to a command that would change the cluster, on a connection that may not.
+const NOT_ALLOWED: &[u8] = b"CLIENT_ERROR cluster: not allowed on this connection; \
+      use the server's --admin-socket, or start it with --admin-loopback or -A\r\n";
 
 impl Node {
     fn traffic(&self) -> Traffic {
@@ -108,7 +108,7 @@ impl Session {
             );
             return self.replies.say(told.as_bytes(), out);
         }
-        if !(front.is_local || round.service.config().shutdown_command) {
+        if !front.is_operator {
             return self.replies.say(NOT_ALLOWED, out);
         }
         let node = Arc::clone(front.node());
