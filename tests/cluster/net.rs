@@ -26,7 +26,7 @@ const HARDWARE_ADDRESS: &str = "02:00:00:00:00:fe";
 
 /// Some namespaces. Dropping it removes them.
 #[derive(Debug)]
-pub(super) struct Net {
+pub(crate) struct Net {
     /// The front of all names; an interface's has at most 15 bytes.
     name: String,
     /// The second and third part of the addresses.
@@ -70,7 +70,7 @@ impl Net {
     }
 
     /// A network; none where there can be none, and then it says so aloud.
-    pub(super) fn or_say_why(test: &str) -> Option<Self> {
+    pub(crate) fn or_say_why(test: &str) -> Option<Self> {
         let laid = Self::new().and_then(|mut net| net.add().map(|_| net));
         match laid {
             Ok(mut net) => {
@@ -95,7 +95,7 @@ impl Net {
     }
 
     /// The namespace of a node.
-    pub(super) fn space(&self, node: u8) -> String {
+    pub(crate) fn space(&self, node: u8) -> String {
         format!("{}n{node}", self.name)
     }
 
@@ -104,12 +104,12 @@ impl Net {
     }
 
     /// Where a node is.
-    pub(super) fn host(&self, node: u8) -> Ipv4Addr {
+    pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
         self.address(node + 1)
     }
 
     /// A place for one more node, on the first bridge.
-    pub(super) fn add(&mut self) -> Result<u8, String> {
+    pub(crate) fn add(&mut self) -> Result<u8, String> {
         let node = self.nodes;
         let (space, link, host) = (self.space(node), self.link(node), self.host(node));
         self.nodes += 1;

@@ -127,7 +127,13 @@ async fn serve(
 /// Once for each reason: a peer that is down is dialled every second.
 fn tell(way: &Way, why: &NoLink, told: &mut Option<NoLink>) {
     let Way { whom, address, .. } = way;
-    if told.as_ref() == Some(why) {
+    let is_seed = matches!(whom, Whom::Address(_));
+    let is_myself =
+        matches!(why, NoLink::Ours(Farewell::Myself) | NoLink::Theirs(Farewell::Myself));
+    if is_seed && is_myself {
+        // All nodes may have the same seeds, so each has its own address among them.
+        tracing::debug!(address, "this seed is the node itself");
+    } else if told.as_ref() == Some(why) {
         tracing::debug!(%whom, address, %why, "still no link");
     } else {
         tracing::warn!(%whom, address, %why, "no link");
