@@ -21,6 +21,7 @@ mod operators;
 mod players;
 mod pressed;
 mod races;
+mod readme;
 mod robustness;
 mod snapshots;
 mod stats;
