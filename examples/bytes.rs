@@ -34,7 +34,9 @@ fn wait(cache: &Client, client: &str, bytes: u64) -> Result<Option<Duration>, Bo
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).unwrap_or_else(|| "127.0.0.1:11211".to_owned());
-    let cache = memcache::connect(format!("memcache://{address}?protocol=ascii"))?;
+    let cache = memcache::connect(format!(
+        "memcache://{address}?protocol=ascii&timeout=1&connect_timeout=1"
+    ))?;
     // So that this can be run again at once.
     cache.delete("bytes:mirror")?;
 

@@ -7,20 +7,25 @@
 
 const TRIES = 5;
 [$host, $port] = explode(":", $argv[1] ?? "127.0.0.1:11211");
-$cache = new Memcached();
+// The name is the pool: a process of PHP-FPM keeps such a connection for its next requests.
+$cache = new Memcached("limits");
 $cache->setOption(Memcached::OPT_BINARY_PROTOCOL, false);
 $cache->setOption(Memcached::OPT_TCP_NODELAY, true);
-$cache->addServer($host, (int) $port);
+// What a request may lose while the server is gone: milliseconds, and microseconds for the next two.
+$cache->setOption(Memcached::OPT_CONNECT_TIMEOUT, 1000);
+$cache->setOption(Memcached::OPT_SEND_TIMEOUT, 1_000_000);
+$cache->setOption(Memcached::OPT_RECV_TIMEOUT, 1_000_000);
+$cache->setOption(Memcached::OPT_POLL_TIMEOUT, 1000);
+if (!$cache->getServerList()) {
+    $cache->addServer($host, (int) $port);
+}
 
 function may_try(string $ip): bool
 {
     global $cache;
     $used = $cache->increment("login:$ip");
-    if ($used === false) {
-        // Whether a login is allowed while its limiter is down, is for you to say.
-        throw new RuntimeException($cache->getResultMessage());
-    }
-    return $used <= TRIES;
+    // No answer is a refusal: who guesses passwords must not gain by breaking the limiter.
+    return $used !== false && $used <= TRIES;
 }
 
 function check(string $what, bool $holds): void

@@ -10,13 +10,20 @@ The limit is the server's, by the key's name. What is refused is not counted.
 import sys
 
 from pymemcache import Client
+from pymemcache.exceptions import MemcacheError
 
 TRIES = 5
-cache = Client(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:11211", no_delay=True)
+ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:11211"
+# For several threads: PooledClient. What a request may lose while the server is gone is the time-out.
+cache = Client(ADDRESS, no_delay=True, connect_timeout=1, timeout=1)
 
 
 def may_try(ip):
-    return cache.incr(f"login:{ip}", 1) <= TRIES
+    try:
+        return cache.incr(f"login:{ip}", 1) <= TRIES
+    except (MemcacheError, OSError):
+        # It fails closed: who guesses passwords must not gain by breaking the limiter.
+        return False
 
 
 def logged_in(ip):

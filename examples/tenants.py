@@ -12,7 +12,9 @@ import sys
 from pymemcache import Client
 
 USER, TENANT = 30, 100
-cache = Client(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:11211", no_delay=True)
+ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:11211"
+# For several threads: PooledClient. What a request may lose while the server is gone is the time-out.
+cache = Client(ADDRESS, no_delay=True, connect_timeout=1, timeout=1)
 
 
 def call(tenant, user):

@@ -66,6 +66,17 @@ fn python_tenants() {
 }
 
 #[test]
+fn python_verdict() {
+    let lines = [
+        "first call: ALLOW 150 149 0\n",
+        "dearer than the limit: DENY -1\n",
+        "one too many: DENY 0\n",
+        "no answer: calls are allowed, logins are not\n",
+    ];
+    shows(PYMEMCACHE, &["python", "../../examples/verdict.py"], &lines);
+}
+
+#[test]
 fn python_llm_tokens() {
     let lines = [
         "a prompt that may need 60000: ALLOW, 40000 left\n",

@@ -8,6 +8,7 @@ mod buffers;
 mod clients;
 mod clocks;
 mod cluster;
+mod crowd;
 mod deploy;
 mod examples;
 mod faketime;
