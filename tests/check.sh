@@ -1,19 +1,55 @@
 #!/usr/bin/env bash
 # Everything a change must pass: formatting, lints, all tests, a short run of the load generator, the
 # accuracy study and the instruction counts.
-# Installs what the tests need (tests/setup.sh); minutes on two cores.
+# Installs what the tests need (tests/setup.sh); some 25 minutes on two cores. Each step says when it begins;
+# the last line counts the tests, or names the step that failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+step=start
+step() {
+    step=$1
+    printf '\n=== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$step"
+}
+log=$(mktemp)
+end() {
+    code=$?
+    passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
+    failed=$(awk '/^test result:/ { sum += $6 } END { print sum + 0 }' "$log")
+    rm -f "$log"
+    printf '\n=== %d:%02d ' $((SECONDS / 60)) $((SECONDS % 60))
+    if [ $code -eq 0 ]; then
+        printf 'all steps passed\n%d passed, 0 failed\n' "$passed"
+    else
+        # The step counts as one where no test failed.
+        printf 'failed: %s\n%d passed, %d failed\n' "$step" "$passed" $((failed > 0 ? failed : 1))
+    fi
+    exit $code
+}
+trap end EXIT
+
+step 'packages and clients for the tests (tests/setup.sh)'
 tests/setup.sh
+step 'format'
 cargo fmt --all --check
+step 'lints of the workspace'
 cargo clippy --workspace --all-targets --locked -- -D warnings
 # All at once: what is built alone has other features than beside its tests, and is built twice.
+step 'build of server and tests'
 cargo build --workspace --lib --bins --tests --examples --locked
-cargo test --workspace --locked
-# Every reply is checked; the figures of so short a run mean nothing.
+step 'tests'
+cargo test --workspace --locked 2>&1 | tee "$log"
+# The command of the README. What it builds is also the server of the next steps.
+step 'installing, as the README does'
+cargo install --locked --path server --root target/installed --no-track --force
+step 'build of benches'
 cargo build --release --locked -p tollgate -p benches --bin tollgate --bin load --bin accuracy --bin instructions
+# Every reply is checked; the figures of so short a run mean nothing.
+step 'load generator, short'
 target/release/load --quick
 # The figures and pictures of docs/accuracy are those of this engine.
+step 'accuracy study'
 target/release/accuracy --check
 # No command takes over 5 % more instructions than benches/instructions.toml says.
+step 'instructions of each command'
 target/release/instructions
