@@ -368,11 +368,10 @@ fn what_is_no_bounded_file_is_refused_at_once() {
 
 /// A limit with so many overrides.
 fn limit_of(overrides: usize) -> String {
-    let rows: String = (0..overrides)
-        .map(|number| {
-            format!("    {{ key = \"api:customer-{number:06}\", policy = \"bucket:100/s\" }},\n")
-        })
-        .collect();
+    let row = |number| {
+        format!("    {{ key = \"api:customer-{number:06}\", policy = \"bucket:100/s\" }},\n")
+    };
+    let rows = (0..overrides).map(row).collect::<Vec<String>>().concat();
     format!(
         "[[limit]]\nname = \"api\"\nmatch = \"api:{{user}}\"\npolicy = \"fixed:2/h\"\n\
          overrides = [\n{rows}]\n"
@@ -474,7 +473,7 @@ fn waiting_as_long_as_told_suffices() {
 
 /// Microseconds of user time that a server with this limits file takes for one plain `incr`.
 fn microseconds_of_incr(limits: &str) -> f64 {
-    const REQUESTS: usize = 40_000;
+    const REQUESTS: u32 = 40_000;
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("limits.toml");
     fs::write(&path, limits).expect("the folder is ours");
@@ -491,11 +490,11 @@ fn microseconds_of_incr(limits: &str) -> f64 {
     let before = user(&mut client);
     let requests = "incr user_7_plain 1\r\nincr plain 1\r\n".repeat(100);
     for batch in 0..REQUESTS / 200 {
-        let answers: String =
-            (batch * 100 + 1..=batch * 100 + 100).map(|n| format!("{n}\r\n{n}\r\n")).collect();
-        client.ask(&requests, &answers);
+        let answer = |n| format!("{n}\r\n{n}\r\n");
+        let answers: Vec<String> = (batch * 100 + 1..=batch * 100 + 100).map(answer).collect();
+        client.ask(&requests, &answers.concat());
     }
-    (user(&mut client) - before) * 1e6 / REQUESTS as f64
+    (user(&mut client) - before) * 1e6 / f64::from(REQUESTS)
 }
 
 #[test]

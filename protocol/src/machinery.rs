@@ -28,8 +28,8 @@ pub(crate) fn decode<'a>(line: Line<'a>, verb: &[u8], rest: &[u8]) -> Result<Adm
         (b"slabs", b"reassign", Some(_)) => Err(ProtocolError::NoSlabs),
         (b"lru", b"tune", Some(hot)) => tune([Some(hot), words.next(), words.next(), words.next()]),
         (b"lru", b"temp_ttl", Some(seconds)) if strict_i32(seconds).is_some() => Ok(()),
-        (b"lru", b"mode", Some(b"flat" | b"segmented")) => Ok(()),
-        (b"lru_crawler", b"enable" | b"disable", None) => Ok(()),
+        (b"lru", b"mode", Some(b"flat" | b"segmented"))
+        | (b"lru_crawler", b"enable" | b"disable", None) => Ok(()),
         (b"lru_crawler", b"sleep", Some(pause)) => match strict_u64(pause) {
             Some(..=SLEEP_US_MAX) => Ok(()),
             Some(_) => Err(ProtocolError::LongSleep),

@@ -417,9 +417,10 @@ async fn watch_over(
                 continue;
             }
             _ = keep.recv() => {
-                match keeper {
-                    Some(keeper) => keeper.want(),
-                    None => tracing::warn!("SIGUSR2: there is no snapshot file; -e names one"),
+                if let Some(keeper) = keeper {
+                    keeper.want();
+                } else {
+                    tracing::warn!("SIGUSR2: there is no snapshot file; -e names one");
                 }
                 continue;
             }

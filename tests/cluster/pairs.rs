@@ -23,8 +23,9 @@ fn until_all_are_answered(cluster: &Cluster, node: u8, counts: &mut [u64]) -> Du
     let mut open: Vec<usize> = (0..counts.len()).collect();
     while !open.is_empty() {
         let mut line = cluster.line(node);
-        let requests: String = open.iter().map(|key| format!("incr pair{key} 1\r\n")).collect();
-        line.send(&requests).expect("it listens");
+        for key in &open {
+            line.send(&format!("incr pair{key} 1\r\n")).expect("it listens");
+        }
         let mut answers = Vec::new();
         for key in open {
             let answer = line.hear().expect("it answers").expect("it does not hang up");
@@ -102,11 +103,11 @@ fn a_second_voter_dies_once_copies_are_made_again() {
     let mut cluster = Cluster::start(4, &[]);
     let mut counts = set_up(&cluster);
     let voters = cluster.figure(0, "voters").expect("it answers");
-    let votes = |&number: &u8| {
+    let is_voter = |&number: &u8| {
         let id = cluster.figure(number, "node").expect("it answers");
         voters.split(',').any(|voter| voter == id)
     };
-    let mut dying: Vec<u8> = (0..4).filter(votes).collect();
+    let mut dying: Vec<u8> = (0..4).filter(is_voter).collect();
     assert_eq!(dying.len(), 3, "{voters}");
     // One that votes, then the leader.
     let led = leader(&cluster, 4);

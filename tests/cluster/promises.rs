@@ -135,23 +135,22 @@ const fn promise(kept: Kept, no_error: bool, within: Within) -> Promise {
 }
 
 fn promised(setting: Setting, fault: Fault) -> Promise {
-    use Setting::{OneCopy, ThreeCopies, TwoCopiesEarly};
+    use Setting::{OneCopy, ThreeCopies, TwoCopies, TwoCopiesEarly};
     let kept = if setting == TwoCopiesEarly { Kept::AllButTheLag } else { Kept::All };
     match (fault, setting) {
         (Fault::Join | Fault::Drain | Fault::ClockStep, _) => {
             promise(Kept::All, true, Within::Ms(500))
         }
-        (Fault::CutLink, _) => promise(kept, true, Within::Ms(1000)),
         (Fault::CutOff, OneCopy) => promise(Kept::All, false, Within::Ms(6000)),
         (Fault::Standstill, _) => promise(kept, false, Within::Ms(5000)),
-        (Fault::Kill | Fault::KillLeader, OneCopy) => {
+        (Fault::Kill | Fault::KillLeader, OneCopy)
+        | (Fault::KillTwo, OneCopy | TwoCopies | TwoCopiesEarly) => {
             promise(Kept::WhereACopyLives, false, Within::LostAfter)
         }
-        (Fault::Kill, _) => promise(kept, true, Within::Ms(1000)),
+        (Fault::Kill | Fault::CutLink, _) => promise(kept, true, Within::Ms(1000)),
         (Fault::KillLeader | Fault::CutOff, _) | (Fault::KillTwo, ThreeCopies) => {
             promise(kept, false, Within::Ms(3000))
         }
-        (Fault::KillTwo, _) => promise(Kept::WhereACopyLives, false, Within::LostAfter),
         (Fault::RestartAll, _) => promise(Kept::None, false, Within::Ms(3000)),
     }
 }
@@ -180,11 +179,8 @@ fn table() -> String {
          |---|---|---|---|---|\n",
     );
     for fault in FAULTS {
-        table.push_str(&format!("| {} |", fault.words()));
-        for setting in SETTINGS {
-            table.push_str(&format!(" {} |", promised(setting, fault)));
-        }
-        table.push('\n');
+        let cells = SETTINGS.map(|setting| promised(setting, fault).to_string());
+        table.push_str(&["| ", fault.words(), " | ", &cells.join(" | "), " |\n"].concat());
     }
     table
 }
@@ -209,11 +205,10 @@ fn victims(cluster: &Cluster, fault: Fault, nodes: &[u8]) -> Vec<u8> {
     let leader = leader(cluster, nodes);
     let others: Vec<u8> = nodes.iter().copied().filter(|number| *number != leader).collect();
     match fault {
-        Fault::Join => Vec::new(),
+        // Of a link that is cut, clients are at both ends.
+        Fault::Join | Fault::CutLink => Vec::new(),
         Fault::Drain | Fault::KillLeader => vec![leader],
         Fault::Kill | Fault::Standstill | Fault::CutOff | Fault::ClockStep => vec![others[0]],
-        // Clients are at both.
-        Fault::CutLink => Vec::new(),
         Fault::KillTwo => vec![leader, others[1]],
         Fault::RestartAll => nodes.to_vec(),
     }
@@ -267,9 +262,13 @@ fn measure(cluster: &mut Cluster, fault: Fault, nodes: &mut Vec<u8>) -> Measured
         }
         Fault::CutLink => {
             let ways = [(nodes[1], nodes[2]), (nodes[2], nodes[1])];
-            ways.iter().for_each(|(from, to)| cluster.net().lose(*from, *to));
+            for (from, to) in ways {
+                cluster.net().lose(from, to);
+            }
             thread::sleep(STANDSTILL);
-            ways.iter().for_each(|(from, to)| cluster.net().find(*from, *to));
+            for (from, to) in ways {
+                cluster.net().find(from, to);
+            }
             cluster.until_at_rest(count);
         }
         Fault::CutOff => {
@@ -286,7 +285,9 @@ fn measure(cluster: &mut Cluster, fault: Fault, nodes: &mut Vec<u8>) -> Measured
         }
         Fault::RestartAll => {
             cluster.kill_all(&victims);
-            victims.iter().for_each(|number| cluster.restart(*number));
+            for number in &victims {
+                cluster.restart(*number);
+            }
             cluster.until_at_rest(count);
         }
     }
@@ -299,7 +300,9 @@ fn measure(cluster: &mut Cluster, fault: Fault, nodes: &mut Vec<u8>) -> Measured
     let troubled = work.last_trouble().map_or(Duration::ZERO, |last| last - start);
     let account = work.end();
     if matches!(fault, Fault::Kill | Fault::KillLeader | Fault::KillTwo) {
-        victims.iter().for_each(|number| cluster.restart(*number));
+        for number in &victims {
+            cluster.restart(*number);
+        }
         cluster.until_at_rest(count);
     }
     let lost = account.losses(cluster, nodes[0]);

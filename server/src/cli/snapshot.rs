@@ -118,7 +118,7 @@ mod tests {
         assert!(takes_signal("Name:\tx\nSigCgt:\t0000000000000800\n"));
         assert!(!takes_signal("Name:\tx\nSigCgt:\t00000000000007ff\n"));
         assert!(!takes_signal("Name:\tx\n"));
-        let this = SnapshotRequest { pid: Some(std::process::id() as i32), pidfile: None };
+        let this = SnapshotRequest { pid: Some(std::process::id().cast_signed()), pidfile: None };
         let error = this.run(&mut Vec::new()).expect_err("tests catch nothing").to_string();
         assert!(error.ends_with("it takes no SIGUSR2, so it is no tollgate"), "{error}");
     }

@@ -22,7 +22,7 @@ fn start(args: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
 #[test]
 fn snapshots_at_intervals_need_a_file() {
     let config = tollgate(&["-e", "/e", "--snapshot-interval", "60"]).expect("a good line");
-    assert_eq!(config.snapshot_interval, Some(Duration::from_secs(60)));
+    assert_eq!(config.snapshot_interval, Some(Duration::from_mins(1)));
     let config = tollgate(&["--snapshot-interval", "0"]).expect("none is none");
     assert_eq!(config.snapshot_interval, None);
     let reason = "--snapshot-interval needs the file of the snapshot: add -e FILE";

@@ -34,7 +34,7 @@ pub(super) struct Regex {
 impl Regex {
     /// Compiles a regex; the names of its named groups, by slot.
     pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
-        let own = parse(text).map_err(|error| match error {
+        let own = parse(text).map_err(|error| match *error {
             Error::Parse(error) => format!("bad regex: {}", error.kind()),
             Error::Translate(error) => format!("bad regex: {}", error.kind()),
             _ => "bad regex".to_owned(),
@@ -109,8 +109,8 @@ impl Regex {
     }
 }
 
-fn parse(text: &str) -> Result<Hir, Error> {
-    ParserBuilder::new().unicode(false).utf8(false).build().parse(text)
+fn parse(text: &str) -> Result<Hir, Box<Error>> {
+    ParserBuilder::new().unicode(false).utf8(false).build().parse(text).map_err(Box::new)
 }
 
 fn whole(regex: Hir) -> Hir {

@@ -30,7 +30,9 @@ pub(super) struct RegexSet {
 
 impl fmt::Debug for RegexSet {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("RegexSet").field("regexes", &self.automaton.pattern_len()).finish()
+        out.debug_struct("RegexSet")
+            .field("regexes", &self.automaton.pattern_len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -148,11 +148,11 @@ async fn survives_in_turn(row: &Row, deaths: usize) -> bool {
         // The leader last: whoever else votes first.
         let leader = world.leader();
         let voters = leader.map(|name| world.at(name).status().voters).unwrap_or_default();
-        let next = world.nodes.keys().copied().filter(|name| {
+        let mut next = world.nodes.keys().copied().filter(|name| {
             let id = world.at(name).identity().seat.map(|seat| seat.node);
             id.is_some_and(|id| voters.contains(&id)) && Some(*name) != leader
         });
-        let Some(name) = next.last().or(leader) else { return false };
+        let Some(name) = next.next_back().or(leader) else { return false };
         world.power_off(name).await;
         let start = Instant::now();
         let is_ready = |world: &World| {
