@@ -282,7 +282,7 @@ fn a_cluster_of_one_keeps_its_limits() {
     let told = line.lines("stats limits\r\n").expect("it answers");
     assert!(told.iter().any(|stat| stat.starts_with("STAT limits_fault ")), "{told:?}");
     // One that has not got the limit any more removes it.
-    fs::write(&file, "").expect("the folder is ours");
+    fs::write(&file, "allow_empty = true\n").expect("the folder is ours");
     server.signal(Signal::SIGHUP);
     until(&mut line, "take api:a 0 -\r\n", "NOT_FOUND", PATIENCE);
     until(&mut line, "take b:a 0 -\r\n", "ALLOW 7 7 0 0", PATIENCE);
