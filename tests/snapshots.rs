@@ -172,6 +172,8 @@ fn a_damaged_file_is_left_aside_whole() {
         let mut client = server.connect();
         assert_eq!(client.stat("curr_items"), 0, "{what}");
         assert!(server.log().contains("ERROR"), "{what}: {}", server.log());
+        let aside = server.folder().join("snapshot.damaged");
+        assert!(fs::read(aside).expect("it is kept") == bytes, "{what}");
         assert!(server.resident_bytes() < 64 << 20, "{what}");
         client.ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
         assert_eq!(server.exited(), None);

@@ -281,6 +281,17 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Option<Restored>, 
     read_file(shards, now, path).map(Some)
 }
 
+/// Renames `path`, which cannot be read, so that the next snapshot does not replace it; its new name.
+///
+/// # Errors
+///
+/// What the system says; the file is then where it was.
+pub fn put_damaged_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = beside(path, ".damaged");
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
 /// Renames `path`, which was read, to [`loaded`]: whoever reads it once more undoes what changed since.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{SnapshotError, check, load, loaded, put_aside, save};
+use super::{SnapshotError, check, load, loaded, put_aside, put_damaged_aside, save};
 use crate::service::Service;
 
 /// Between two locks of a shard: workers on the same processors go on meanwhile.
@@ -134,7 +134,13 @@ pub(crate) fn restore(service: &Service) -> Result<(), SnapshotError> {
         ),
         Ok(None) => {}
         // A server that does not start for want of old counts would be worse than one without.
-        Err(error) => tracing::error!(%error, "snapshot left aside: starting empty"),
+        Err(error) => match put_damaged_aside(path) {
+            Ok(aside) => {
+                let aside = aside.display();
+                tracing::error!(%error, %aside, "snapshot left aside: starting empty");
+            }
+            Err(_) => tracing::error!(%error, "snapshot not read: starting empty"),
+        },
     }
     Ok(())
 }
