@@ -194,6 +194,7 @@ fn print(figures: &Figures) {
         (figures.holds_moved, "holds settled at another primary than took them"),
         (figures.leases_moved, "leases of quota gone on with at another primary"),
         (figures.messages, "messages"),
+        (figures.relayed, "of them through a third node"),
         (figures.simulated_ns / 1_000_000_000, "simulated seconds"),
         (figures.rest_ns / 1_000_000, "ms at most from the last fault to all copies in place"),
         (figures.lost, "lost"),

@@ -38,6 +38,10 @@ pub(crate) enum Parcel {
     Map { incarnation: Incarnation, sent_ns: Option<u64>, entries: Vec<(Partition, Entry)> },
     /// To the controller.
     Ask(Change),
+    /// To a node that passes it on, once.
+    Relay { from: NodeId, to: NodeId, partition: Partition, parcel: Box<Parcel> },
+    /// What was passed on.
+    Relayed(Box<Parcel>),
 }
 
 impl Parcel {
@@ -60,6 +64,8 @@ impl Parcel {
             Self::Heartbeat { .. } => 12,
             Self::Map { .. } => 13,
             Self::Ask(_) => 14,
+            Self::Relay { .. } => 15,
+            Self::Relayed(parcel) => 16 + parcel.kind(),
         }
     }
 }
@@ -108,6 +114,11 @@ impl Network {
             *lane = at_ns;
         }
         Some(at_ns)
+    }
+
+    /// Whether nothing passes.
+    pub(crate) fn is_cut(&self, link: (NodeId, NodeId)) -> bool {
+        self.cuts.contains(&link)
     }
 
     /// Nothing passes from now on.

@@ -13,6 +13,21 @@ pub enum Fault {
     /// In the map: a copy is named by its node and incarnation only, so that one that was wiped and
     /// made again has the name of the one before.
     CopiesWithoutNumber,
+    /// In what a node does that passes something on for two others.
+    Relay(RelayBug),
+}
+
+/// A rule of relays that is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RelayBug {
+    /// A relay gives operations a name of its own.
+    Renames,
+    /// A relay gives operations the newest term that it knows.
+    Restamps,
+    /// A relay says that an operation was not done that it has passed on.
+    Refuses,
+    /// A primary takes an operation that was relayed for new, though a later sending came before it.
+    TakenForNew,
 }
 
 const MS: u64 = 1_000_000;
@@ -49,6 +64,9 @@ pub struct Profile {
     pub spike: u64,
     /// Messages of one lane may overtake each other.
     pub reorders: bool,
+    /// Messages that go through another node although their link is whole, in ten thousand: its sender
+    /// has not noticed yet that it is whole again. Where it is cut most do.
+    pub relays: u64,
     /// How far node clocks differ in rate, in millionths, either way.
     pub rate_ppm: u64,
     /// How far wall clocks differ, either way.
@@ -110,6 +128,7 @@ impl Profile {
             drop: rng.pick(&[0, 20, 100, 200]).unwrap_or(0),
             spike: rng.pick(&[0, 100, 300]).unwrap_or(0),
             reorders: rng.chance(1, 3),
+            relays: 0,
             rate_ppm: rng.pick(&[0, 200, 20_000]).unwrap_or(0),
             skew_ns: rng.pick(&[0, 50 * MS, 5000 * MS, HOUR, 87_660 * HOUR]).unwrap_or(0),
             patience_ns,
@@ -118,6 +137,8 @@ impl Profile {
             options,
             fault: None,
         };
+        // Drawn last, so that a seed means what it meant before there were relays.
+        let drawn = Self { relays: rng.pick(&[0, 50, 500]).unwrap_or(0), ..drawn };
         if is_gentle { drawn.gentle() } else { drawn }
     }
 
@@ -150,6 +171,9 @@ impl Profile {
         if let Fault::Replica(bug) = fault {
             self.options.bug = Some(bug);
         }
+        if let Fault::Relay(_) = fault {
+            self.relays = 500;
+        }
         self
     }
 }
@@ -176,6 +200,10 @@ pub const FAULTS: &[(&str, Fault)] = &[
     ("old-starts-count", Fault::Replica(Bug::OldStartsCount)),
     ("copy-without-results", Fault::Replica(Bug::CopyWithoutResults)),
     ("owner-unbounded", Fault::Replica(Bug::OwnerUnbounded)),
+    ("relay-renames", Fault::Relay(RelayBug::Renames)),
+    ("relay-restamps", Fault::Relay(RelayBug::Restamps)),
+    ("relay-refuses", Fault::Relay(RelayBug::Refuses)),
+    ("relayed-taken-for-new", Fault::Relay(RelayBug::TakenForNew)),
 ];
 
 /// The rule of that name.

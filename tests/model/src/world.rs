@@ -2,6 +2,7 @@
 
 mod faults;
 mod node;
+mod relay;
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 use cluster::replica::{
-    AckMode, Action, Ending, Kind, Message, Nak, Outcome, Part, Position, Send,
+    AckMode, Action, Ending, Kind, Message, Nak, Outcome, Part, Position, Send, SessionId,
 };
 use cluster::{CopyId, Incarnation, NodeId, Partition, Term};
 
@@ -79,6 +80,8 @@ pub struct Figures {
     pub crashes: u64,
     /// Messages delivered.
     pub messages: u64,
+    /// Messages that came through a third node.
+    pub relayed: u64,
     /// Messages that filled or found a gap: something was lost or overtaken.
     pub gaps: u64,
     /// Copies whose history was not the new primary's.
@@ -121,6 +124,7 @@ impl Figures {
         self.resets += other.resets;
         self.crashes += other.crashes;
         self.messages += other.messages;
+        self.relayed += other.relayed;
         self.gaps += other.gaps;
         self.diverged += other.diverged;
         self.restarts += other.restarts;
@@ -421,8 +425,19 @@ impl World {
         self.send_ops(at, sends);
     }
 
+    /// Sends something to a node, or through another one.
     fn post(&mut self, from: NodeId, to: NodeId, partition: Partition, parcel: Parcel) {
-        let link = (from, to);
+        match self.relay(from, to) {
+            Some(relay) => {
+                let parcel = Parcel::Relay { from, to, partition, parcel: Box::new(parcel) };
+                self.post_over((from, relay), partition, parcel);
+            }
+            None => self.post_over((from, to), partition, parcel),
+        }
+    }
+
+    fn post_over(&mut self, link: (NodeId, NodeId), partition: Partition, parcel: Parcel) {
+        let to = link.1;
         let (rng, profile) = (&mut self.rng, &self.profile);
         let calm;
         let profile = if self.is_healed {
@@ -503,10 +518,22 @@ impl World {
         let queued = self.queued;
         self.note([2, u64::from(to.0), parcel.kind(), queued], || format!("-> {to} {parcel:?}"));
         if to == CONTROL {
+            let parcel = match parcel {
+                Parcel::Relayed(parcel) => *parcel,
+                parcel => parcel,
+            };
             self.deliver_to_control(&parcel);
             return;
         }
         let now_ns = self.now_ns;
+        let parcel = match parcel {
+            Parcel::Relay { from, to: receiver, partition, parcel } => {
+                self.pass_on(to, (from, receiver), partition, *parcel);
+                return;
+            }
+            Parcel::Relayed(parcel) => self.relayed(*parcel),
+            parcel => parcel,
+        };
         // A node that the map has forgotten has no lanes to anyone.
         if matches!(&parcel, Parcel::Op { session, .. } | Parcel::Settle { session, .. }
             if !self.nodes.contains_key(&session.node))
@@ -516,7 +543,8 @@ impl World {
         let Some(node) = self.nodes.get_mut(&to).filter(|node| node.is_up) else { return };
         match parcel {
             Parcel::Reply { partition, session, reply } => {
-                if session == node.session.id() {
+                // Only a primary that takes what was relayed for new gives it another core.
+                if (SessionId { core: 0, ..session }) == node.session.id() {
                     let (mut sends, mut endings) = (Vec::new(), Vec::new());
                     let now = node.now(now_ns);
                     node.session.answered(now, partition, reply, &mut sends, &mut endings);
@@ -539,6 +567,8 @@ impl World {
     }
 
     fn count(&mut self, parcel: &Parcel) {
+        let relays = u64::from(matches!(parcel, Parcel::Relayed(_)));
+        self.report.figures.relayed += relays;
         let figures = &mut self.report.figures;
         figures.messages += 1;
         match parcel {

@@ -40,6 +40,9 @@ fn rules_that_are_left_out_are_missed() {
         "clock-of-node",
         "copy-without-results",
         "owner-unbounded",
+        "relay-renames",
+        "relay-refuses",
+        "relayed-taken-for-new",
     ];
     on_two_threads(|first| {
         for name in quick.iter().skip(first as usize).step_by(2) {
