@@ -26,6 +26,7 @@ mod gather;
 pub(crate) mod life;
 mod limits;
 pub(crate) mod machine;
+mod own_holds;
 mod peers;
 mod reach;
 pub(crate) mod replies;

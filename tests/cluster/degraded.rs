@@ -48,6 +48,59 @@ fn a_node_alone_lets_its_part_pass_and_owes_it() {
     assert!(passed + more <= 90, "{passed} and {more}");
 }
 
+/// The name of a hold in an answer.
+fn lease(answer: &str) -> String {
+    let name = answer.split(' ').find_map(|word| word.strip_prefix("lease="));
+    name.unwrap_or_else(|| panic!("no hold: {answer}")).to_owned()
+}
+
+#[test]
+fn holds_given_alone_count_at_their_owner_later() {
+    const HOLDS: &str = "concurrency:30,hold=120s";
+    let cluster = Cluster::start(3, &[]);
+    for number in [1, 2] {
+        cluster.signal(number, Signal::SIGSTOP);
+    }
+    // Some keys are this node's own and some are not.
+    let keys: Vec<String> = (0..6).map(|number| format!("door{number}")).collect();
+    let mut line = cluster.line(0);
+    let mut ask = |text: String| line.ask(&text).expect("it answers").expect("it does not hang up");
+    let start = Instant::now();
+    let mut given: Vec<(String, Vec<String>)> = Vec::new();
+    for key in &keys {
+        let mut leases = Vec::new();
+        while leases.len() < 5 {
+            assert!(start.elapsed() < Duration::from_secs(30), "{}", cluster.logs());
+            let answer = ask(format!("take {key} 1 {HOLDS}\r\n"));
+            if answer.contains("degraded=1") {
+                assert!(answer.starts_with("ALLOW "), "{answer}");
+                leases.push(lease(&answer));
+            }
+        }
+        // One ends before its owner hears of it, one lasts longer.
+        let first = leases.remove(0);
+        let settled = ask(format!("settle {key} {first} 0\r\n"));
+        assert!(settled.starts_with("SETTLED "), "{settled}");
+        let renewed = ask(format!("renew {key} {} 100s\r\n", leases[0]));
+        assert!(renewed.starts_with("RENEWED "), "{renewed}");
+        given.push((key.clone(), leases));
+    }
+    for number in [1, 2] {
+        cluster.signal(number, Signal::SIGCONT);
+    }
+    cluster.until_settled();
+    for (key, leases) in &given {
+        // What was on its way when the others fell silent may be held as well.
+        let left = cluster.left(1, key, HOLDS);
+        assert!((24..=26).contains(&left), "{key}: {left} of 30 are left");
+        for lease in leases {
+            let settled = cluster.ask(2, &format!("settle {key} {lease} 0\r\n"));
+            assert!(settled.starts_with("SETTLED "), "{key}: {settled}");
+        }
+        assert_eq!(cluster.left(1, key, HOLDS), left + 4, "{key}");
+    }
+}
+
 #[test]
 fn a_limit_that_says_deny_or_error_is_obeyed() {
     for (flag, expected) in [("deny", "DENY "), ("allow", "ALLOW "), ("error", "SERVER_ERROR ")] {

@@ -46,7 +46,7 @@ pub use copy::{Cursor, ItemMark, PutError};
 pub use lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
 };
-pub use limited::{Facts, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
+pub use limited::{Facts, GivenHold, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
 pub use placer::{HashRange, KeyHasher, Placer};
 pub use policies::Rule;
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};

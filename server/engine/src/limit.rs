@@ -342,6 +342,23 @@ pub fn settle(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64) -> boo
     }
 }
 
+/// Begins a hold that was given elsewhere, whether it would pass or not; false where the policy has no
+/// holds of its own.
+pub(crate) fn give(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    now: Now,
+    (lease, units, for_ns): (u64, u64, u64),
+) -> bool {
+    match Limiter::of(policy) {
+        Some(Limiter::Concurrency(concurrency)) => {
+            concurrency.give(state, now, lease, units, for_ns);
+            true
+        }
+        _ => false,
+    }
+}
+
 /// Lets a hold end so many nanoseconds from now; false where the policy has none of that lease.
 pub fn renew(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64, until_after: u64) -> bool {
     match Limiter::of(policy) {

@@ -26,6 +26,7 @@ use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::time::{Deadline, Nanos, Now};
 
+pub use self::holds::GivenHold;
 pub use self::saved::LimitRecord;
 
 /// Most holds of one key that are not settled: beyond it a take that wants one is refused.

@@ -27,6 +27,7 @@ use super::Node;
 use super::delivery::{Delivery, Use, Waiter};
 use super::front::{Front, Lent};
 use super::machine::{Sort, operation, partition_of};
+use super::own_holds::{HoldsToTell, OwnHolds};
 use super::step::{Asked, Step, StepRule};
 use crate::bound::written_policy;
 use crate::limiting::{NEVER_WAITS, outcome_of_many, tell_many, units_of, verdict, waits_in_vain};
@@ -46,8 +47,9 @@ const LOCAL_BYTES_MIN: usize = 1 << 20;
 
 /// The counts of the node's own.
 pub(super) struct Local {
-    engine: Engine,
-    hasher: KeyHasher,
+    pub(super) engine: Engine,
+    pub(super) hasher: KeyHasher,
+    pub(super) holds: OwnHolds,
 }
 
 impl Local {
@@ -57,23 +59,32 @@ impl Local {
         let hasher = KeyHasher::new(seeds);
         let budget = Arc::new(Budget::new((memory_bytes / LOCAL_PART).max(LOCAL_BYTES_MIN)));
         let engine = Engine::new(hasher.clone(), budget, Options::default());
-        Self { engine, hasher }
+        Self { engine, hasher, holds: OwnHolds::default() }
     }
 }
 
 /// How a key's rule is told to its owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum RuleWord {
+pub(super) enum RuleWord {
     Named(Box<[u8]>),
     Written(Box<[u8]>),
 }
 
+impl RuleWord {
+    pub(super) fn of_step(&self) -> StepRule<'_> {
+        match self {
+            Self::Named(limit) => StepRule::Named(limit),
+            Self::Written(token) => StepRule::Written(token),
+        }
+    }
+}
+
 /// A key that a request charges.
-struct Charge {
-    rule: RuleWord,
-    policy: Policy,
-    key: Box<[u8]>,
-    partition: Partition,
+pub(super) struct Charge {
+    pub(super) rule: RuleWord,
+    pub(super) policy: Policy,
+    pub(super) key: Box<[u8]>,
+    pub(super) partition: Partition,
     member: usize,
     times: u64,
 }
@@ -94,6 +105,7 @@ pub(super) struct Debts {
     open: BTreeMap<(RuleWord, Box<[u8]>), Debt>,
     /// Which of them an operation is about.
     numbers: slab::Slab<(RuleWord, Box<[u8]>)>,
+    pub(super) holds: HoldsToTell,
 }
 
 /// What a request takes, from which keys, and who answers for it.
@@ -152,6 +164,21 @@ fn share(policy: &Policy, nodes: u64) -> Policy {
     Policy { algorithm, ..*policy }
 }
 
+impl Charge {
+    /// Whether what is taken of it is held, and given back when that ends.
+    fn holds(&self, take: &Take) -> bool {
+        take.hold.is_some() || matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
+    }
+
+    /// How long that lasts.
+    fn hold_ns(&self, take: &Take) -> u64 {
+        match self.policy.algorithm {
+            Algorithm::Concurrency { hold, .. } => take.hold.unwrap_or(hold),
+            _ => take.hold.unwrap_or(0),
+        }
+    }
+}
+
 impl Node {
     /// One part in so many is what this node may let pass by itself.
     fn parts(&self) -> u64 {
@@ -166,8 +193,11 @@ impl Node {
     /// Takes from the node's own counts: all or nothing.
     fn take_local(&self, now: Now, charges: &[Charge], ask: &Take) -> Charged {
         let parts = self.parts();
+        // A name that no other node gives: the owner takes the hold over under it.
+        let lease = charges.iter().any(|charge| charge.holds(ask)).then(|| self.name_hold());
+        let ask = &Take { lease, ..*ask };
         let mut local = self.local.lock();
-        let Local { engine, hasher } = &mut *local;
+        let Local { engine, hasher, .. } = &mut *local;
         let mut facts = Vec::with_capacity(charges.len());
         for (number, charge) in charges.iter().enumerate() {
             let policy = share(&charge.policy, parts);
@@ -355,7 +385,11 @@ impl Round<'_> {
 
 impl Debts {
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.holds.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.open.len() + self.holds.len()
     }
 }
 
@@ -390,7 +424,7 @@ impl Front {
             OnUnavailable::Error => return error,
             OnUnavailable::Allow => told(now, &first.policy, &take, true),
             OnUnavailable::Deny => told(now, &first.policy, &take, false),
-            OnUnavailable::Local if self.debts.open.len() + charges.len() > DEBTS_MAX => {
+            OnUnavailable::Local if self.debts.len() + charges.len() > DEBTS_MAX => {
                 told(now, &first.policy, &take, false)
             }
             OnUnavailable::Local => node.take_local(now, &charges, &take),
@@ -403,20 +437,36 @@ impl Front {
         {
             let granted = facts.decision.granted;
             node.figures.degraded.fetch_add(granted, Ordering::Relaxed);
-            let holds = |policy: &Policy| matches!(policy.algorithm, Algorithm::Concurrency { .. });
-            for charge in charges.into_iter().filter(|charge| !holds(&charge.policy)) {
+            for (row, charge) in charges.into_iter().enumerate() {
                 let units = granted.saturating_mul(charge.times).min(protocol::COUNT_MAX);
-                if mode == OnUnavailable::Local && units > 0 {
-                    node.figures.debt.fetch_add(units, Ordering::Relaxed);
-                    let name = (charge.rule, charge.key);
-                    let debt = self.debts.open.entry(name.clone()).or_default();
-                    debt.more = debt.more.saturating_add(units);
-                    debt.partition = charge.partition;
-                    self.tell_debt(lent, name);
+                if mode != OnUnavailable::Local || units == 0 {
+                    continue;
+                }
+                match facts.decision.lease {
+                    Some(lease) if charge.holds(&take) => {
+                        let for_ns = charge.hold_ns(&take);
+                        self.owe_hold(lent, (lease, row), charge, (units, for_ns));
+                    }
+                    _ => self.owe(lent, (charge.rule, charge.key), charge.partition, units),
                 }
             }
         }
         Bytes::from(text)
+    }
+
+    /// Units were let pass that the owner of a key does not know of.
+    pub(super) fn owe(
+        &mut self,
+        lent: &mut Lent<'_>,
+        name: (RuleWord, Box<[u8]>),
+        partition: Partition,
+        units: u64,
+    ) {
+        self.node().figures.debt.fetch_add(units, Ordering::Relaxed);
+        let debt = self.debts.open.entry(name.clone()).or_default();
+        debt.more = debt.more.saturating_add(units);
+        debt.partition = partition;
+        self.tell_debt(lent, name);
     }
 
     /// Tells an owner what is owed for a key, unless it is being told already.
@@ -426,12 +476,9 @@ impl Front {
             return;
         }
         debt.told = std::mem::take(&mut debt.more);
-        let rule = match &name.0 {
-            RuleWord::Named(limit) => StepRule::Named(limit),
-            RuleWord::Written(token) => StepRule::Written(token),
-        };
         let mut bytes = Vec::new();
-        Step { rule, key: &name.1, asked: Asked::Debt(debt.told) }.encode(&mut bytes);
+        Step { rule: name.0.of_step(), key: &name.1, asked: Asked::Debt(debt.told) }
+            .encode(&mut bytes);
         let partition = debt.partition;
         let used = Use::Debt(self.debts.numbers.insert(name));
         let op = operation(Sort::Step, &bytes);
@@ -456,13 +503,15 @@ impl Front {
         }
     }
 
-    /// What could not be told is tried again now and then.
+    /// What could not be told is tried again now and then, where the owner may be in reach.
     pub(super) fn tell_debts(&mut self, lent: &mut Lent<'_>) {
+        self.tell_holds(lent);
         let waiting: Vec<_> = self
             .debts
             .open
             .iter()
             .filter(|(_, debt)| debt.told == 0 && debt.more > 0)
+            .filter(|(_, debt)| !self.is_resting(lent.now, debt.partition))
             .map(|(name, _)| name.clone())
             .collect();
         for name in waiting {

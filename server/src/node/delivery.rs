@@ -39,6 +39,8 @@ pub(crate) enum Use {
     Limited { quiet: bool, words: Bytes },
     /// What this node owes for a key.
     Debt(usize),
+    /// A hold that this node gave by itself.
+    Hold(usize),
     /// Of several requests in one operation: who waits for each.
     Together(Box<[u64]>),
     /// The part of one key in a request on several.
@@ -89,7 +91,10 @@ impl Delivery {
             (Use::Part | Use::Counted, Err(why)) => replies.fail(self.place, why),
             // Whoever fails here was answered by the front.
             (Use::Limited { .. }, Err(_))
-            | (Use::Step { .. } | Use::Debt(_) | Use::Together(_) | Use::Nothing, _) => {}
+            | (
+                Use::Step { .. } | Use::Debt(_) | Use::Hold(_) | Use::Together(_) | Use::Nothing,
+                _,
+            ) => {}
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Here: the worker's session, who waits for which answer, one burst a round to each node. Not here:
 //! what clients ask (`talk`), the order in which they are told (`replies`).
 
+mod away;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,8 +35,6 @@ use crate::session::Round;
 /// An operation is tried for so long. Then the client hears that it was not done, or may not have
 /// been.
 const DEADLINE_NS: u64 = 1_000_000_000;
-/// So long after an owner did not answer it is taken to be out of reach still.
-const AWAY_NS: u64 = 500_000_000;
 /// Most operations of a worker that are not answered.
 const WAITING_MAX: usize = 65_536;
 
@@ -253,11 +253,8 @@ impl Front {
         token: u64,
     ) {
         self.learn(lent.now, partition);
-        if for_ns <= DEADLINE_NS
-            && let Some(route) = self.session.route(partition)
-            && self.node.ways.is_away(route.primary.node)
-        {
-            // Nobody waits for a node that is out of reach: this was certainly not done.
+        if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
+            // Nobody waits for it: this was certainly not done.
             self.endings.push((token, Ending::NotApplied(Refusal::Unreachable)));
             return self.carry_out(lent);
         }
@@ -471,21 +468,6 @@ impl Front {
         self.bursts.entry(to).or_default().push(frame);
     }
 
-    /// Whether the owner of a partition was out of reach a moment ago, so that nobody should wait for
-    /// it whom this node can answer.
-    pub(super) fn is_away(&self, now: Now, partition: Partition) -> bool {
-        self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
-    }
-
-    fn note_reach(&mut self, now: Now, partition: Partition, ending: &Ending) {
-        let Some(until) = self.away_until_ns.get_mut(partition.index()) else { return };
-        *until = match ending {
-            Ending::Done(_) => 0,
-            Ending::NotApplied(Refusal::Busy) => *until,
-            Ending::NotApplied(_) | Ending::Unknown => now.mono_ns + AWAY_NS,
-        };
-    }
-
     fn deliver(&mut self, lent: &mut Lent<'_>) {
         let mut endings = std::mem::take(&mut self.endings);
         for (token, ending) in endings.drain(..) {
@@ -505,9 +487,16 @@ impl Front {
                 }
             }
             self.note_reach(lent.now, waiter.partition, &ending);
-            if let Use::Debt(number) = waiter.used {
-                self.debt_ended(lent, number, &ending);
-                continue;
+            match waiter.used {
+                Use::Debt(number) => {
+                    self.debt_ended(lent, number, &ending);
+                    continue;
+                }
+                Use::Hold(number) => {
+                    self.hold_told(number, &ending);
+                    continue;
+                }
+                _ => {}
             }
             if let Use::Limited { quiet, words } = &waiter.used
                 && !matches!(ending, Ending::Done(_))

@@ -6,7 +6,7 @@
 //! other, resent and kept as the client's own words are.
 
 use engine::limit::{Decision, Verdict};
-use engine::{Engine, Facts, Limited, Now, Rule, Take};
+use engine::{Engine, Facts, GivenHold, Limited, Now, Rule, Take};
 use protocol::Policy;
 
 use crate::session::Round;
@@ -36,6 +36,8 @@ pub(super) enum Asked {
     Change(Change),
     /// So many units were let pass without the owner.
     Debt(u64),
+    /// This hold was given without the owner.
+    Hold(GivenHold),
 }
 
 /// What the owner tells.
@@ -51,6 +53,7 @@ const PUT_BACK: u8 = 1;
 const SETTLE: u8 = 2;
 const RENEW: u8 = 3;
 const DEBT: u8 = 4;
+const HOLD: u8 = 5;
 
 const NAMED: u8 = 0;
 const WRITTEN: u8 = 1;
@@ -126,6 +129,12 @@ impl<'a> Step<'a> {
                 out.push(DEBT);
                 put(out, units);
             }
+            Asked::Hold(GivenHold { lease, units, for_ns }) => {
+                out.push(HOLD);
+                put(out, lease);
+                put(out, units);
+                put(out, for_ns);
+            }
             Asked::Change(Change::PutBack(units)) => {
                 out.push(PUT_BACK);
                 put(out, units);
@@ -168,6 +177,11 @@ impl<'a> Step<'a> {
                 })
             }
             DEBT => Asked::Debt(reader.number()?),
+            HOLD => Asked::Hold(GivenHold {
+                lease: reader.number()?,
+                units: reader.number()?,
+                for_ns: reader.number()?,
+            }),
             PUT_BACK => Asked::Change(Change::PutBack(reader.number()?)),
             SETTLE => {
                 Asked::Change(Change::Settle { lease: reader.number()?, actual: reader.number()? })
@@ -270,6 +284,7 @@ impl Asked {
         match self {
             Self::Take(take) => engine.take(now, hash, key, Some(rule), &take),
             Self::Debt(units) => engine.charge(now, hash, key, rule, units),
+            Self::Hold(hold) => engine.charge_hold(now, hash, key, rule, &hold),
             Self::Change(change) => change.apply(engine, now, hash, key, Some(rule)),
         }
     }
@@ -338,6 +353,9 @@ mod tests {
         prop_oneof![
             take().prop_map(Asked::Take),
             any::<u64>().prop_map(Asked::Debt),
+            any::<[u64; 3]>().prop_map(|[lease, units, for_ns]| {
+                Asked::Hold(GivenHold { lease, units, for_ns })
+            }),
             any::<u64>().prop_map(|units| Asked::Change(Change::PutBack(units))),
             (any::<u64>(), any::<u64>())
                 .prop_map(|(lease, actual)| Asked::Change(Change::Settle { lease, actual })),

@@ -9,7 +9,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
 use cluster::replica::Kind;
 use engine::Take;
-use protocol::{Admin, Command, Exptime, Form, Operation, Request};
+use protocol::{Admin, Command, Exptime, Form, Native, Operation, Request};
 
 use super::degraded::is_taking;
 use super::delivery::{NOT_APPLIED, Use};
@@ -159,6 +159,9 @@ impl Session {
             let place = self.replies.wait();
             let used = Use::Instead(if quiet { "" } else { TOO_LARGE });
             return submit(round, hash, Kind::Write, operation(Sort::Drop, own), place, used);
+        }
+        if let Some(text) = change_own_hold(round, command, form) {
+            return self.replies.say(if quiet { b"" } else { &text }, out);
         }
         if let Ok(Some(found)) = &looked.bound
             && found.has_parents()
@@ -358,6 +361,24 @@ fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, u
     let partition = front.partition(hash).unwrap_or_default();
     front.submit(&mut lent(round), partition, kind, op, place, used);
     round.front = Some(front);
+}
+
+/// Settles or renews a hold that this node gave by itself.
+fn change_own_hold(
+    round: &mut Round<'_>,
+    command: &Command<'_>,
+    form: &Form<'_>,
+) -> Option<Bytes> {
+    if !matches!(
+        command.operation,
+        Operation::Native(Native::Settle { .. } | Native::Renew { .. })
+    ) {
+        return None;
+    }
+    let front = round.front.take()?;
+    let text = front.change_own_hold(&mut lent(round), command, form);
+    round.front = Some(front);
+    text
 }
 
 /// As [`submit`], of what may go with others.

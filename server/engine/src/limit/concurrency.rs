@@ -106,6 +106,17 @@ impl Concurrency {
         }
     }
 
+    /// Begins a hold that was given elsewhere, whether it would pass or not.
+    #[expect(clippy::unused_self, reason = "as the other functions of the algorithm")]
+    pub(crate) fn give(&self, state: &mut Vec<u8>, now: Now, lease: u64, units: u64, for_ns: u64) {
+        let mut holds = Holds::read(state, now);
+        // With so many holds the limit counts as used up anyway.
+        if units > 0 && holds.list.len() < HOLDS_MAX {
+            holds.begin(units, now, for_ns, Some(lease));
+            holds.write(state);
+        }
+    }
+
     /// Ends a hold; false where there is none of that lease any more.
     #[expect(clippy::unused_self, reason = "as the other functions of the algorithm")]
     pub(crate) fn settle(&self, state: &mut Vec<u8>, now: Now, lease: u64) -> bool {

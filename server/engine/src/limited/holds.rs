@@ -2,11 +2,22 @@
 //!
 //! Not here: taking one (`limited`), holds of `concurrency` (`limit/concurrency`).
 
-use super::{Limited, is_state};
+use super::{HOLDS_MAX, Hold, Limited, is_state};
 use crate::apply::Engine;
 use crate::limit::{self, Ask};
 use crate::policies::Rule;
 use crate::time::Now;
+
+/// A hold that somebody else gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenHold {
+    /// Its name.
+    pub lease: u64,
+    /// What it holds.
+    pub units: u64,
+    /// Nanoseconds after which it ends by itself.
+    pub for_ns: u64,
+}
 
 impl Engine {
     /// Ends a hold: `actual` is what it came to; less is given back, more is taken, into debt if
@@ -49,6 +60,35 @@ impl Engine {
         let mut loaded = self.load(at, Some(rule));
         let ask = Ask { cost: units, over: true, hash, ..Ask::default() };
         limit::take(&loaded.policy, &mut loaded.state, now, &ask);
+        self.keep_and_look(at, loaded)
+    }
+
+    /// Counts a hold that was given without asking, whether it would pass or not. A hold of this lease
+    /// that is here already lasts as long, and is not counted twice.
+    pub fn charge_hold(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        rule: Rule<'_>,
+        hold: &GivenHold,
+    ) -> Limited {
+        let GivenHold { lease, units, for_ns } = *hold;
+        let renewed = self.renew(now, hash, key, lease, for_ns);
+        if renewed != Limited::NotFound {
+            return renewed;
+        }
+        let at = self.at(now, hash, key);
+        let mut loaded = self.load(at, Some(rule));
+        let given = (lease, units, for_ns);
+        if !limit::give(&loaded.policy, &mut loaded.state, now, given) {
+            let ask = Ask { cost: units, over: true, hash, ..Ask::default() };
+            limit::take(&loaded.policy, &mut loaded.state, now, &ask);
+            if loaded.holds.len() < HOLDS_MAX {
+                let end = now.mono.0.saturating_add(for_ns);
+                loaded.holds.push(Hold { lease, units, end });
+            }
+        }
         self.keep_and_look(at, loaded)
     }
 

@@ -42,6 +42,21 @@ fn of_two_places_a_third_holder_gets_one_when_the_first_settles() {
 }
 
 #[test]
+fn given_hold_counts_beyond_the_limit_and_ends() {
+    let limit = at_most(2);
+    let mut state = Vec::new();
+    hold(&limit, &mut state, at(0), 2);
+    limit.give(&mut state, at(0), 77, 3, 5 * SECOND);
+    assert_eq!(used(&state, at(SECOND)), 5);
+    let refused = limit.take(&mut state, at(SECOND), &take(1));
+    assert_eq!((refused.verdict, refused.used), (Verdict::Deny, 5));
+    assert_eq!(used(&state, at(5 * SECOND)), 2, "its own time is over");
+    limit.give(&mut state, at(6 * SECOND), 78, 1, MINUTE);
+    assert!(limit.settle(&mut state, at(7 * SECOND), 78));
+    assert_eq!(used(&state, at(7 * SECOND)), 2);
+}
+
+#[test]
 fn a_crashed_holder_frees_itself() {
     let limit = at_most(1);
     let mut state = Vec::new();

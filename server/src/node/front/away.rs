@@ -1,0 +1,48 @@
+//! Owners that a worker does not wait for.
+//!
+//! Not here: which nodes are in reach (`reach`), what is answered instead (`degraded`).
+
+use cluster::id::Partition;
+use cluster::replica::{Ending, Now, Refusal};
+
+use super::Front;
+
+/// This long after an owner did not answer it is taken to be out of reach still.
+const AWAY_NS: u64 = 500_000_000;
+
+impl Front {
+    /// Whether a partition's primary is on a node in no reach.
+    pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
+        let route = self.session.route(partition);
+        route.is_some_and(|route| self.node.ways.is_away(route.primary.node))
+    }
+
+    /// Whether the owner of a partition was out of reach a moment ago, so that nobody should wait for
+    /// it whom this node can answer. When that moment is over one request tries whether it still is,
+    /// and the others go on as before meanwhile.
+    pub(in crate::node) fn is_away(&mut self, now: Now, partition: Partition) -> bool {
+        let is_resting = self.is_resting(now, partition);
+        if let Some(until) = self.away_until_ns.get_mut(partition.index())
+            && !is_resting
+            && *until > 0
+        {
+            *until = now.mono_ns + AWAY_NS;
+        }
+        is_resting
+    }
+
+    /// The same, of what does not try.
+    pub(in crate::node) fn is_resting(&self, now: Now, partition: Partition) -> bool {
+        self.is_out_of_reach(partition)
+            || self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
+    }
+
+    pub(super) fn note_reach(&mut self, now: Now, partition: Partition, ending: &Ending) {
+        let Some(until) = self.away_until_ns.get_mut(partition.index()) else { return };
+        *until = match ending {
+            Ending::Done(_) => 0,
+            Ending::NotApplied(Refusal::Busy) => *until,
+            Ending::NotApplied(_) | Ending::Unknown => now.mono_ns + AWAY_NS,
+        };
+    }
+}

@@ -1,0 +1,202 @@
+//! Holds that this node gave by itself while their owner was out of reach.
+//!
+//! Here: which of them the owner does not know yet, telling it, and ending or renewing them before it
+//! knows. Not here: giving them (`degraded`).
+//!
+//! An owner is told of a hold by its name, so it counts it once however often it is told, for as long as
+//! the hold has left. Once it knows, the hold is like any other: it is settled where the owner is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cluster::id::Partition;
+use cluster::replica::{Ending, Kind};
+use engine::{GivenHold, Limited, undecided};
+use protocol::{Algorithm, Command, Form, Native, Operation, Outcome, encode};
+
+use super::degraded::{Charge, Local, RuleWord};
+use super::delivery::Use;
+use super::front::{Front, Lent};
+use super::machine::{Sort, operation};
+use super::step::{Asked, Step};
+use crate::bound::milliseconds;
+use crate::limiting::settled;
+
+/// A hold on one key: the name it shares with those on other keys, and its place among them.
+pub(super) type HoldName = (u64, usize);
+
+/// What its owner is to be told of one.
+#[derive(Debug)]
+struct OwnHold {
+    rule: RuleWord,
+    key: Box<[u8]>,
+    partition: Partition,
+    units: u64,
+    /// Its limit is one of holders.
+    is_holder: bool,
+    /// On the monotonic clock.
+    end_ns: u64,
+    /// The owner is being told.
+    is_under_way: bool,
+}
+
+/// Those of which owners do not know.
+#[derive(Debug, Default)]
+pub(super) struct OwnHolds {
+    open: BTreeMap<HoldName, OwnHold>,
+}
+
+/// Those that a worker gave and has to tell of.
+#[derive(Debug, Default)]
+pub(super) struct HoldsToTell {
+    names: Vec<HoldName>,
+    /// Which of them an operation is about.
+    numbers: slab::Slab<HoldName>,
+}
+
+impl OwnHolds {
+    fn of_lease(&mut self, lease: u64) -> impl Iterator<Item = (&HoldName, &mut OwnHold)> {
+        self.open.range_mut((lease, 0)..=(lease, usize::MAX))
+    }
+
+    /// Whether all that is known of a hold is here.
+    fn has(&mut self, lease: u64) -> bool {
+        let mut holds = self.of_lease(lease).peekable();
+        holds.peek().is_some() && holds.all(|(_, hold)| !hold.is_under_way)
+    }
+}
+
+impl HoldsToTell {
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.numbers.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.names.len() + self.numbers.len()
+    }
+}
+
+impl Front {
+    /// A hold was given: its owner is to be told.
+    pub(super) fn owe_hold(
+        &mut self,
+        lent: &mut Lent<'_>,
+        (lease, row): HoldName,
+        charge: Charge,
+        (units, for_ns): (u64, u64),
+    ) {
+        let Charge { rule, key, partition, policy, .. } = charge;
+        let is_holder = matches!(policy.algorithm, Algorithm::Concurrency { .. });
+        let end_ns = lent.now.mono_ns.saturating_add(for_ns);
+        let hold = OwnHold { rule, key, partition, units, is_holder, end_ns, is_under_way: false };
+        self.node().figures.debt.fetch_add(units, Ordering::Relaxed);
+        self.node().local.lock().holds.open.insert((lease, row), hold);
+        self.debts.holds.names.push((lease, row));
+        self.tell_holds(lent);
+    }
+
+    /// Tells owners that may be in reach of the holds that they do not know.
+    pub(super) fn tell_holds(&mut self, lent: &mut Lent<'_>) {
+        let node = Arc::clone(self.node());
+        for name in std::mem::take(&mut self.debts.holds.names) {
+            let mut local = node.local.lock();
+            let Some(hold) = local.holds.open.get_mut(&name) else { continue };
+            let for_ns = hold.end_ns.saturating_sub(lent.now.mono_ns);
+            if for_ns == 0 {
+                node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+                local.holds.open.remove(&name);
+                continue;
+            }
+            let partition = hold.partition;
+            if self.is_resting(lent.now, partition) {
+                self.debts.holds.names.push(name);
+                continue;
+            }
+            hold.is_under_way = true;
+            let asked = Asked::Hold(GivenHold { lease: name.0, units: hold.units, for_ns });
+            let mut bytes = Vec::new();
+            Step { rule: hold.rule.of_step(), key: &hold.key, asked }.encode(&mut bytes);
+            drop(local);
+            let used = Use::Hold(self.debts.holds.numbers.insert(name));
+            let op = operation(Sort::Step, &bytes);
+            self.submit(lent, partition, Kind::Write, op, 0, used);
+        }
+    }
+
+    /// An owner knows of a hold now, or may not.
+    pub(super) fn hold_told(&mut self, number: usize, ending: &Ending) {
+        let Some(name) = self.debts.holds.numbers.try_remove(number) else { return };
+        let node = Arc::clone(self.node());
+        let mut local = node.local.lock();
+        let Some(hold) = local.holds.open.get_mut(&name) else { return };
+        hold.is_under_way = false;
+        if matches!(ending, Ending::Done(_)) {
+            node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+            local.holds.open.remove(&name);
+        } else {
+            self.debts.holds.names.push(name);
+        }
+    }
+
+    /// Settles or renews a hold of which its owner does not know yet; none if it is no such command.
+    pub(super) fn change_own_hold(
+        &mut self,
+        lent: &mut Lent<'_>,
+        command: &Command<'_>,
+        form: &Form<'_>,
+    ) -> Option<Bytes> {
+        let Operation::Native(native) = &command.operation else { return None };
+        let (lease, renewed_ns) = match native {
+            Native::Settle { lease, .. } => (*lease, None),
+            Native::Renew { lease, for_ns } => (*lease, Some(*for_ns)),
+            _ => return None,
+        };
+        let now = lent.round().now;
+        let node = Arc::clone(self.node());
+        let mut local = node.local.lock();
+        if !local.holds.has(lease) {
+            return None;
+        }
+        let (mut first, mut owed) = (None, Vec::new());
+        let Local { engine, hasher, holds } = &mut *local;
+        for (_, hold) in holds.of_lease(lease) {
+            let hash = hasher.hash(&hold.key);
+            let done = match native {
+                Native::Settle { actual, .. } => {
+                    node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+                    // What was used stays used; a holder holds nothing any more.
+                    if !hold.is_holder && *actual > 0 {
+                        owed.push(((hold.rule.clone(), hold.key.clone()), hold.partition));
+                    }
+                    engine.settle(now, hash, &hold.key, lease, *actual)
+                }
+                _ => {
+                    let for_ns = renewed_ns.unwrap_or(0);
+                    hold.end_ns = lent.now.mono_ns.saturating_add(for_ns);
+                    engine.renew(now, hash, &hold.key, lease, for_ns)
+                }
+            };
+            first.get_or_insert(done);
+        }
+        let done = first?;
+        if renewed_ns.is_none() {
+            holds.open.retain(|(other, _), _| *other != lease);
+        }
+        drop(local);
+        if let Native::Settle { actual, .. } = native {
+            for (name, partition) in owed {
+                self.owe(lent, name, partition, *actual);
+            }
+        }
+        let outcome = match (done, renewed_ns) {
+            (Limited::Decided(_), Some(for_ns)) => Outcome::Renewed(milliseconds(for_ns)),
+            (done, None) => settled(done),
+            (done, Some(_)) => undecided(done),
+        };
+        let mut text = Vec::new();
+        encode(&mut text, command, form, &outcome);
+        Some(Bytes::from(text))
+    }
+}
