@@ -43,6 +43,8 @@ pub struct ClusterView<'a> {
     pub partitions: PartitionTotals,
     /// What this node did for clients and nodes.
     pub traffic: Traffic,
+    /// Why peers refuse links, while that keeps the node from its cluster.
+    pub refusal: Option<String>,
 }
 
 /// What the node's lanes know of another node.
@@ -184,6 +186,7 @@ impl<'a> ClusterView<'a> {
             nodes: Vec::with_capacity(map.nodes().len()),
             partitions: PartitionTotals::default(),
             traffic,
+            refusal: None,
         };
         let mut held: BTreeMap<NodeId, [usize; 3]> = BTreeMap::new();
         for row in view.partition_rows() {

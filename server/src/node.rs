@@ -43,6 +43,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::message::Frame;
+use cluster::message::hello::Farewell;
 use cluster::replica::{AckMode, Options, Reply};
 use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
@@ -52,7 +53,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::config::{Ack, ClusterConfig};
-use crate::lanes::{Lanes, Whom};
+use crate::lanes::{Lanes, NoLink, Whom};
 use crate::service::Service;
 use copies::Copies;
 use degraded::Local;
@@ -108,6 +109,11 @@ impl Inbox {
     pub(crate) fn pop(&self) -> Option<Inbound> {
         self.queue.pop()
     }
+}
+
+/// Whether an operator has to change something before there can be a link.
+fn is_about_peers(why: Farewell) -> bool {
+    matches!(why, Farewell::WrongKey | Farewell::NoVersion | Farewell::OtherCluster)
 }
 
 /// What is known once the cluster is.
@@ -202,6 +208,8 @@ pub(crate) struct Node {
     /// Where its tasks run.
     runtime: OnceLock<Handle>,
     pub(crate) figures: FrontFigures,
+    /// Why peers and this node want no link with each other, while that keeps it from its cluster.
+    refused: Mutex<Option<String>>,
     /// The limits file of this node, which is not what is in force.
     pub(crate) limits_file: limits::FileTexts,
 }
@@ -229,6 +237,7 @@ impl Node {
             clocks: Mutex::default(),
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
+            refused: Mutex::default(),
             limits_file: limits::FileTexts::default(),
         }
     }
@@ -349,6 +358,40 @@ impl Node {
         if matches!(path, Path::Direct | Path::Through(_)) {
             self.lose(node, Unreachable::Lost);
         }
+    }
+
+    /// What is answered before the node has a place in a cluster.
+    fn starting(&self) -> String {
+        match &*self.refused.lock() {
+            Some(why) => format!("SERVER_ERROR not applied: no place in a cluster: {why}\r\n"),
+            None => talk::STARTING.to_owned(),
+        }
+    }
+
+    /// Takes note of a link that could not be opened, or that is up.
+    fn note_refusal(&self, address: &str, why: Option<&NoLink>) {
+        let refusal = match why {
+            None => None,
+            Some(NoLink::Theirs(why) | NoLink::Ours(why)) if is_about_peers(*why) => {
+                Some(format!("{why} at peer {address}"))
+            }
+            Some(NoLink::Tls(why)) => Some(format!("TLS at peer {address}: {why}")),
+            Some(_) => return,
+        };
+        let mut refused = self.refused.lock();
+        if refusal.is_some() && refused.is_none() {
+            tracing::error!(
+                address,
+                why = refusal.as_deref(),
+                "no link to a peer; look at the peer key or certificates, and at the seeds"
+            );
+        }
+        *refused = refusal;
+    }
+
+    /// Why peers refuse links, while the node has no place in a cluster.
+    fn refusal(&self) -> Option<String> {
+        self.refused.lock().clone().filter(|_| self.space().is_none())
     }
 
     fn wake_asks(&self) {

@@ -60,6 +60,8 @@ pub struct Session {
     started: bool,
     /// The password was given, or none is asked for.
     pub(crate) authenticated: bool,
+    /// The request at the front has waited for the node to have a place in a cluster.
+    pub(crate) waited_for_start: bool,
     /// What other nodes are asked for it.
     pub(crate) replies: Replies,
 }

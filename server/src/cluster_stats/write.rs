@@ -151,7 +151,8 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
     let own = view.own();
     lines.stat("clock_offset_ms", known(own.and_then(|row| row.clock_offset_ms)));
     lines.stat("clock_off", known(own.and_then(NodeRow::is_clock_off).map(yes)));
-    lines.stat("fault", known(status.fault.as_deref().map(told)));
+    let fault = status.fault.as_deref().or(view.refusal.as_deref());
+    lines.stat("fault", known(fault.map(told)));
     let scheme = head.map(|head| format!("{:?}", head.placement.scheme()).to_ascii_lowercase());
     lines.stat("placement", known(scheme));
     lines.stat("replicas", settings.replicas);

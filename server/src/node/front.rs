@@ -76,6 +76,9 @@ pub(crate) struct Front {
     /// Until when an owner is taken to be out of reach, by partition.
     away_until_ns: Vec<u64>,
     is_carrying: bool,
+    /// Clients that wait for the node to have a place in a cluster, their places, and until when.
+    starting: Vec<(Client, u64, u64)>,
+    started_ns: Option<u64>,
     families: Slab<Family>,
     /// Those of which all parts are there.
     ended: Vec<usize>,
@@ -147,6 +150,8 @@ impl Front {
             debts: Debts::default(),
             away_until_ns: Vec::new(),
             is_carrying: false,
+            starting: Vec::new(),
+            started_ns: None,
             families: Slab::new(),
             ended: Vec::new(),
             generation: 0,
@@ -357,6 +362,7 @@ impl Front {
                 Inbound::Told(token, text) => self.endings.push((token, Ending::Done(text))),
             }
         }
+        self.end_start(lent.now);
         let generation = node.generation();
         if generation != self.generation {
             self.generation = generation;
@@ -562,7 +568,7 @@ impl Front {
         node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
         if let Some(inbox) = node.inbox(self.core) {
             let is_waiting =
-                !self.waiters.is_empty() || self.session.is_active() || !self.debts.is_empty();
+                !self.starting.is_empty() || !self.waiters.is_empty() || self.session.is_active() || !self.debts.is_empty();
             inbox.is_waiting.store(is_waiting, Ordering::Release);
         }
     }

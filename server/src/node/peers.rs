@@ -343,6 +343,11 @@ impl Handler for Reception {
 
     fn link(&self, event: Event) {
         self.note_link(&event);
+        match &event {
+            Event::Failed { address, why, .. } => self.node.note_refusal(address, Some(why)),
+            Event::Up(peer) if peer.is_dialled => self.node.note_refusal("", None),
+            _ => {}
+        }
         let (whom, why) = match event {
             Event::Up(_) | Event::Opening(_) | Event::Silent(_) | Event::Heard(_) => return,
             Event::Down(peer, Ending::Silent) => (Whom::Node(peer.node), Unreachable::Late),

@@ -73,7 +73,9 @@ impl Node {
             }
         }
         let (status, map) = (control.status(), control.map());
-        Some(work(&ClusterView::of(&status, &map, &links, self.traffic())))
+        let mut view = ClusterView::of(&status, &map, &links, self.traffic());
+        view.refusal = self.refusal();
+        Some(work(&view))
     }
 
     /// Answers `stats cluster` and its like; false if the topic is another.

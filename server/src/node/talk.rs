@@ -76,10 +76,9 @@ impl Session {
         }
         let is_on_keys = !matches!(request, Request::Admin { .. });
         if is_on_keys && round.front.as_ref().is_none_or(|front| front.node().space().is_none()) {
-            let told = if is_silent(request) { "" } else { STARTING };
-            self.replies.say(told.as_bytes(), out);
-            return Answer::Given;
+            return self.refuse_start(round, request, out);
         }
+        self.waited_for_start = false;
         match request {
             Request::Command { command, form } => {
                 self.take_command(round, command, form, words, looked, out);
@@ -114,6 +113,28 @@ impl Session {
             }
             Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
         }
+    }
+
+    /// A request that comes before the node has a place in a cluster: at the very start it waits for
+    /// that, later it is refused.
+    fn refuse_start(
+        &mut self,
+        round: &mut Round<'_>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let now = node_now(round.service.clock(), round.now);
+        let Some(front) = &mut round.front else { return Answer::Close };
+        if !self.waited_for_start && front.is_starting(now) {
+            self.waited_for_start = true;
+            let place = self.replies.wait();
+            front.wait_for_start(now, place);
+            return Answer::NotYet;
+        }
+        self.waited_for_start = false;
+        let told = if is_silent(request) { String::new() } else { front.node().starting() };
+        self.replies.say(told.as_bytes(), out);
+        Answer::Given
     }
 
     fn take_command(

@@ -1,16 +1,44 @@
-//! Owners that a worker does not wait for.
+//! What a worker does not wait for, or not for long: owners in no reach, and a cluster at the start.
 //!
 //! Not here: which nodes are in reach (`reach`), what is answered instead (`degraded`).
 
+use bytes::Bytes;
 use cluster::id::Partition;
 use cluster::replica::{Ending, Now, Refusal};
 
 use super::Front;
+use crate::node::delivery::Delivery;
 
 /// This long after an owner did not answer it is taken to be out of reach still.
 const AWAY_NS: u64 = 500_000_000;
 
+/// A node that starts may take this long to find its place in a cluster before requests are refused.
+const START_NS: u64 = 5_000_000_000;
+/// A request waits for that this long.
+const START_WAIT_NS: u64 = 1_000_000_000;
+
 impl Front {
+    /// Whether the node has just started.
+    pub(in crate::node) fn is_starting(&self, now: Now) -> bool {
+        self.started_ns.is_none_or(|started_ns| now.mono_ns < started_ns + START_NS)
+    }
+
+    /// The client whose turn it is waits until the node has a place in a cluster, for a while.
+    pub(in crate::node) fn wait_for_start(&mut self, now: Now, place: u64) {
+        self.starting.push((self.client, place, now.mono_ns + START_WAIT_NS));
+    }
+
+    /// Lets clients ask again that waited for a place in a cluster, or waited long enough.
+    pub(super) fn end_start(&mut self, now: Now) {
+        self.started_ns.get_or_insert(now.mono_ns);
+        let has_place = self.node.space().is_some();
+        for (client, place, _) in
+            self.starting.extract_if(.., |(_, _, until_ns)| has_place || *until_ns <= now.mono_ns)
+        {
+            self.deliveries.push(Delivery::said(client, place, Bytes::new()));
+        }
+    }
+
     /// Whether a partition's primary is on a node in no reach.
     pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
         let route = self.session.route(partition);
