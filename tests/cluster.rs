@@ -20,4 +20,5 @@ mod plain;
 mod promises;
 mod rolling;
 mod shared;
+mod starting;
 mod work;

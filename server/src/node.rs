@@ -23,6 +23,7 @@ pub(crate) mod delivery;
 mod family;
 pub(crate) mod front;
 mod gather;
+pub(crate) mod hand_over;
 pub(crate) mod life;
 mod limits;
 pub(crate) mod machine;
@@ -208,6 +209,8 @@ pub(crate) struct Node {
     /// Where its tasks run.
     runtime: OnceLock<Handle>,
     pub(crate) figures: FrontFigures,
+    /// No client is served any more, and none will be.
+    has_stopped: AtomicBool,
     /// Why peers and this node want no link with each other, while that keeps it from its cluster.
     refused: Mutex<Option<String>>,
     /// The limits file of this node, which is not what is in force.
@@ -237,6 +240,7 @@ impl Node {
             clocks: Mutex::default(),
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
+            has_stopped: AtomicBool::new(false),
             refused: Mutex::default(),
             limits_file: limits::FileTexts::default(),
         }

@@ -25,6 +25,7 @@ use crate::limits::{Limits, no_limits};
 use crate::limits_file::LimitsFile;
 use crate::net::{BoundListener, Listener};
 use crate::node;
+use crate::node::hand_over;
 use crate::node::life::{self, NodeError, PeerPlaces};
 use crate::random;
 use crate::service::Service;
@@ -274,13 +275,18 @@ pub(crate) async fn serve(
         accepting.spawn(crate::listener::accept(service, listener, workers));
     }
     until.await;
+    let since = Instant::now();
     sleep(DRAIN_LISTEN).await;
+    if let Some(cluster) = &service.config().cluster {
+        hand_over::hand_over(service, cluster.drain_timeout / 2).await;
+    }
     accepting.abort_all();
     while accepting.join_next().await.is_some() {}
     drain(service).await;
+    hand_over::stop_serving(service);
     if let (Some(life), Some(cluster)) = (&life, &service.config().cluster) {
         // When no client of this node's waits for others any more.
-        if !life.leave(cluster.drain_timeout).await {
+        if !life.leave(cluster.drain_timeout.saturating_sub(since.elapsed())).await {
             tracing::warn!("left with copies that were not given away");
         }
     }

@@ -284,6 +284,11 @@ impl Cluster {
     /// Lets a node drain and end.
     pub(super) fn end(&mut self, number: u8) -> ExitStatus {
         self.signal(number, Signal::SIGTERM);
+        self.until_ended(number)
+    }
+
+    /// Waits for a node to end that was told to.
+    pub(super) fn until_ended(&mut self, number: u8) -> ExitStatus {
         let mut child = self.nodes[usize::from(number)].child.take().expect("the node runs");
         let start = Instant::now();
         loop {

@@ -25,6 +25,8 @@ pub struct Facts {
     pub silent: BTreeSet<NodeId>,
     /// Of those the map calls dead, the ones silent for longer than `lost_after_ms`.
     pub lost: BTreeSet<NodeId>,
+    /// Draining nodes that serve clients, by their own word: they are not forgotten yet.
+    pub serving: BTreeSet<NodeId>,
     /// No new copies for now: too much died at once, and may come back.
     pub hold_copies: bool,
     /// Nodes whose wall clock is off: none becomes primary while another copy can.
@@ -89,7 +91,9 @@ fn arrived_and_left(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Comman
     }
     let due = |(&id, node): (&NodeId, &Node)| match node.state {
         NodeState::Joining if !waits.contains(&id) => Some(Command::Activate(id, node.incarnation)),
-        NodeState::Draining if !holds.contains(&id) => Some(Command::Forget(id, node.incarnation)),
+        NodeState::Draining if !holds.contains(&id) && !facts.serving.contains(&id) => {
+            Some(Command::Forget(id, node.incarnation))
+        }
         _ => None,
     };
     map.nodes().iter().filter_map(due).collect()

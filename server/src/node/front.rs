@@ -567,8 +567,10 @@ impl Front {
         }
         node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
         if let Some(inbox) = node.inbox(self.core) {
-            let is_waiting =
-                !self.starting.is_empty() || !self.waiters.is_empty() || self.session.is_active() || !self.debts.is_empty();
+            let is_waiting = !self.starting.is_empty()
+                || !self.waiters.is_empty()
+                || self.session.is_active()
+                || !self.debts.is_empty();
             inbox.is_waiting.store(is_waiting, Ordering::Release);
         }
     }

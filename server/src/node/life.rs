@@ -461,7 +461,9 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             let load = u32::try_from(load).unwrap_or(u32::MAX);
             (operations, looked_ns) = (all, now_ns);
             // What the others know of this node besides: its state and its copies.
-            let is_ready = node.space().is_some() && hears_control(control.lease());
+            let is_ready = node.space().is_some()
+                && hears_control(control.lease())
+                && !node.has_stopped.load(Ordering::Relaxed);
             control.set_condition(is_ready, load);
             tell_clocks(&node, &control, now_ns, &mut is_off);
         }

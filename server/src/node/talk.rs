@@ -385,15 +385,9 @@ fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, u
 }
 
 /// Settles or renews a hold that this node gave by itself.
-fn change_own_hold(
-    round: &mut Round<'_>,
-    command: &Command<'_>,
-    form: &Form<'_>,
-) -> Option<Bytes> {
-    if !matches!(
-        command.operation,
-        Operation::Native(Native::Settle { .. } | Native::Renew { .. })
-    ) {
+fn change_own_hold(round: &mut Round<'_>, command: &Command<'_>, form: &Form<'_>) -> Option<Bytes> {
+    if !matches!(command.operation, Operation::Native(Native::Settle { .. } | Native::Renew { .. }))
+    {
         return None;
     }
     let front = round.front.take()?;

@@ -153,7 +153,14 @@ impl Lead {
         self.burials.retain(|at| now.saturating_sub(*at) < HOLD);
         let hold_copies = self.burials.len() * 3 > map.nodes().len();
         let (off, unmeasured) = self.judge_clocks(node, map, me);
-        Facts { silent, lost, hold_copies, off, unmeasured }
+        let serving = {
+            let state = node.state.lock();
+            let serves = |id: &NodeId| state.conditions.get(id).is_some_and(|(ready, _)| *ready);
+            let draining =
+                map.nodes().iter().filter(|(_, known)| known.state == NodeState::Draining);
+            draining.map(|(id, _)| *id).filter(serves).collect()
+        };
+        Facts { silent, lost, serving, hold_copies, off, unmeasured }
     }
 
     /// The living nodes whose wall clock is off, and the joining ones whose clock this node has not

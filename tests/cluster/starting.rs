@@ -1,0 +1,72 @@
+//! A node before it has a place in its cluster, and one on its way out: what clients see.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+
+use super::nodes::{Cluster, Line};
+
+#[test]
+fn starting_node_lets_requests_wait() {
+    let mut cluster = Cluster::start(3, &[]);
+    assert_eq!(cluster.ask(0, "set early 0 0 1\r\n1\r\n"), "STORED");
+    for value in 2..6 {
+        cluster.kill(2);
+        cluster.restart(2);
+        // The first connection that it takes, with a request right away.
+        assert_eq!(cluster.ask(2, "incr early 1\r\n"), value.to_string());
+        cluster.until_at_rest(3);
+    }
+}
+
+#[test]
+fn node_with_a_wrong_peer_key_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let key = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("the folder is ours");
+        path.to_str().expect("a plain name").to_owned()
+    };
+    let right = key("right", "0123456789abcdef0123456789abcdef0123456789abcdef");
+    let wrong = key("wrong", "f123456789abcdef0123456789abcdef0123456789abcdef");
+    let mut cluster = Cluster::start(2, &["--peer-key-file", &right]);
+    let stranger = cluster.join_with(&["--peer-key-file", &wrong]);
+    let start = Instant::now();
+    let mut answer = String::new();
+    while !answer.contains("wrong key") {
+        assert!(start.elapsed() < Duration::from_secs(30), "{answer} {}", cluster.log(stranger));
+        thread::sleep(Duration::from_millis(50));
+        answer = cluster.ask(stranger, "get k\r\n");
+    }
+    assert!(answer.starts_with("SERVER_ERROR not applied: no place in a cluster: "), "{answer}");
+    let fault = cluster.figure(stranger, "fault").expect("it answers");
+    assert!(fault.contains("wrong key"), "{fault}");
+    let log = cluster.log(stranger);
+    assert!(log.contains("look at the peer key"), "{log}");
+}
+
+#[test]
+fn draining_node_serves_until_it_leads_nothing() {
+    let mut cluster = Cluster::start(3, &[]);
+    assert_eq!(cluster.ask(0, "set late 0 0 1\r\n0\r\n"), "STORED");
+    cluster.signal(2, Signal::SIGTERM);
+    let mut counted = 0;
+    // New connections all the while; the first that is refused finds it on its last steps.
+    while let Ok(mut line) = Line::connect(cluster.address(2)) {
+        match line.ask("incr late 1\r\n") {
+            Ok(Some(answer)) => {
+                counted += 1;
+                assert_eq!(answer, counted.to_string());
+            }
+            // It hung up between two requests.
+            Ok(None) | Err(_) => break,
+        }
+    }
+    assert!(cluster.until_ended(2).success());
+    let kept: u64 = cluster.ask(1, "incr late 0\r\n").parse().expect("a count");
+    assert!((counted..=counted + 1).contains(&kept), "{counted} counted, {kept} kept");
+    println!("{counted} requests over new connections while it drained");
+}
