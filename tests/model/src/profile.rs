@@ -22,8 +22,6 @@ pub enum Fault {
 pub enum RelayBug {
     /// A relay gives operations a name of its own.
     Renames,
-    /// A relay gives operations the newest term that it knows.
-    Restamps,
     /// A relay says that an operation was not done that it has passed on.
     Refuses,
     /// A primary takes an operation that was relayed for new, though a later sending came before it.
@@ -201,7 +199,6 @@ pub const FAULTS: &[(&str, Fault)] = &[
     ("copy-without-results", Fault::Replica(Bug::CopyWithoutResults)),
     ("owner-unbounded", Fault::Replica(Bug::OwnerUnbounded)),
     ("relay-renames", Fault::Relay(RelayBug::Renames)),
-    ("relay-restamps", Fault::Relay(RelayBug::Restamps)),
     ("relay-refuses", Fault::Relay(RelayBug::Refuses)),
     ("relayed-taken-for-new", Fault::Relay(RelayBug::TakenForNew)),
 ];

@@ -46,10 +46,6 @@ impl World {
                 let incarnation = node.incarnation;
                 *session = SessionId { node: at, incarnation, core: 1 };
             }
-            if self.has(RelayBug::Restamps) {
-                let newest = node.replicas[partition.index()].entry().term;
-                *term = newest.max(*term);
-            }
             if self.has(RelayBug::Refuses) && self.rng.chance(1, 4) {
                 let outcome = Outcome::Refused(Refusal::Unreachable);
                 let reply = Reply { term: *term, seq: *seq, outcome };
