@@ -68,6 +68,10 @@ cuts SECONDS="20":
     cargo build -p tollgate
     CUT_SECONDS={{SECONDS}} cargo test -p tests cluster::links -- --nocapture --test-threads 1
 
+# What a take costs at a million holders of one key; CI runs the same and counts its steps
+holders:
+    cargo test --release -p tollgate-engine --lib a_million_holders -- --nocapture
+
 # Instructions of each command under callgrind, beside those written down; `--write` writes them down
 instructions *FLAGS:
     cargo build --release -p benches --bin instructions

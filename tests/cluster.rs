@@ -10,6 +10,7 @@ mod cut;
 mod degraded;
 mod faults;
 mod five;
+mod holders;
 mod limits;
 mod links;
 pub(crate) mod net;

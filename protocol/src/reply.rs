@@ -68,8 +68,6 @@ pub enum Outcome<'a> {
 /// What there can be no more of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooMany {
-    /// Holds of the key that are not settled.
-    Holds,
     /// Different policies that clients wrote out, on keys at work.
     Policies,
     /// Answers kept for an `id`.
@@ -81,7 +79,6 @@ impl TooMany {
     #[must_use]
     pub fn line(self) -> &'static str {
         match self {
-            Self::Holds => "SERVER_ERROR too many holds of this key",
             Self::Policies => "SERVER_ERROR too many policies in use",
             Self::Ids => "SERVER_ERROR too many ids within a minute",
         }

@@ -148,7 +148,7 @@ pub enum Refusal {
 pub struct Write {
     /// The key.
     pub key: Bytes,
-    /// Its whole state; none: it is gone.
+    /// Its state, or what changed of it, for a copy that has all writes before it; none: it is gone.
     pub state: Option<Bytes>,
 }
 

@@ -38,7 +38,8 @@ struct Written {
 const BUFFER_BYTES: usize = 16 << 10;
 
 impl Effect {
-    /// The key has this state now. At most one change per operation, and before the result.
+    /// The key has this state now, or this changed of it. At most one change per operation, and before
+    /// the result.
     pub fn put(&mut self, key: &[u8], state: &[u8]) {
         self.write(key, Some(state));
     }
@@ -88,7 +89,9 @@ pub trait Machine {
     /// Applies an operation. Without a change in `effect` the state must be as it was.
     fn apply(&mut self, at: At, op: &[u8], effect: &mut Effect);
 
-    /// Makes the state of a key what it is at the primary; none: removes it.
+    /// Makes the state of a key what it is at the primary; none: removes it. All writes of a key come in
+    /// order, but some may come again after a piece that was made later: once all up to that piece have
+    /// come, the key must be what it is at the primary.
     fn install(&mut self, pt_ns: u64, key: &[u8], state: Option<&[u8]>);
 
     /// Appends about `bytes_max` bytes of keys and states, from `cursor` on (none: from the start),

@@ -187,7 +187,6 @@ pub fn undecided(limited: Limited) -> Outcome<'static> {
     match limited {
         Limited::Exists(_) => Outcome::Exists,
         Limited::NotFound => Outcome::NotFound,
-        Limited::TooManyHolds => Outcome::TooMany(TooMany::Holds),
         Limited::TooManyPolicies => Outcome::TooMany(TooMany::Policies),
         Limited::Full | Limited::Decided(_) => Outcome::OutOfMemory,
     }

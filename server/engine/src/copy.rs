@@ -1,4 +1,5 @@
-//! Items as they travel between nodes: whole, and in one form that every node reads alike.
+//! Items as they travel between nodes: whole, and in one form that every node reads alike. Of a key with
+//! many holders the changes travel, and all of them in pieces.
 //!
 //! Here: whether an item was changed, its copy, putting a copy in place, reading out all items of a
 //! partition, what the numbers are that one node and no other gives. Not here: when and where a copy
@@ -7,6 +8,7 @@
 //! ```text
 //! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
 //! value: its bytes; of a counter u64; of a state: n u8 | policy n bytes | holds … (as in `limited`)
+//!        of many holders: n u8 | policy n bytes | a piece, or changes (as in `holders`)
 //! ```
 //!
 //! `bits` are those of `item`. Instants are as they lie: all nodes count from one origin. A policy is
@@ -21,18 +23,25 @@ use std::num::NonZeroU64;
 use protocol::{KEY_BYTES_MAX, Value};
 
 use crate::apply::Engine;
+use crate::holders::Holders;
 use crate::item::{Content, Figures, Item, Layout, Mark, State};
 use crate::lease::Leases;
-use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX};
-use crate::placer::HashRange;
+use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
+use crate::placer::{HashRange, spread_of};
 use crate::record::{Record, SnapshotRecord};
+use crate::store::sums::Key as HoldKey;
+use crate::store::{HAS_SET, SetId};
 use crate::time::{Deadline, Now};
 
 /// What lies in front of the value.
 const HEAD_BYTES: usize = 18;
 const BLOB: u8 = 0;
 const COUNTER: u8 = 1;
+const HOLDERS: u8 = 2;
 const STATE: u8 = 3;
+
+/// Least bytes of a piece of the holders of a key.
+const PIECE_BYTES_MIN: usize = 4 << 10;
 
 /// Tells a changed item from one that was not.
 ///
@@ -58,23 +67,41 @@ pub enum PutError {
 
 /// How far reading or removing a partition has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cursor(u64);
+pub struct Cursor {
+    spread: u64,
+    /// Among the holders of the key there.
+    inside: Option<HoldKey>,
+}
 
 impl Cursor {
-    /// It as a number, for whoever goes on later.
-    #[must_use]
-    pub fn number(self) -> u64 {
-        self.0
+    fn at(spread: u64) -> Self {
+        Self { spread, inside: None }
     }
 
-    /// What [`Cursor::number`] told. With any other number some items are passed over.
+    /// Appends it as bytes, for whoever goes on later.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.spread.to_le_bytes());
+        for number in self.inside.into_iter().flat_map(|(lease, end)| [lease, end]) {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// What [`Cursor::encode`] wrote; `None` for other bytes. With any other cursor some items are passed
+    /// over.
     #[must_use]
-    pub fn of_number(number: u64) -> Self {
-        Self(number)
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let numbers: Vec<u64> = numbers.iter().map(|run| u64::from_le_bytes(*run)).collect();
+        match numbers[..] {
+            _ if !rest.is_empty() => None,
+            [spread] => Some(Self::at(spread)),
+            [spread, lease, end] => Some(Self { spread, inside: Some((lease, end)) }),
+            _ => None,
+        }
     }
 
     fn from(after: Option<Self>) -> u64 {
-        after.map_or(0, |cursor| cursor.0)
+        after.map_or(0, |cursor| cursor.spread)
     }
 }
 
@@ -94,8 +121,21 @@ impl Engine {
         })
     }
 
-    /// Appends the whole item of a key; false where there is none. One past its deadline counts
-    /// until it is removed.
+    /// As [`Engine::mark_of`], before a change that [`Engine::copy_of`] is to tell of: of a key with many
+    /// holders that tells what changed since.
+    pub fn mark_before_change(&mut self, hash: u64, key: &[u8]) -> Option<ItemMark> {
+        let slot = self.store.find(hash, key)?;
+        if let Some(set) =
+            self.store.item(slot).state().and_then(|state| SetId::of_body(state.body))
+        {
+            self.store.change_holders(set, Holders::note_changes);
+        }
+        self.mark_of(hash, key)
+    }
+
+    /// Appends the item of a key; false where there is none. One past its deadline counts until it is
+    /// removed. It is whole, but of many holders there is only what changed since
+    /// [`Engine::mark_before_change`].
     pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
         let found = self.store.find(hash, key);
         found.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
@@ -107,7 +147,15 @@ impl Engine {
         let kind = match item.layout() {
             Layout::Blob(_) => BLOB,
             Layout::Narrow | Layout::Wide => COUNTER,
-            Layout::State(_) => STATE,
+            Layout::State(_) => {
+                if let Some(set) = item.state().and_then(|state| SetId::of_body(state.body)) {
+                    let holders = self.store.holders(set)?;
+                    self.encode_head_of_holders(item, out)?;
+                    holders.encode_changes(out);
+                    return Some(());
+                }
+                STATE
+            }
         };
         let policy = match item.state() {
             Some(state) => Some((self.limits.policies.token(state.rule)?, state.body)),
@@ -130,6 +178,19 @@ impl Engine {
         Some(())
     }
 
+    /// Appends what is in front of a piece of the holders of a key, or of changes.
+    fn encode_head_of_holders(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
+        let Figures { cas, client_flags, deadline, marks } = item.figures();
+        let token = self.limits.policies.token(item.state()?.rule)?;
+        out.push(HOLDERS | marks & Mark::COPIED);
+        out.extend_from_slice(&cas.to_le_bytes());
+        out.extend_from_slice(&client_flags.to_le_bytes());
+        out.extend_from_slice(&deadline.to_bytes());
+        out.push(token.len() as u8);
+        out.extend_from_slice(token);
+        Some(())
+    }
+
     /// Makes the item of a key what it is on another node, by the bytes of [`Engine::copy_of`] there.
     ///
     /// # Errors
@@ -146,6 +207,9 @@ impl Engine {
             return Err(PutError::NotACopy);
         }
         let (kind, figures, value) = decode(bytes).ok_or(PutError::NotACopy)?;
+        if kind == HOLDERS {
+            return self.put_holders(now, hash, key, figures, value);
+        }
         let old = self.found(now, hash, key).slot;
         let content = match kind {
             BLOB if self.fits(key.len(), value.len()) => Some(Content::Value(Value::Bytes(value))),
@@ -160,6 +224,25 @@ impl Engine {
         self.uniques.raise(figures.cas);
         let written = self.store.write(now, hash, key, old, figures, content);
         written.map(|_| ()).map_err(|_| PutError::NoRoom)
+    }
+
+    /// Takes over a piece of the holders of a key, or changes of them.
+    fn put_holders(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        figures: Figures,
+        value: &[u8],
+    ) -> Result<(), PutError> {
+        let (&token_bytes, rest) = value.split_first().ok_or(PutError::NotACopy)?;
+        let split = rest.split_at_checked(token_bytes.into());
+        let (token, piece) = split.ok_or(PutError::NotACopy)?;
+        let rule = self.limits.policies.number_of_copy(token, self.store.states_by_rule());
+        let rule = rule.ok_or(PutError::NotACopy)?;
+        self.absorb_holders((now, hash, key), figures, rule, piece, 0)?;
+        self.uniques.raise(figures.cas);
+        Ok(())
     }
 
     /// Makes of a state's copy the state as it lies in an item; `None` if it is none.
@@ -205,20 +288,40 @@ impl Engine {
         mut out: impl FnMut(&[u8], &[u8]),
     ) -> Option<Cursor> {
         let (mut sent, mut copy) = (0, Vec::new());
-        let next = self.store.read_range(range, Cursor::from(after), lines_max, |item| {
-            copy.clear();
-            if !item.deadline().is_past(now) && self.encode(item, &mut copy).is_some() {
-                out(item.key(), &copy);
-                sent += item.key().len() + copy.len();
+        let mut inside = after.and_then(|cursor| cursor.inside);
+        let (from, mut stopped) = (Cursor::from(after), None);
+        let next = self.store.read_range(range, from, lines_max, |item| {
+            if stopped.is_some() {
+                return false;
             }
-            sent < bytes_max
+            let set = item.state().and_then(|state| SetId::of_body(state.body));
+            let spread = || spread_of(self.store.hash_of(item));
+            let at = inside.take().filter(|_| spread() == from);
+            copy.clear();
+            if item.deadline().is_past(now) {
+                return true;
+            }
+            if let Some(holders) = set.and_then(|set| self.store.holders(set)) {
+                if self.encode_head_of_holders(item, &mut copy).is_none() {
+                    return true;
+                }
+                let room = bytes_max.saturating_sub(sent).max(PIECE_BYTES_MIN);
+                let next = holders.encode_piece(at, room, &mut copy);
+                stopped = next.map(|hold| Cursor { spread: spread(), inside: Some(hold) });
+            } else if self.encode(item, &mut copy).is_none() {
+                return true;
+            }
+            out(item.key(), &copy);
+            sent += item.key().len() + copy.len();
+            sent < bytes_max && stopped.is_none()
         });
-        next.map(Cursor)
+        stopped.or(next.map(Cursor::at))
     }
 
     /// Shows what a snapshot keeps, item by item, from `after` on, until `lines_max` lines of the table
     /// are read or about `bytes_max` bytes are shown; the answer as of [`Engine::export`]. An item that
-    /// is there from the first call to the last is shown once.
+    /// is there from the first call to the last is shown once; one of many holders in pieces, the first of
+    /// which begins anew, and each of its holds once.
     pub fn save_slice(
         &self,
         now: Now,
@@ -226,9 +329,16 @@ impl Engine {
         (lines_max, bytes_max): (usize, usize),
         mut visit: impl FnMut(SnapshotRecord<'_>),
     ) -> Option<Cursor> {
-        let mut shown = 0;
+        let (mut shown, mut piece) = (0, Vec::new());
+        let mut inside = after.and_then(|cursor| cursor.inside);
+        let (from, mut stopped) = (Cursor::from(after), None);
         let all = HashRange { prefix: 0, bits: 0 };
-        let next = self.store.read_range(all, Cursor::from(after), lines_max, |item| {
+        let next = self.store.read_range(all, from, lines_max, |item| {
+            if stopped.is_some() {
+                return false;
+            }
+            let spread = || spread_of(self.store.hash_of(item));
+            let at = inside.take().filter(|_| spread() == from);
             if item.deadline().is_past(now) {
                 return true;
             }
@@ -237,12 +347,23 @@ impl Engine {
                 shown += record.key.len() + record.value.len();
                 visit(SnapshotRecord::Item(record));
             } else if let Some(record) = self.limit_record(item, now) {
-                shown += record.key.len() + record.body.len();
-                visit(SnapshotRecord::Limit(record));
+                let set = SetId::of_body(record.body);
+                if let Some(holders) = set.and_then(|set| self.store.holders(set)) {
+                    piece.clear();
+                    piece.extend_from_slice(&HAS_SET.to_le_bytes());
+                    let room = bytes_max.saturating_sub(shown).max(PIECE_BYTES_MIN);
+                    let next = holders.encode_piece(at, room, &mut piece);
+                    stopped = next.map(|hold| Cursor { spread: spread(), inside: Some(hold) });
+                    shown += record.key.len() + piece.len();
+                    visit(SnapshotRecord::Limit(LimitRecord { body: &piece, ..record }));
+                } else {
+                    shown += record.key.len() + record.body.len();
+                    visit(SnapshotRecord::Limit(record));
+                }
             }
-            shown < bytes_max
+            shown < bytes_max && stopped.is_none()
         });
-        next.map(Cursor)
+        stopped.or(next.map(Cursor::at))
     }
 
     /// Removes the items of `range` in up to `lines_max` lines of the table; the answer as of
@@ -253,7 +374,7 @@ impl Engine {
         after: Option<Cursor>,
         lines_max: usize,
     ) -> Option<Cursor> {
-        self.store.remove_range(range, Cursor::from(after), lines_max).map(Cursor)
+        self.store.remove_range(range, Cursor::from(after), lines_max).map(Cursor::at)
     }
 }
 

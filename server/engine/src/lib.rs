@@ -23,6 +23,7 @@ mod arena;
 mod bound;
 mod budget;
 mod copy;
+mod holders;
 mod incrx;
 mod index;
 mod item;

@@ -29,7 +29,7 @@ use protocol::{Algorithm, COUNT_MAX, Policy};
 
 use self::bucket::Bucket;
 pub(crate) use self::bucket::PlainBucket;
-use self::concurrency::Concurrency;
+pub(crate) use self::concurrency::{Concurrency, holders_of, state_of};
 use self::fixed::Fixed;
 use self::gcra::Gcra;
 use self::leaky::Leaky;
@@ -37,6 +37,7 @@ use self::log::Log;
 pub(crate) use self::short::{ShortWay, StateBytes};
 use self::sliding::Sliding;
 pub(crate) use self::sliding::TwoWindows;
+pub(crate) use self::tally::instant;
 use crate::time::Now;
 
 /// What a caller wants.
@@ -189,6 +190,14 @@ impl Limiter {
             Self::Log(log) => Some(log.used(state, now)),
             Self::Bucket(_) | Self::Gcra(_) | Self::Leaky(_) | Self::Concurrency(_) => None,
         }
+    }
+}
+
+/// The limiter of holders, where the policy is that.
+pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
+    match Limiter::of(policy)? {
+        Limiter::Concurrency(concurrency) => Some(concurrency),
+        _ => None,
     }
 }
 

@@ -9,14 +9,18 @@
 //! holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
 //!
-//! The top bit of `holds` says whether there are leases. The rule is among the figures of the item.
+//! The top bit of `holds` says whether there are leases. The rule is among the figures of the item. A key
+//! with many holders has the number of a set in place of all that (`store/sets`).
 
 mod holds;
+mod many;
 mod quick;
 mod saved;
+mod usage;
 
 use protocol::Policy;
 
+use self::many::without_a_hold;
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
 use crate::item::{Content, Figures, Mark, State};
@@ -24,10 +28,12 @@ use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
 use crate::repeats::{RepeatedAnswer, Repeats};
+use crate::store::{Full, HAS_SET, SetId};
 use crate::time::{Deadline, Nanos, Now};
 
 pub use self::holds::GivenHold;
 pub use self::saved::LimitRecord;
+pub use self::usage::SetUsed;
 
 /// Most holds of one key that are not settled: beyond it a take that wants one is refused.
 pub const HOLDS_MAX: usize = 1024;
@@ -76,8 +82,6 @@ pub enum Limited {
     Exists(Facts),
     /// There is no state, or no such lease.
     NotFound,
-    /// The key has as many holds as it can have.
-    TooManyHolds,
     /// The states of the shard are under as many written policies as it keeps.
     TooManyPolicies,
     /// There is no room for the state.
@@ -194,6 +198,8 @@ pub(crate) struct Loaded {
     /// `None` for none: most keys have none, and pay eight bytes for that.
     pub(crate) leases: Option<Box<Leases>>,
     pub(crate) state: Vec<u8>,
+    /// The holds that lie beside the item; `state` is empty then.
+    set: Option<SetId>,
     figures: Figures,
     slot: Option<Slot>,
 }
@@ -227,6 +233,14 @@ impl Engine {
     /// Takes from any state: it is taken apart, decided on and written anew.
     fn take_apart(&mut self, at: At<'_>, rule: Option<Rule<'_>>, take: &Take) -> Limited {
         let At { now, hash, .. } = at;
+        let at = if take.peek {
+            at
+        } else {
+            match self.room_to_hold(at) {
+                Ok(at) => at,
+                Err(Full) => return Limited::Full,
+            }
+        };
         let mut loaded = self.load(at, rule);
         let holds_by_itself = holds_by_itself(&loaded.policy);
         let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
@@ -248,17 +262,22 @@ impl Engine {
                 Some(_) => unique != 0 && unique == loaded.figures.cas,
             };
             if !is_it {
-                let decision = look(&mut loaded, now, Ask { cost: take.cost, ..ask });
+                let decision = self.look_at(&mut loaded, now, ask);
                 return Limited::Exists(self.facts(loaded, decision, false));
             }
         }
         let wants_hold = may_hold && !holds_by_itself;
-        if wants_hold && loaded.holds.len() >= HOLDS_MAX {
-            self.put_away(loaded);
-            return Limited::TooManyHolds;
-        }
         let policy = loaded.policy;
-        let mut decision = limit::take(&policy, &mut loaded.state, now, &ask);
+        let no_hold = wants_hold && loaded.holds.len() >= HOLDS_MAX;
+        let mut decision = if no_hold {
+            let first_end = loaded.holds.iter().map(|hold| hold.end).min().unwrap_or(0);
+            without_a_hold(
+                self.look_at(&mut loaded, now, ask),
+                first_end.saturating_sub(now.mono.0),
+            )
+        } else {
+            self.decide(&mut loaded, now, &ask)
+        };
         loaded.figures.client_flags = take.client_flags.unwrap_or(loaded.figures.client_flags);
         let allowed = decision.verdict != Verdict::Deny;
         if wants_hold
@@ -335,55 +354,8 @@ impl Engine {
             return None;
         }
         let mut loaded = self.load(at, rule);
-        let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
+        let decision = self.look_at(&mut loaded, now, Ask { hash, ..Ask::default() });
         Some(self.facts(loaded, decision, false))
-    }
-
-    /// Gives `units` back.
-    pub fn put_back(
-        &mut self,
-        now: Now,
-        hash: u64,
-        key: &[u8],
-        rule: Option<Rule<'_>>,
-        units: u64,
-    ) -> Limited {
-        let at = self.at(now, hash, key);
-        if !is_state(at) {
-            return Limited::NotFound;
-        }
-        let mut loaded = self.load(at, rule);
-        limit::put_back(&loaded.policy, &mut loaded.state, now, units);
-        self.keep_and_look(at, loaded)
-    }
-
-    /// Makes usage what the caller says. `compare_cas` as for a take.
-    pub fn set_used(
-        &mut self,
-        now: Now,
-        hash: u64,
-        key: &[u8],
-        rule: Option<Rule<'_>>,
-        set: &SetUsed,
-    ) -> Limited {
-        let at = self.at(now, hash, key);
-        if rule.is_none() && !is_state(at) {
-            return Limited::NotFound;
-        }
-        let mut loaded = self.load(at, rule);
-        if let Some(unique) = set.compare_cas {
-            if loaded.slot.is_none() {
-                self.put_away(loaded);
-                return Limited::NotFound;
-            }
-            if unique != loaded.figures.cas {
-                let decision = look(&mut loaded, now, Ask { hash, ..Ask::default() });
-                return Limited::Exists(self.facts(loaded, decision, false));
-            }
-        }
-        limit::set_used(&loaded.policy, &mut loaded.state, now, set.used);
-        loaded.figures.client_flags = set.client_flags;
-        self.keep_and_look(at, loaded)
     }
 
     /// The number of a rule; `None` where it cannot be kept.
@@ -416,12 +388,14 @@ impl Engine {
         else {
             let policy = rule.map_or(UNLIMITED, |rule| *rule.policy);
             let limit = rule.map_or(0, |rule| rule.limit);
-            let (number, leases, slot) = (None, None, None);
-            return Loaded { policy, limit, number, holds, leases, state, figures: fresh, slot };
+            let (number, leases, set, slot) = (None, None, None, None);
+            let figures = fresh;
+            return Loaded { policy, limit, number, holds, leases, state, set, figures, slot };
         };
         let figures = item.figures();
         let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
-        let count = usize::from(marked & !HAS_LEASES);
+        let mut set = SetId::of_body(bytes);
+        let count = usize::from(marked & !(HAS_LEASES | HAS_SET));
         let body = HEAD_BYTES + count * HOLD_BYTES;
         for number in 0..count {
             let start = HEAD_BYTES + number * HOLD_BYTES;
@@ -440,7 +414,9 @@ impl Engine {
             leases = Some(Box::new(read));
             own = rest;
         }
-        state.extend_from_slice(own);
+        if set.is_none() {
+            state.extend_from_slice(own);
+        }
         let kept = self.limits.policies.get(number).copied();
         let remembered = kept.map(|kept| kept.policy);
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
@@ -461,7 +437,9 @@ impl Engine {
         if leases.is_some() {
             cover_leases(&policy, &mut state, &mut leases, at.now, at.hash);
         }
-        Loaded { policy, limit, number, holds, leases, state, figures, slot: found }
+        // Under another algorithm a key has no holders.
+        set = set.filter(|_| holds_by_itself(&policy));
+        Loaded { policy, limit, number, holds, leases, state, set, figures, slot: found }
     }
 
     /// Keeps the buffers for the next command.
@@ -491,7 +469,8 @@ impl Engine {
             let Loaded { policy, state, leases, .. } = &mut loaded;
             cover_leases(policy, state, leases, at.now, at.hash);
         }
-        let decision = look(&mut loaded, at.now, Ask { hash: at.hash, ..Ask::default() });
+        self.join_few(&mut loaded, at.now);
+        let decision = self.look_at(&mut loaded, at.now, Ask { hash: at.hash, ..Ask::default() });
         self.keep(at, loaded, decision, false)
     }
 
@@ -503,7 +482,8 @@ impl Engine {
         decision: Decision,
         shadow: bool,
     ) -> Limited {
-        if loaded.state.is_empty() && loaded.holds.is_empty() && loaded.leases.is_none() {
+        let has_state = !loaded.state.is_empty() || loaded.set.is_some();
+        if !has_state && loaded.holds.is_empty() && loaded.leases.is_none() {
             if let Some(slot) = loaded.slot.take() {
                 self.store.remove(at.hash, slot);
             }
@@ -514,10 +494,18 @@ impl Engine {
             self.put_away(loaded);
             return Limited::TooManyPolicies;
         };
+        self.part_from_many(&mut loaded);
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
         let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
-        bytes.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes());
+        match loaded.set {
+            // Estimates of another policy go where a key has many holders.
+            Some(set) => {
+                bytes.extend_from_slice(&set.body());
+                loaded.holds.clear();
+            }
+            None => bytes.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes()),
+        }
         for hold in &loaded.holds {
             for part in [hold.lease, hold.units, hold.end] {
                 bytes.extend_from_slice(&part.to_le_bytes());
@@ -544,6 +532,9 @@ impl Engine {
         let written = self.store.write(at.now, at.hash, at.key, at.slot, figures, content);
         self.limits.encoded = bytes;
         let Ok(slot) = written else {
+            if let Some(set) = loaded.set {
+                self.drop_unnamed(at, set);
+            }
             self.put_away(loaded);
             return Limited::Full;
         };
@@ -551,17 +542,6 @@ impl Engine {
         loaded.figures = figures;
         Limited::Decided(self.facts(loaded, decision, shadow))
     }
-}
-
-/// Usage as a caller sets it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SetUsed {
-    /// Units; more than the limit counts as the limit.
-    pub used: u64,
-    /// The client's 32 bits, kept beside the state.
-    pub client_flags: u32,
-    /// Only if the state has this cas unique.
-    pub compare_cas: Option<u64>,
 }
 
 fn is_state(at: At<'_>) -> bool {
@@ -583,11 +563,6 @@ fn only_watches(policy: &Policy, decision: &mut Decision) -> bool {
         decision.verdict = Verdict::Deny;
     }
     watched
-}
-
-/// The state as it stands, unchanged.
-fn look(loaded: &mut Loaded, now: Now, ask: Ask) -> Decision {
-    limit::take(&loaded.policy, &mut loaded.state, now, &Ask { peek: true, ..ask })
 }
 
 /// Every take of `concurrency` is a hold of its own kind.

@@ -6,6 +6,9 @@
 mod ahead;
 mod hints;
 mod range;
+mod sets;
+pub(crate) mod sums;
+mod sweep;
 
 use std::cmp::Reverse;
 use std::hint::cold_path;
@@ -20,6 +23,8 @@ use crate::placer::KeyHasher;
 use crate::time::{Deadline, Now};
 
 use self::hints::Hints;
+use self::sets::Sets;
+pub(crate) use self::sets::{HAS_SET, SetId};
 
 /// There is no room, and nothing in this shard may or can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +120,10 @@ pub(crate) struct Store {
     states_by_rule: Vec<u32>,
     may_evict: bool,
     pub(crate) losses: Losses,
+    /// The holds of keys that have many.
+    sets: Sets,
     /// Puts what a lookup of a state reads on one line.
-    _gap: [u64; 3],
+    _gap: [u64; 4],
     /// States of limits: kept apart, because none may go for want of room while a plain item is
     /// left.
     states: Arena,
@@ -154,11 +161,17 @@ impl Store {
             states_by_rule: Vec::new(),
             may_evict,
             losses: Losses::default(),
-            _gap: [0; 3],
+            sets: Sets::default(),
+            _gap: [0; 4],
             states: Arena::new(),
         };
         store.account();
         store
+    }
+
+    /// The hash of an item's key.
+    pub(crate) fn hash_of(&self, item: Item<'_>) -> u64 {
+        self.hasher.hash(item.key())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -182,7 +195,8 @@ impl Store {
     /// shared figure touched.
     fn account(&mut self) {
         let plain = self.plain.allocated_bytes();
-        let all = plain + self.states.allocated_bytes() + self.index.allocated_bytes();
+        let beside = self.states.allocated_bytes() + self.sets.bytes();
+        let all = plain + beside + self.index.allocated_bytes();
         let taken = Taken { all, plain };
         if taken != self.accounted {
             self.budget.change(self.accounted, taken);
@@ -334,6 +348,7 @@ impl Store {
     }
 
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
+        self.let_go_of_set(slot, None);
         self.count_out(slot);
         self.item_bytes -= self.item(slot).bytes();
         self.index.remove(hash, slot.raw());
@@ -357,6 +372,10 @@ impl Store {
     ) -> Result<Slot, Full> {
         let bytes = Layout::of(content).item_bytes(key.len(), figures.client_flags);
         let is_state = matches!(content, Content::State(_));
+        let set = match content {
+            Content::State(state) => SetId::of_body(state.body),
+            Content::Value(_) => None,
+        };
         // Where there is no room a smaller item stays where it lies: what a limit gets back must not be lost
         // for want of memory, nor cost another item its place.
         let fits = |slot: Slot| {
@@ -368,6 +387,7 @@ impl Store {
                         && self.lacks_room_for(bytes, is_state, None))
         };
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
+            self.let_go_of_set(slot, set);
             self.note_cas(self.item(slot).cas(), figures.cas);
             if let Content::State(state) = content
                 && self.item(slot).state().is_none_or(|former| former.rule != state.rule)
@@ -406,6 +426,7 @@ impl Store {
         {
             // What was written may have the figures that were there before.
             self.unseen = self.unseen.wrapping_add(1);
+            self.let_go_of_set(old, set);
             self.count_out(old);
             self.item_bytes -= self.item(old).bytes();
             self.index.relocate(hash, old.raw(), slot.raw());
@@ -532,59 +553,16 @@ impl Store {
             && self.hasher.time_of(item.key(), now).is_none_or(|own| deadline.is_past(own))
     }
 
-    /// Looks at up to `count` more items and removes those past their deadline. True when the end
-    /// was reached: the next call begins anew.
-    pub(crate) fn sweep(&mut self, now: Now, count: usize) -> bool {
-        for _ in 0..count {
-            let Some(slot) = self.at_or_after(self.sweep) else {
-                self.sweep = FIRST;
-                return true;
-            };
-            self.losses.sweep_checked += 1;
-            let item = self.item(slot);
-            if self.is_past(item, now) {
-                let hash = self.hasher.hash(item.key());
-                self.losses.swept += 1;
-                // Another item lies in `slot` afterwards: look there again.
-                self.expire(hash, slot);
-                self.sweep = slot;
-            } else {
-                self.sweep = slot.next();
-            }
-        }
-        false
-    }
-
-    /// The item at or after a place: first the plain ones, then the states.
-    fn at_or_after(&self, slot: Slot) -> Option<Slot> {
-        if !slot.is_second() {
-            if let Some(found) = self.plain.at_or_after(slot) {
-                return Some(found);
-            }
-            return self.states.at_or_after(FIRST).map(Slot::in_second);
-        }
-        self.states.at_or_after(slot).map(Slot::in_second)
-    }
-
     /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.note_cleared();
         self.index = Index::new();
         self.plain = Arena::new();
         self.states = Arena::new();
+        self.sets = Sets::default();
         self.item_bytes = 0;
         self.states_by_rule.clear();
         self.sweep = FIRST;
         self.account();
-    }
-
-    /// All items, in no order.
-    pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
-        let mut next = FIRST;
-        std::iter::from_fn(move || {
-            let slot = self.at_or_after(next)?;
-            next = slot.next();
-            Some(self.item(slot))
-        })
     }
 }

@@ -5,8 +5,11 @@
 
 use crate::apply::Engine;
 use crate::arena::Slot;
+use crate::holders::Holders;
 use crate::item::{Content, Figures, State};
 use crate::policies::Kept;
+use crate::store::SetId;
+use crate::store::sums::Key as HoldKey;
 use crate::time::Now;
 
 /// How a key stood before it was charged. The bytes of its state lie in the caller's buffer, without
@@ -14,6 +17,8 @@ use crate::time::Now;
 #[derive(Debug, Clone, Copy)]
 pub struct Saved {
     was: Was,
+    /// Of a key with many holders, the newest hold.
+    newest: Option<HoldKey>,
     start: usize,
     end: usize,
 }
@@ -29,19 +34,23 @@ impl Engine {
     /// Notes how a key stands; the bytes go behind what is in `bytes`.
     pub fn save(&mut self, now: Now, hash: u64, key: &[u8], bytes: &mut Vec<u8>) -> Saved {
         let start = bytes.len();
+        let mut newest = None;
         let was = match self.at(now, hash, key).slot {
             Some(slot) if slot.is_second() => {
                 let item = self.store.item(slot);
                 let rule = item.state().and_then(|state| {
                     let kept = *self.limits.policies.get(state.rule)?;
                     bytes.extend_from_slice(state.body);
+                    let holders =
+                        SetId::of_body(state.body).and_then(|set| self.store.holders(set));
+                    newest = holders.and_then(Holders::newest);
                     Some(kept)
                 });
                 rule.map_or(Was::Nothing, |kept| Was::State(item.figures(), kept))
             }
             _ => Was::Nothing,
         };
-        Saved { was, start, end: bytes.len() }
+        Saved { was, newest, start, end: bytes.len() }
     }
 
     /// Makes the key stand as it did, under the same lock; a plain item that a state replaced is gone,
@@ -53,6 +62,14 @@ impl Engine {
             (Was::State(figures, kept), slot) => {
                 let Some(rule) = self.rule_number(&kept) else { return };
                 let body = bytes.get(saved.start..saved.end).unwrap_or_default();
+                if let Some(set) = SetId::of_body(body) {
+                    let named = slot.and_then(|slot| self.store.item(slot).state());
+                    if named.and_then(|state| SetId::of_body(state.body)) != Some(set) {
+                        // The holds are gone, which is no more than if the key had been evicted.
+                        return;
+                    }
+                    self.store.change_holders(set, |holders| holders.take_back(saved.newest));
+                }
                 let content = Content::State(State { rule, body });
                 let _ = self.store.write(now, hash, key, slot, figures, content);
             }

@@ -170,8 +170,7 @@ impl Keys<'_> {
         let shards = self.service.shards();
         // Another partition of the shard must not name what this one makes.
         let _turn = shards.turn(hash);
-        shards.begin_at(hash, unique(at));
-        let before = shards.mark_of(hash, key);
+        let before = shards.begin_change(hash, key, unique(at));
         work(&mut self.round(at));
         if before == shards.mark_of(hash, key) {
             return Changed::Nothing;

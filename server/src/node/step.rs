@@ -207,7 +207,6 @@ impl Told {
                 facts
             }
             Self::Limited(Limited::NotFound) => return out.push(2),
-            Self::Limited(Limited::TooManyHolds) => return out.push(3),
             Self::Limited(Limited::TooManyPolicies) => return out.push(4),
             Self::Limited(Limited::Full) => return out.push(5),
             Self::NoLimit => return out.push(6),
@@ -237,7 +236,6 @@ impl Told {
             0 => Limited::Decided(facts(&mut reader)?),
             1 => Limited::Exists(facts(&mut reader)?),
             2 => Limited::NotFound,
-            3 => Limited::TooManyHolds,
             4 => Limited::TooManyPolicies,
             5 => Limited::Full,
             6 => return Some(Self::NoLimit),
@@ -395,8 +393,7 @@ mod tests {
                 0 | 1 => Limited::Decided(facts),
                 2 => Limited::Exists(facts),
                 3 => Limited::NotFound,
-                4 => Limited::TooManyHolds,
-                5 => Limited::TooManyPolicies,
+                4 | 5 => Limited::TooManyPolicies,
                 6 => Limited::Full,
                 _ => return Told::NoLimit,
             })

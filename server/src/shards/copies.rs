@@ -22,6 +22,14 @@ impl Shards {
         self.turns[self.shard(hash)].lock()
     }
 
+    /// [`engine::Engine::begin_at`] for the next command on a key of this hash, and
+    /// [`engine::Engine::mark_before_change`].
+    pub(crate) fn begin_change(&self, hash: u64, key: &[u8], unique: u64) -> Option<ItemMark> {
+        let mut engine = self.shards[self.shard(hash)].lock();
+        engine.begin_at(unique);
+        engine.mark_before_change(hash, key)
+    }
+
     /// [`engine::Engine::begin_at`] for the next command on a key of this hash.
     pub fn begin_at(&self, hash: u64, unique: u64) {
         self.shards[self.shard(hash)].lock().begin_at(unique);
@@ -76,7 +84,7 @@ impl Shards {
         let mut at = after
             .and_then(decode_cursor)
             .filter(|(shard, _)| (first..=last).contains(shard))
-            .map_or((first, None), |(shard, cursor)| (shard, Some(cursor)));
+            .unwrap_or((first, None));
         let (mut sent, mut looked) = (0, 0);
         loop {
             let (shard, cursor) = at;
@@ -123,15 +131,19 @@ impl Shards {
 
 fn encode_cursor(shard: usize, cursor: Option<Cursor>) -> Vec<u8> {
     let mut bytes = (shard as u32).to_le_bytes().to_vec();
-    let place = cursor.map_or(0, Cursor::number);
-    bytes.extend_from_slice(&place.to_le_bytes());
+    if let Some(cursor) = cursor {
+        cursor.encode(&mut bytes);
+    }
     bytes
 }
 
-fn decode_cursor(bytes: &[u8]) -> Option<(usize, Cursor)> {
+fn decode_cursor(bytes: &[u8]) -> Option<(usize, Option<Cursor>)> {
     let (shard, place) = bytes.split_first_chunk()?;
-    let place = Cursor::of_number(u64::from_le_bytes(place.try_into().ok()?));
-    Some((u32::from_le_bytes(*shard) as usize, place))
+    let shard = u32::from_le_bytes(*shard) as usize;
+    if place.is_empty() {
+        return Some((shard, None));
+    }
+    Some((shard, Some(Cursor::decode(place)?)))
 }
 
 #[cfg(test)]

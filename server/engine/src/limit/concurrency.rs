@@ -4,21 +4,27 @@
 //! name no lease (`decr`) end the newest holds. `over` means nothing here: who was refused holds
 //! nothing.
 //!
-//! There are never more than [`HOLDS_MAX`] holds. With so many the answer is as if all units were
+//! There are never more than [`HOLDERS_MAX`] holds. With so many the answer is as if all units were
 //! held.
 //!
 //! A hold is named by the caller, who knows a name that is free everywhere. Where none is given the
 //! leases of a new state count up from the milliseconds of the clock, so that one handed out before
 //! an idle state was dropped does not free the hold of somebody else.
 //!
-//! The state: the next lease, then for each hold its lease, units and end; about 15 bytes a hold.
+//! The state: the next lease, then for each hold its lease, units and end; about 15 bytes a hold. Where
+//! that is longer than [`LARGE_BYTES`] the holds lie beside the item (`many`).
 
 use super::tally::{Judged, Reader, between, instant, put_count, put_instant, shifted};
 use super::{Ask, Decision};
+use crate::holders::HOLDERS_MAX;
 use crate::time::Now;
 
-/// Most holds of a key, whatever its policy says.
-const HOLDS_MAX: usize = 1 << 16;
+mod many;
+
+pub(crate) use self::many::{holders_of, state_of};
+
+/// A longer state is no longer kept in its item.
+const LARGE_BYTES: usize = 1024;
 
 /// The parameters of `concurrency:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +153,7 @@ impl Concurrency {
 
     fn used_of(&self, holds: &Holds) -> u64 {
         let units = holds.units();
-        if holds.list.len() >= HOLDS_MAX { units.max(self.max) } else { units }
+        if holds.list.len() >= HOLDERS_MAX { units.max(self.max) } else { units }
     }
 
     /// Nanoseconds until `cost` passes; `None` for never.
@@ -159,7 +165,7 @@ impl Concurrency {
         for hold in by_end {
             units = units.saturating_sub(hold.units);
             left -= 1;
-            if units <= room && (cost == 0 || left < HOLDS_MAX) {
+            if units <= room && (cost == 0 || left < HOLDERS_MAX) {
                 return Some(between(instant(now), hold.end));
             }
         }

@@ -63,7 +63,7 @@ impl Judged {
 
 /// The instant of `now` as states keep it: nanoseconds on the monotonic clock, cut at 292 years.
 /// Signed, because a restored state may have begun before this process did.
-pub(super) fn instant(now: Now) -> i64 {
+pub(crate) fn instant(now: Now) -> i64 {
     i64::try_from(now.mono.0).unwrap_or(i64::MAX)
 }
 

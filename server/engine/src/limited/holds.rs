@@ -4,7 +4,7 @@
 
 use super::{HOLDS_MAX, Hold, Limited, is_state};
 use crate::apply::Engine;
-use crate::limit::{self, Ask};
+use crate::limit::Ask;
 use crate::policies::Rule;
 use crate::time::Now;
 
@@ -28,7 +28,7 @@ impl Engine {
             return Limited::NotFound;
         }
         let mut loaded = self.load(at, None);
-        if limit::settle(&loaded.policy, &mut loaded.state, now, lease) {
+        if self.settle_hold(&mut loaded, now, lease) {
             return self.keep_and_look(at, loaded);
         }
         let Some(place) = loaded.holds.iter().position(|hold| hold.lease == lease) else {
@@ -37,11 +37,11 @@ impl Engine {
         };
         let hold = loaded.holds.swap_remove(place);
         if actual < hold.units {
-            limit::put_back(&loaded.policy, &mut loaded.state, now, hold.units - actual);
+            self.put_back_units(&mut loaded, now, hold.units - actual);
         } else {
             // What was used is used: it is counted whether it would pass or not.
             let ask = Ask { cost: actual - hold.units, over: true, hash, ..Ask::default() };
-            limit::take(&loaded.policy, &mut loaded.state, now, &ask);
+            self.decide(&mut loaded, now, &ask);
         }
         self.keep_and_look(at, loaded)
     }
@@ -59,7 +59,7 @@ impl Engine {
         let at = self.at(now, hash, key);
         let mut loaded = self.load(at, Some(rule));
         let ask = Ask { cost: units, over: true, hash, ..Ask::default() };
-        limit::take(&loaded.policy, &mut loaded.state, now, &ask);
+        self.decide(&mut loaded, now, &ask);
         self.keep_and_look(at, loaded)
     }
 
@@ -100,7 +100,7 @@ impl Engine {
         }
         let mut loaded = self.load(at, None);
         let end = now.mono.0.saturating_add(for_ns);
-        let known = if limit::renew(&loaded.policy, &mut loaded.state, now, lease, for_ns) {
+        let known = if self.renew_hold(&mut loaded, now, lease, for_ns) {
             true
         } else if let Some(hold) = loaded.holds.iter_mut().find(|hold| hold.lease == lease) {
             hold.end = end;

@@ -10,6 +10,7 @@ use crate::item::{Content, Figures, Item, State};
 use crate::lease::Leases;
 use crate::limit;
 use crate::policies::Kept;
+use crate::store::HAS_SET;
 use crate::time::{Deadline, Now};
 
 /// A state of a limit as it is saved.
@@ -30,7 +31,8 @@ pub struct LimitRecord<'a> {
 }
 
 impl Engine {
-    /// Each live state of a limit with all that has to outlive the process.
+    /// Each live state of a limit with all that has to outlive the process, but for the holds of a key that
+    /// has many ([`Engine::save_slice`]).
     pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
         let live = self.store.items().filter(move |item| !item.deadline().is_past(now));
         live.filter_map(move |item| self.limit_record(item, now))
@@ -61,6 +63,9 @@ impl Engine {
         let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
             return false;
         };
+        if marked & HAS_SET != 0 {
+            return self.restore_holders(now, hash, record, shift);
+        }
         let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
         let (Some(holds), Some(mut state)) =
             (record.body.get(2..holds_end), record.body.get(holds_end..))
@@ -97,5 +102,22 @@ impl Engine {
         let figures = Figures::new(record.cas, record.client_flags, deadline);
         let content = Content::State(State { rule, body: &body });
         self.store.write(now, hash, record.key, at.slot, figures, content).is_ok()
+    }
+
+    /// Puts back a piece of the holds of a key that has many.
+    fn restore_holders(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        self.uniques.raise(record.cas);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let figures = Figures::new(record.cas, record.client_flags, deadline);
+        let kept = Kept { policy: record.policy, limit: 0 };
+        let Some(rule) = self.rule_number(&kept) else { return false };
+        let piece = record.body.get(2..).unwrap_or_default();
+        self.absorb_holders((now, hash, record.key), figures, rule, piece, shift).is_ok()
     }
 }

@@ -162,7 +162,7 @@ fn a_restored_hold_ends_when_it_would_have() {
 fn no_policy_makes_the_holds_explode() {
     let limit = at_most(COUNT_MAX);
     let mut holds = Holds { next_lease: 1, list: Vec::new() };
-    for _ in 0..HOLDS_MAX {
+    for _ in 0..HOLDERS_MAX {
         holds.begin(1, at(0), MINUTE, None);
     }
     let mut state = Vec::new();

@@ -1,0 +1,412 @@
+//! Holds of one key that are too many for its item: kept beside it, so that a call costs the logarithm
+//! of their number, and copied to other nodes change by change.
+//!
+//! Here: the holds of a key in two orders, by name and by end, what changed since a copy was last made,
+//! and both in bytes. Not here: who may hold what (`limit/concurrency`), where the holds lie (`store`).
+//!
+//! ```text
+//! bits u8 | next lease u64 | change …
+//! change: PUT, place u64, end u64, units u64 | DROP, place, end | CUT, place, end | ENDED, end, place
+//! ```
+//!
+//! With `ANEW` among the bits the changes begin without holds. Any change may be applied twice, and
+//! changes that were made before a piece of a copy may be applied after it: what a hold is in the end is
+//! what the last change that names it says.
+
+use crate::store::sums::{Entry, Key, Sum, SumTree};
+
+/// Most holds of one key.
+pub(crate) const HOLDERS_MAX: usize = 1 << 20;
+
+/// Holds that have ended are removed by the calls that follow, so many each.
+const ENDED_MAX: usize = 64;
+
+/// Each copy of changes tells so many of the other holds too: a copy that lost its holds for want of
+/// memory is whole again after some time.
+const REFRESHED: usize = 4;
+
+/// More changes than this are told as all holds.
+const CHANGES_MAX: usize = 4096;
+
+/// The bit of a piece that begins without holds.
+const ANEW: u8 = 1;
+
+const PUT: u8 = 0;
+const DROP: u8 = 1;
+const CUT: u8 = 2;
+const ENDED: u8 = 3;
+
+/// Most bytes of a change.
+const CHANGE_BYTES_MAX: usize = 25;
+
+/// A change of the holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A hold is, or is changed to, this; its key is that of `by_lease`.
+    Put(Entry),
+    /// It is no more.
+    Drop(Key),
+    /// None from this key of `by_lease` on is any more.
+    Cut(Key),
+    /// None up to this key of `by_end` is any more.
+    Ended(Key),
+}
+
+/// What there is to tell of the holds.
+#[derive(Debug, Default)]
+enum Untold {
+    /// All of them.
+    #[default]
+    All,
+    /// These changes.
+    Changes(Vec<Change>),
+}
+
+/// The holds of one key.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    /// By the place of the lease, then the end.
+    by_lease: SumTree,
+    /// By the end, then the place of the lease.
+    by_end: SumTree,
+    next_lease: u64,
+    untold: Untold,
+    /// Where the refresh goes on, in `by_lease`.
+    refresh: Key,
+}
+
+/// Where a lease lies in the order in which leases are given. Those of one operation of a cluster have
+/// a number in their top bits that counts down.
+fn place(lease: u64) -> u64 {
+    lease << 8 | (!lease >> 56)
+}
+
+/// An instant in an order of unsigned numbers.
+fn order(instant: i64) -> u64 {
+    instant.cast_unsigned() ^ 1 << 63
+}
+
+fn instant_of(order: u64) -> i64 {
+    (order ^ 1 << 63).cast_signed()
+}
+
+impl Holders {
+    pub(crate) fn new(next_lease: u64) -> Self {
+        Self { next_lease, ..Self::default() }
+    }
+
+    /// What it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let changes = match &self.untold {
+            Untold::All => 0,
+            Untold::Changes(changes) => changes.capacity() * size_of::<Change>(),
+        };
+        size_of::<Self>() + self.by_lease.bytes() + self.by_end.bytes() + changes
+    }
+
+    /// All holds, those that have ended and are not removed yet among them.
+    pub(crate) fn all(&self) -> Sum {
+        self.by_end.sum()
+    }
+
+    /// The holds that have not ended.
+    pub(crate) fn live(&self, now: i64) -> Sum {
+        let (all, ended) = (self.all(), self.ended(now));
+        Sum { units: all.units - ended.units, len: all.len - ended.len }
+    }
+
+    fn ended(&self, now: i64) -> Sum {
+        self.by_end.before((order(now).saturating_add(1), 0))
+    }
+
+    /// When the last of them ends.
+    pub(crate) fn last_end(&self) -> Option<i64> {
+        self.by_end.last().map(|entry| instant_of(entry.key.0))
+    }
+
+    /// When so much of all holds has ended.
+    pub(crate) fn end_of(&self, least: Sum) -> Option<i64> {
+        self.by_end.reaching(least).map(|entry| instant_of(entry.key.0))
+    }
+
+    /// Begins a hold under a name, or the next free one, which is the answer.
+    pub(crate) fn begin(&mut self, units: u64, end: i64, named: Option<u64>) -> u64 {
+        let lease = named.unwrap_or(self.next_lease);
+        if named.is_none() {
+            self.next_lease = lease.saturating_add(1);
+        }
+        let key = (place(lease), order(end));
+        // One request may hold the same key twice under one name.
+        let held = self.at(key).unwrap_or(0);
+        self.change(Change::Put(Entry { key, units: held.saturating_add(units) }));
+        lease
+    }
+
+    fn at(&self, key: Key) -> Option<u64> {
+        self.by_lease.at_or_after(key).filter(|entry| entry.key == key).map(|entry| entry.units)
+    }
+
+    /// The hold of a name, unless it has ended.
+    fn find(&self, lease: u64, now: i64) -> Option<Entry> {
+        let place = place(lease);
+        let found = self.by_lease.at_or_after((place, order(now).saturating_add(1)));
+        found.filter(|entry| entry.key.0 == place)
+    }
+
+    /// Ends a hold; whether there was one.
+    pub(crate) fn settle(&mut self, lease: u64, now: i64) -> bool {
+        let Some(found) = self.find(lease, now) else { return false };
+        self.change(Change::Drop(found.key));
+        true
+    }
+
+    /// Lets a hold end at another instant; whether there was one.
+    pub(crate) fn renew(&mut self, lease: u64, now: i64, end: i64) -> bool {
+        let Some(found) = self.find(lease, now) else { return false };
+        self.change(Change::Drop(found.key));
+        if end > now {
+            let key = (found.key.0, order(end));
+            self.change(Change::Put(Entry { key, units: found.units }));
+        }
+        true
+    }
+
+    /// Gives back units of the newest holds.
+    pub(crate) fn put_back(&mut self, units: u64, now: i64) {
+        let (mut left, mut cut, mut rest) = (units, None, None);
+        while left > 0
+            && let Some(last) = self.by_lease.last()
+        {
+            cut = Some(last.key);
+            self.apply(Change::Drop(last.key));
+            if instant_of(last.key.1) <= now {
+                continue;
+            }
+            if last.units > left {
+                rest = Some(Entry { units: last.units - left, ..last });
+            }
+            left = left.saturating_sub(last.units);
+        }
+        if let Some(cut) = cut {
+            self.note(Change::Cut(cut));
+        }
+        if let Some(rest) = rest {
+            self.change(Change::Put(rest));
+        }
+    }
+
+    /// The newest hold.
+    pub(crate) fn newest(&self) -> Option<Key> {
+        self.by_lease.last().map(|entry| entry.key)
+    }
+
+    /// Takes back what began after `newest` was the newest.
+    pub(crate) fn take_back(&mut self, newest: Option<Key>) {
+        let (lease, end) = newest.unwrap_or_default();
+        if newest.is_none() {
+            self.change(Change::Cut((0, 0)));
+        } else if let Some(end) = end.checked_add(1) {
+            self.change(Change::Cut((lease, end)));
+        }
+    }
+
+    /// Removes some of the holds that have ended.
+    pub(crate) fn forget_ended(&mut self, now: i64) {
+        let (end, mut count, mut last) = ((order(now).saturating_add(1), 0), 0, None);
+        self.by_end.visit_from((0, 0), &mut |entry| {
+            let is_over = entry.key < end;
+            if is_over {
+                last = Some(entry.key);
+                count += 1;
+            }
+            is_over && count < ENDED_MAX
+        });
+        if let Some(last) = last {
+            self.change(Change::Ended(last));
+        }
+    }
+
+    /// Shows the lease, units and end of each hold that has not ended, the oldest first.
+    pub(crate) fn each(&self, now: i64, mut visit: impl FnMut(u64, u64, i64)) {
+        self.by_lease.visit_from((0, 0), &mut |Entry { key: (place, end), units }| {
+            if instant_of(end) > now {
+                visit(place >> 8 | !place << 56, units, instant_of(end));
+            }
+            true
+        });
+    }
+
+    /// The name that the next hold without one has.
+    pub(crate) fn next_lease(&self) -> u64 {
+        self.next_lease
+    }
+
+    fn change(&mut self, change: Change) {
+        self.apply(change);
+        self.note(change);
+    }
+
+    fn note(&mut self, change: Change) {
+        let Untold::Changes(changes) = &mut self.untold else { return };
+        changes.push(change);
+        if changes.len() > CHANGES_MAX {
+            self.untold = Untold::All;
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Put(entry @ Entry { key: (place, end), units }) => {
+                self.by_lease.insert(entry);
+                self.by_end.insert(Entry { key: (end, place), units });
+            }
+            Change::Drop((place, end)) => {
+                self.by_lease.remove((place, end));
+                self.by_end.remove((end, place));
+            }
+            Change::Cut(key) => {
+                while let Some(last) = self.by_lease.last().filter(|last| last.key >= key) {
+                    self.apply(Change::Drop(last.key));
+                }
+            }
+            Change::Ended(key) => {
+                while let Some(first) = self.by_end.first().filter(|first| first.key <= key) {
+                    self.apply(Change::Drop((first.key.1, first.key.0)));
+                }
+            }
+        }
+    }
+
+    /// From now on changes are noted, for the next copy.
+    pub(crate) fn note_changes(&mut self) {
+        let (mut seen, mut next) = (0, Key::default());
+        self.by_lease.visit_from(self.refresh, &mut |entry| {
+            seen += 1;
+            next = if seen > REFRESHED { entry.key } else { Key::default() };
+            seen <= REFRESHED
+        });
+        self.refresh = next;
+        match &mut self.untold {
+            Untold::Changes(changes) => {
+                changes.clear();
+                changes.shrink_to(ENDED_MAX);
+            }
+            Untold::All => self.untold = Untold::Changes(Vec::new()),
+        }
+    }
+
+    /// Appends what changed since changes are noted, or all holds.
+    pub(crate) fn encode_changes(&self, out: &mut Vec<u8>) {
+        let Untold::Changes(changes) = &self.untold else {
+            self.encode_piece(None, usize::MAX, out);
+            return;
+        };
+        self.encode_head(0, out);
+        for change in changes {
+            encode(*change, out);
+        }
+        // What they are after the changes, so after them.
+        let mut seen = 0;
+        self.by_lease.visit_from(self.refresh, &mut |entry| {
+            encode(Change::Put(entry), out);
+            seen += 1;
+            seen < REFRESHED
+        });
+    }
+
+    /// Appends holds from a key on, some `bytes_max` bytes of them; where to go on. Without a key it is
+    /// the first piece.
+    pub(crate) fn encode_piece(
+        &self,
+        from: Option<Key>,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<Key> {
+        self.encode_head(if from.is_none() { ANEW } else { 0 }, out);
+        let (start, mut next) = (out.len(), None);
+        self.by_lease.visit_from(from.unwrap_or_default(), &mut |entry| {
+            if out.len() > start && out.len() - start + CHANGE_BYTES_MAX > bytes_max {
+                next = Some(entry.key);
+                return false;
+            }
+            encode(Change::Put(entry), out);
+            true
+        });
+        next
+    }
+
+    fn encode_head(&self, bits: u8, out: &mut Vec<u8>) {
+        out.push(bits);
+        out.extend_from_slice(&self.next_lease.to_le_bytes());
+    }
+
+    /// Applies a piece or changes; ends are moved by `shift` nanoseconds. Before this `is_piece` must have
+    /// said that they are some.
+    pub(crate) fn absorb(&mut self, bytes: &[u8], shift: i128) {
+        let Some((bits, next_lease, mut rest)) = decode_head(bytes) else { return };
+        if bits & ANEW != 0 {
+            *self = Self::default();
+        }
+        self.next_lease = next_lease;
+        while let Some(change) = decode(&mut rest) {
+            let moved = |end: u64| {
+                let moved = i128::from(instant_of(end)).saturating_add(shift);
+                let end = if shift < 0 { i64::MIN } else { i64::MAX };
+                order(i64::try_from(moved).unwrap_or(end))
+            };
+            self.apply(match change {
+                Change::Put(Entry { key: (place, end), units }) => {
+                    Change::Put(Entry { key: (place, moved(end)), units })
+                }
+                other => other,
+            });
+        }
+    }
+}
+
+/// Whether these bytes are a piece or changes, and whether they begin anew; how many holds they put.
+pub(crate) fn read_piece(bytes: &[u8]) -> Option<(bool, usize)> {
+    let (bits, _, mut rest) = decode_head(bytes)?;
+    let mut puts = 0;
+    while !rest.is_empty() {
+        puts += usize::from(matches!(decode(&mut rest)?, Change::Put(_)));
+    }
+    (bits & !ANEW == 0 && puts <= HOLDERS_MAX).then_some((bits & ANEW != 0, puts))
+}
+
+fn decode_head(bytes: &[u8]) -> Option<(u8, u64, &[u8])> {
+    let (&bits, rest) = bytes.split_first()?;
+    let (next_lease, rest) = rest.split_first_chunk()?;
+    Some((bits, u64::from_le_bytes(*next_lease), rest))
+}
+
+fn encode(change: Change, out: &mut Vec<u8>) {
+    let (kind, key, units) = match change {
+        Change::Put(entry) => (PUT, entry.key, Some(entry.units)),
+        Change::Drop(key) => (DROP, key, None),
+        Change::Cut(key) => (CUT, key, None),
+        Change::Ended(key) => (ENDED, key, None),
+    };
+    out.push(kind);
+    for number in [Some(key.0), Some(key.1), units].into_iter().flatten() {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn decode(bytes: &mut &[u8]) -> Option<Change> {
+    let number = |bytes: &mut &[u8]| {
+        let (number, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u64::from_le_bytes(*number))
+    };
+    let (&kind, rest) = bytes.split_first()?;
+    *bytes = rest;
+    let key = (number(bytes)?, number(bytes)?);
+    Some(match kind {
+        PUT => Change::Put(Entry { key, units: number(bytes)? }),
+        DROP => Change::Drop(key),
+        CUT => Change::Cut(key),
+        ENDED => Change::Ended(key),
+        _ => return None,
+    })
+}

@@ -1,0 +1,164 @@
+//! The holds of keys that have many, by the number that their items have.
+//!
+//! Here: where they lie, and what they take in memory. Not here: what they are (`holders`).
+//!
+//! The body of such an item is a mark and a number:
+//!
+//! ```text
+//! 0x4000 u16 | number u32
+//! ```
+
+use super::sums::GROWTH_MAX;
+use super::{EVICTIONS_MAX, Full, Store};
+use crate::arena::Slot;
+use crate::holders::Holders;
+use crate::time::Now;
+
+/// In the first two bytes of a state: the holds lie beside the item.
+pub(crate) const HAS_SET: u16 = 1 << 14;
+
+/// What one more hold takes at most where no branch is split: that is one in thousands, and may go beyond
+/// the cap.
+const SET_GROWTH_MAX: usize = 2 * GROWTH_MAX;
+
+const BODY_BYTES: usize = 6;
+
+/// Which set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SetId(u32);
+
+impl SetId {
+    /// The set that the body of a state names, if it names one.
+    pub(crate) fn of_body(body: &[u8]) -> Option<Self> {
+        let (mark, number) = body.split_first_chunk()?;
+        let number = u32::from_le_bytes(*<&[u8; 4]>::try_from(number).ok()?);
+        (u16::from_le_bytes(*mark) == HAS_SET).then_some(Self(number))
+    }
+
+    /// The body that names the set.
+    pub(crate) fn body(self) -> [u8; BODY_BYTES] {
+        let ([a, b], [c, d, e, f]) = (HAS_SET.to_le_bytes(), self.0.to_le_bytes());
+        [a, b, c, d, e, f]
+    }
+}
+
+/// All sets of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Sets {
+    list: Vec<Option<Box<Holders>>>,
+    free: Vec<u32>,
+    bytes: usize,
+}
+
+impl Sets {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn add(&mut self, holders: Holders) -> SetId {
+        self.bytes += holders.bytes();
+        let holders = Some(Box::new(holders));
+        if let Some(number) = self.free.pop() {
+            self.list[number as usize] = holders;
+            return SetId(number);
+        }
+        self.list.push(holders);
+        // Fewer than there are items.
+        SetId(self.list.len() as u32 - 1)
+    }
+
+    pub(super) fn get(&self, SetId(number): SetId) -> Option<&Holders> {
+        self.list.get(number as usize)?.as_deref()
+    }
+
+    pub(super) fn change<T>(
+        &mut self,
+        SetId(number): SetId,
+        change: impl FnOnce(&mut Holders) -> T,
+    ) -> Option<T> {
+        let holders = self.list.get_mut(number as usize)?.as_deref_mut()?;
+        let before = holders.bytes();
+        let done = change(holders);
+        self.bytes = self.bytes - before + holders.bytes();
+        Some(done)
+    }
+
+    pub(super) fn remove(&mut self, SetId(number): SetId) {
+        if let Some(holders) = self.list.get_mut(number as usize).and_then(Option::take) {
+            self.bytes -= holders.bytes();
+            self.free.push(number);
+        }
+    }
+}
+
+impl Store {
+    /// The set of holds that the item in `slot` names.
+    fn set_in(&self, slot: Slot) -> Option<SetId> {
+        SetId::of_body(self.item(slot).state()?.body)
+    }
+
+    /// Removes the set of an item that goes, or has `new` in its place.
+    pub(super) fn let_go_of_set(&mut self, slot: Slot, new: Option<SetId>) {
+        if slot.is_second()
+            && let Some(set) = self.set_in(slot)
+            && new != Some(set)
+        {
+            self.sets.remove(set);
+        }
+    }
+
+    /// The holds of a key that has many.
+    pub(crate) fn holders(&self, set: SetId) -> Option<&Holders> {
+        self.sets.get(set)
+    }
+
+    /// Changes the holds of a key that has many.
+    pub(crate) fn change_holders<T>(
+        &mut self,
+        set: SetId,
+        change: impl FnOnce(&mut Holders) -> T,
+    ) -> Option<T> {
+        let done = self.sets.change(set, change);
+        self.account();
+        done
+    }
+
+    /// Keeps holds for the item of a key, which is to name them.
+    pub(crate) fn add_holders(&mut self, holders: Holders) -> SetId {
+        let set = self.sets.add(holders);
+        self.account();
+        set
+    }
+
+    /// Removes holds that no item names.
+    pub(crate) fn drop_holders(&mut self, set: SetId) {
+        self.sets.remove(set);
+        self.account();
+    }
+
+    /// Whether so many bytes of holds fit the cap as it is.
+    pub(crate) fn has_room_for_holders(&self, bytes: usize) -> bool {
+        !self.budget.lacks(bytes.saturating_add(SET_GROWTH_MAX))
+    }
+
+    /// Evicts until some more holds, in so many bytes, fit the cap. The item of `keep` is never the
+    /// victim.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], when there is no room.
+    pub(crate) fn room_for_holders(
+        &mut self,
+        now: Now,
+        bytes: usize,
+        keep: &[u8],
+    ) -> Result<(), Full> {
+        for _ in 0..EVICTIONS_MAX {
+            if !self.budget.lacks(bytes.saturating_add(SET_GROWTH_MAX)) {
+                return Ok(());
+            }
+            self.evict(now, keep, self.reach())?;
+        }
+        Err(Full)
+    }
+}

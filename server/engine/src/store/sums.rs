@@ -1,0 +1,509 @@
+//! A sorted list of entries with units that knows the units and the number of all entries before any
+//! place.
+//!
+//! A B+-tree: each branch holds the sums of its children, so looking an entry up, changing one, summing
+//! what lies before a key and finding where a sum is reached all take one way down. Nodes that empty
+//! are merged with a neighbour, so memory follows the entries.
+
+/// Entries of a leaf and children of a branch, at most.
+const FANOUT: usize = 64;
+
+/// Below this a node is merged with a neighbour, if both have room in one.
+const MERGE_BELOW: usize = FANOUT / 4;
+const MERGED_MAX: usize = FANOUT / 4 * 3;
+
+/// Orders entries.
+pub(crate) type Key = (u64, u64);
+
+/// An entry: its key and its units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: Key,
+    pub(crate) units: u64,
+}
+
+/// What some entries come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Sum {
+    pub(crate) units: u128,
+    pub(crate) len: usize,
+}
+
+impl Sum {
+    fn plus(self, other: Self) -> Self {
+        Self { units: self.units + other.units, len: self.len + other.len }
+    }
+
+    fn of(entry: Entry) -> Self {
+        Self { units: entry.units.into(), len: 1 }
+    }
+
+    fn reaches(self, least: Self) -> bool {
+        self.units >= least.units && self.len >= least.len
+    }
+}
+
+#[derive(Debug)]
+enum Node {
+    Leaf(Vec<Entry>),
+    Branch(Vec<Child>),
+}
+
+#[derive(Debug)]
+struct Child {
+    /// The key of its first entry.
+    low: Key,
+    sum: Sum,
+    node: Node,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct SumTree {
+    root: Node,
+    sum: Sum,
+    /// What all nodes take.
+    bytes: usize,
+}
+
+const LEAF_BYTES: usize = FANOUT * size_of::<Entry>();
+const BRANCH_BYTES: usize = FANOUT * size_of::<Child>();
+
+/// What an insert takes at most where no branch is split.
+pub(crate) const GROWTH_MAX: usize = LEAF_BYTES;
+
+impl Default for SumTree {
+    fn default() -> Self {
+        Self { root: Node::Leaf(Vec::new()), sum: Sum::default(), bytes: 0 }
+    }
+}
+
+impl SumTree {
+    /// All entries.
+    pub(crate) fn sum(&self) -> Sum {
+        self.sum
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Puts an entry in place of any of the same key, whose units are the answer.
+    pub(crate) fn insert(&mut self, entry: Entry) -> Option<u64> {
+        let (old, split) = self.root.insert(entry, &mut self.bytes);
+        self.sum = self.sum.plus(Sum::of(entry));
+        if let Some(old) = old {
+            self.sum.units -= u128::from(old);
+            self.sum.len -= 1;
+        }
+        if let Some(right) = split {
+            let mut children = branch(&mut self.bytes);
+            let left = std::mem::replace(&mut self.root, Node::Leaf(Vec::new()));
+            children.push(Child { low: left.low(), sum: left.sum(), node: left });
+            children.push(right);
+            self.root = Node::Branch(children);
+        }
+        old
+    }
+
+    /// Removes the entry of a key; its units.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<u64> {
+        let units = self.root.remove(key, &mut self.bytes)?;
+        self.sum.units -= u128::from(units);
+        self.sum.len -= 1;
+        while let Node::Branch(children) = &mut self.root {
+            if children.len() > 1 {
+                break;
+            }
+            let Some(only) = children.pop() else { break };
+            self.bytes -= BRANCH_BYTES;
+            self.root = only.node;
+        }
+        Some(units)
+    }
+
+    /// The first entry whose key is not below this one.
+    pub(crate) fn at_or_after(&self, key: Key) -> Option<Entry> {
+        let mut found = None;
+        self.visit_from(key, &mut |entry| {
+            found = Some(entry);
+            false
+        });
+        found
+    }
+
+    /// Shows entries in order, from a key on, until `visit` answers false.
+    pub(crate) fn visit_from(&self, key: Key, visit: &mut impl FnMut(Entry) -> bool) {
+        self.root.visit_from(key, visit);
+    }
+
+    pub(crate) fn first(&self) -> Option<Entry> {
+        self.at_or_after((0, 0))
+    }
+
+    pub(crate) fn last(&self) -> Option<Entry> {
+        let mut node = &self.root;
+        loop {
+            match node {
+                Node::Leaf(entries) => return entries.last().copied(),
+                Node::Branch(children) => node = &children.last()?.node,
+            }
+        }
+    }
+
+    /// What lies before a key.
+    pub(crate) fn before(&self, key: Key) -> Sum {
+        let (mut sum, mut node) = (Sum::default(), &self.root);
+        loop {
+            step();
+            match node {
+                Node::Leaf(entries) => {
+                    let end = entries.partition_point(|entry| entry.key < key);
+                    return entries[..end].iter().fold(sum, |sum, entry| sum.plus(Sum::of(*entry)));
+                }
+                Node::Branch(children) => {
+                    let end = children.partition_point(|child| child.low < key);
+                    let Some(last) = end.checked_sub(1) else { return sum };
+                    sum = children[..last].iter().fold(sum, |sum, child| sum.plus(child.sum));
+                    node = &children[last].node;
+                }
+            }
+        }
+    }
+
+    /// The first entry with which those up to it come to at least so much.
+    pub(crate) fn reaching(&self, least: Sum) -> Option<Entry> {
+        let (mut sum, mut node) = (Sum::default(), &self.root);
+        loop {
+            step();
+            match node {
+                Node::Leaf(entries) => {
+                    return entries.iter().copied().find(|entry| {
+                        sum = sum.plus(Sum::of(*entry));
+                        sum.reaches(least)
+                    });
+                }
+                Node::Branch(children) => {
+                    let found = children.iter().find(|child| {
+                        let with = sum.plus(child.sum);
+                        let reaches = with.reaches(least);
+                        if !reaches {
+                            sum = with;
+                        }
+                        reaches
+                    });
+                    node = &found?.node;
+                }
+            }
+        }
+    }
+}
+
+/// Counts a node that is gone through, for tests.
+fn step() {
+    #[cfg(test)]
+    tests::STEPS.with(|steps| steps.set(steps.get() + 1));
+}
+
+fn leaf(bytes: &mut usize) -> Vec<Entry> {
+    *bytes += LEAF_BYTES;
+    Vec::with_capacity(FANOUT)
+}
+
+fn branch(bytes: &mut usize) -> Vec<Child> {
+    *bytes += BRANCH_BYTES;
+    Vec::with_capacity(FANOUT)
+}
+
+/// Where a full node is split for an entry at `place`: one that comes at the end gets a node of its
+/// own, so that nodes of entries that come in order are full.
+fn split_at(place: usize) -> usize {
+    if place == FANOUT { FANOUT } else { FANOUT / 2 }
+}
+
+impl Node {
+    fn low(&self) -> Key {
+        match self {
+            Self::Leaf(entries) => entries.first().map_or((0, 0), |entry| entry.key),
+            Self::Branch(children) => children.first().map_or((0, 0), |child| child.low),
+        }
+    }
+
+    fn sum(&self) -> Sum {
+        match self {
+            Self::Leaf(entries) => {
+                entries.iter().fold(Sum::default(), |sum, entry| sum.plus(Sum::of(*entry)))
+            }
+            Self::Branch(children) => {
+                children.iter().fold(Sum::default(), |sum, child| sum.plus(child.sum))
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(entries) => entries.len(),
+            Self::Branch(children) => children.len(),
+        }
+    }
+
+    /// The units that were replaced, and what was split off to the right.
+    fn insert(&mut self, entry: Entry, bytes: &mut usize) -> (Option<u64>, Option<Child>) {
+        step();
+        match self {
+            Self::Leaf(entries) => {
+                let place = match entries.binary_search_by_key(&entry.key, |entry| entry.key) {
+                    Ok(place) => {
+                        let old = std::mem::replace(&mut entries[place].units, entry.units);
+                        return (Some(old), None);
+                    }
+                    Err(place) => place,
+                };
+                if entries.capacity() == 0 {
+                    *entries = leaf(bytes);
+                }
+                if entries.len() < FANOUT {
+                    entries.insert(place, entry);
+                    return (None, None);
+                }
+                let middle = split_at(place);
+                let mut right = leaf(bytes);
+                right.extend(entries.drain(middle..));
+                if place >= middle {
+                    right.insert(place - middle, entry);
+                } else {
+                    entries.insert(place, entry);
+                }
+                (None, Some(Child::of(Self::Leaf(right))))
+            }
+            Self::Branch(children) => {
+                let after = children.partition_point(|child| child.low <= entry.key);
+                let at = after.saturating_sub(1);
+                let child = &mut children[at];
+                let (old, split) = child.node.insert(entry, bytes);
+                let Some(right) = split else {
+                    child.low = child.low.min(entry.key);
+                    child.sum = child.sum.plus(Sum::of(entry));
+                    if let Some(old) = old {
+                        child.sum.units -= u128::from(old);
+                        child.sum.len -= 1;
+                    }
+                    return (old, None);
+                };
+                child.low = child.node.low();
+                child.sum = child.node.sum();
+                let place = at + 1;
+                if children.len() < FANOUT {
+                    children.insert(place, right);
+                    return (old, None);
+                }
+                let middle = split_at(place);
+                let mut new = branch(bytes);
+                new.extend(children.drain(middle..));
+                if place >= middle {
+                    new.insert(place - middle, right);
+                } else {
+                    children.insert(place, right);
+                }
+                (old, Some(Child::of(Self::Branch(new))))
+            }
+        }
+    }
+
+    fn remove(&mut self, key: Key, bytes: &mut usize) -> Option<u64> {
+        step();
+        match self {
+            Self::Leaf(entries) => {
+                let place = entries.binary_search_by_key(&key, |entry| entry.key).ok()?;
+                Some(entries.remove(place).units)
+            }
+            Self::Branch(children) => {
+                let after = children.partition_point(|child| child.low <= key);
+                let at = after.checked_sub(1)?;
+                let child = &mut children[at];
+                let units = child.node.remove(key, bytes)?;
+                child.low = child.node.low();
+                child.sum.units -= u128::from(units);
+                child.sum.len -= 1;
+                if child.node.len() < MERGE_BELOW {
+                    merge(children, at, bytes);
+                }
+                Some(units)
+            }
+        }
+    }
+
+    fn visit_from(&self, key: Key, visit: &mut impl FnMut(Entry) -> bool) -> bool {
+        step();
+        match self {
+            Self::Leaf(entries) => {
+                let from = entries.partition_point(|entry| entry.key < key);
+                entries[from..].iter().all(|entry| visit(*entry))
+            }
+            Self::Branch(children) => {
+                let after = children.partition_point(|child| child.low <= key);
+                let from = after.saturating_sub(1);
+                children[from..].iter().all(|child| child.node.visit_from(key, visit))
+            }
+        }
+    }
+}
+
+impl Child {
+    fn of(node: Node) -> Self {
+        Self { low: node.low(), sum: node.sum(), node }
+    }
+}
+
+/// Drops a child that is empty, or joins it with a neighbour where both fit into one.
+fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
+    let len = children[at].node.len();
+    if len > 0 {
+        let fits = |other: usize| {
+            children.get(other).is_some_and(|child| child.node.len() + len <= MERGED_MAX)
+        };
+        let left = match at {
+            0 if fits(1) => 0,
+            0 => return,
+            _ if fits(at - 1) => at - 1,
+            _ if fits(at + 1) => at,
+            _ => return,
+        };
+        let right = children.remove(left + 1);
+        let into = &mut children[left];
+        into.sum = into.sum.plus(right.sum);
+        match (&mut into.node, right.node) {
+            (Node::Leaf(entries), Node::Leaf(more)) => {
+                entries.extend(more);
+                *bytes -= LEAF_BYTES;
+            }
+            (Node::Branch(children), Node::Branch(more)) => {
+                children.extend(more);
+                *bytes -= BRANCH_BYTES;
+            }
+            // All leaves are equally deep.
+            _ => debug_assert!(false, "a leaf beside a branch"),
+        }
+        return;
+    }
+    match children.remove(at).node {
+        Node::Leaf(_) => *bytes -= LEAF_BYTES,
+        Node::Branch(_) => *bytes -= BRANCH_BYTES,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    thread_local! {
+        /// Nodes that were gone through.
+        pub(crate) static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Sums by hand, and what the nodes take.
+    fn check(node: &Node, is_root: bool) -> (Sum, usize) {
+        match node {
+            Node::Leaf(entries) => {
+                assert!(entries.is_sorted_by(|one, other| one.key < other.key));
+                assert!(is_root || !entries.is_empty());
+                let bytes = if entries.capacity() == 0 { 0 } else { LEAF_BYTES };
+                (node.sum(), bytes)
+            }
+            Node::Branch(children) => {
+                assert!(children.len() > usize::from(is_root) && children.len() <= FANOUT);
+                assert!(children.is_sorted_by(|one, other| one.low < other.low));
+                children.iter().fold((Sum::default(), BRANCH_BYTES), |(sum, bytes), child| {
+                    let (own, more) = check(&child.node, false);
+                    assert_eq!((child.sum, child.low), (own, child.node.low()));
+                    (sum.plus(own), bytes + more)
+                })
+            }
+        }
+    }
+
+    fn agree(tree: &SumTree, twin: &BTreeMap<Key, u64>, probes: &[(Key, u64, usize)]) {
+        assert_eq!(check(&tree.root, true), (tree.sum, tree.bytes));
+        let sum_of = |range: &mut dyn Iterator<Item = (&Key, &u64)>| {
+            range.fold(Sum::default(), |sum, (key, units)| {
+                sum.plus(Sum::of(Entry { key: *key, units: *units }))
+            })
+        };
+        assert_eq!(tree.sum(), sum_of(&mut twin.iter()));
+        let entry = |found: Option<(&Key, &u64)>| {
+            found.map(|(key, units)| Entry { key: *key, units: *units })
+        };
+        assert_eq!(tree.first(), entry(twin.first_key_value()));
+        assert_eq!(tree.last(), entry(twin.last_key_value()));
+        for &(key, units, len) in probes {
+            assert_eq!(tree.before(key), sum_of(&mut twin.range(..key)));
+            assert_eq!(tree.at_or_after(key), entry(twin.range(key..).next()));
+            let least = Sum { units: units.into(), len };
+            let mut sum = Sum::default();
+            let found = twin.iter().find(|(key, units)| {
+                sum = sum.plus(Sum::of(Entry { key: **key, units: **units }));
+                sum.reaches(least)
+            });
+            assert_eq!(tree.reaching(least), entry(found));
+            let mut seen = Vec::new();
+            tree.visit_from(key, &mut |entry| {
+                seen.push((entry.key, entry.units));
+                seen.len() < 100
+            });
+            let expected: Vec<_> =
+                twin.range(key..).take(100).map(|(key, units)| (*key, *units)).collect();
+            assert_eq!(seen, expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_tree_agrees_with_a_sorted_map(
+            rounds in prop::collection::vec(
+                (any::<bool>(), 1..900_u64, 1..5_u64, any::<u64>(), 0..9_u64), 1..12,
+            ),
+            probes in prop::collection::vec((0..1500_u64, 0..3_u64, 0..9000_u64, 0..1500_usize), 4),
+        ) {
+            let probes: Vec<_> =
+                probes.iter().map(|&(key, tag, units, len)| ((key, tag), units, len)).collect();
+            let (mut tree, mut twin) = (SumTree::default(), BTreeMap::new());
+            for (puts, count, step, start, units) in rounds {
+                for number in 0..count {
+                    let key = (start.wrapping_add(number * step) % 1500, number % 2);
+                    if puts {
+                        let old = tree.insert(Entry { key, units: units + number % 3 });
+                        prop_assert_eq!(old, twin.insert(key, units + number % 3));
+                    } else {
+                        prop_assert_eq!(tree.remove(key), twin.remove(&key));
+                    }
+                }
+                agree(&tree, &twin, &probes);
+            }
+            for key in twin.keys().copied().collect::<Vec<_>>() {
+                prop_assert_eq!(tree.remove(key), twin.remove(&key));
+            }
+            agree(&tree, &twin, &probes);
+            prop_assert!(tree.bytes() <= LEAF_BYTES);
+        }
+    }
+
+    #[test]
+    fn entries_in_order_fill_their_nodes() {
+        let mut tree = SumTree::default();
+        for key in 0..100_000 {
+            tree.insert(Entry { key: (key, 0), units: 1 });
+        }
+        assert!(tree.bytes() < 100_000 * (size_of::<Entry>() + 2));
+        for key in 0..100_000 {
+            // From the front and from all over.
+            tree.remove((if key % 2 == 0 { key / 2 } else { 99_999 - key / 2 }, 0));
+        }
+        assert!(tree.bytes() <= LEAF_BYTES);
+        assert_eq!(tree.sum(), Sum::default());
+    }
+}

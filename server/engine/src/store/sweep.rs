@@ -1,0 +1,52 @@
+//! All items of a shard, one after the other: to show them, and to remove those past their deadline.
+//!
+//! Not here: those of a partition (`range`), making room (`store`).
+
+use super::{FIRST, Item, Slot, Store};
+use crate::time::Now;
+
+impl Store {
+    /// Looks at up to `count` more items and removes those past their deadline. True when the end
+    /// was reached: the next call begins anew.
+    pub(crate) fn sweep(&mut self, now: Now, count: usize) -> bool {
+        for _ in 0..count {
+            let Some(slot) = self.at_or_after(self.sweep) else {
+                self.sweep = FIRST;
+                return true;
+            };
+            self.losses.sweep_checked += 1;
+            let item = self.item(slot);
+            if self.is_past(item, now) {
+                let hash = self.hasher.hash(item.key());
+                self.losses.swept += 1;
+                // Another item lies in `slot` afterwards: look there again.
+                self.expire(hash, slot);
+                self.sweep = slot;
+            } else {
+                self.sweep = slot.next();
+            }
+        }
+        false
+    }
+
+    /// The item at or after a place: first the plain ones, then the states.
+    fn at_or_after(&self, slot: Slot) -> Option<Slot> {
+        if !slot.is_second() {
+            if let Some(found) = self.plain.at_or_after(slot) {
+                return Some(found);
+            }
+            return self.states.at_or_after(FIRST).map(Slot::in_second);
+        }
+        self.states.at_or_after(slot).map(Slot::in_second)
+    }
+
+    /// All items, in no order.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
+        let mut next = FIRST;
+        std::iter::from_fn(move || {
+            let slot = self.at_or_after(next)?;
+            next = slot.next();
+            Some(self.item(slot))
+        })
+    }
+}
