@@ -117,7 +117,7 @@ impl Concurrency {
     pub(crate) fn give(&self, state: &mut Vec<u8>, now: Now, lease: u64, units: u64, for_ns: u64) {
         let mut holds = Holds::read(state, now);
         // With so many holds the limit counts as used up anyway.
-        if units > 0 && holds.list.len() < HOLDS_MAX {
+        if units > 0 && holds.list.len() < HOLDERS_MAX {
             holds.begin(units, now, for_ns, Some(lease));
             holds.write(state);
         }

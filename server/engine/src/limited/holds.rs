@@ -6,6 +6,7 @@ use super::{HOLDS_MAX, Hold, Limited, is_state};
 use crate::apply::Engine;
 use crate::limit::Ask;
 use crate::policies::Rule;
+use crate::store::Full;
 use crate::time::Now;
 
 /// A hold that somebody else gave.
@@ -79,11 +80,14 @@ impl Engine {
             return renewed;
         }
         let at = self.at(now, hash, key);
+        let at = match self.room_to_hold(at) {
+            Ok(at) => at,
+            Err(Full) => return Limited::Full,
+        };
         let mut loaded = self.load(at, Some(rule));
-        let given = (lease, units, for_ns);
-        if !limit::give(&loaded.policy, &mut loaded.state, now, given) {
+        if !self.give_hold(&mut loaded, now, hold) {
             let ask = Ask { cost: units, over: true, hash, ..Ask::default() };
-            limit::take(&loaded.policy, &mut loaded.state, now, &ask);
+            self.decide(&mut loaded, now, &ask);
             if loaded.holds.len() < HOLDS_MAX {
                 let end = now.mono.0.saturating_add(for_ns);
                 loaded.holds.push(Hold { lease, units, end });

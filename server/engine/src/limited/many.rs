@@ -2,11 +2,11 @@
 //!
 //! Not here: the arithmetic of both (`limit`, `limit/concurrency/many`), where holds lie (`store`).
 
-use super::Loaded;
+use super::{GivenHold, Loaded};
 use crate::PutError;
 use crate::apply::{At, Engine};
 use crate::arena::Slot;
-use crate::holders::{Holders, read_piece};
+use crate::holders::{HOLDERS_MAX, Holders, read_piece};
 use crate::item::{Content, Figures, State};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::store::{Full, SetId};
@@ -41,6 +41,25 @@ impl Engine {
             }
             None => limit::put_back(&loaded.policy, &mut loaded.state, now, units),
         }
+    }
+
+    /// Begins a hold of `concurrency` that was given elsewhere, whether it would pass or not; false where
+    /// the policy has no holds of its own.
+    pub(super) fn give_hold(&mut self, loaded: &mut Loaded, now: Now, hold: &GivenHold) -> bool {
+        let GivenHold { lease, units, for_ns } = *hold;
+        let Some(set) = loaded.set else {
+            return limit::give(&loaded.policy, &mut loaded.state, now, (lease, units, for_ns));
+        };
+        let now = limit::instant(now);
+        let end = now.saturating_add_unsigned(for_ns.max(1));
+        self.store.change_holders(set, |holders| {
+            holders.forget_ended(now);
+            // With so many holds the limit counts as used up anyway.
+            if units > 0 && holders.all().len < HOLDERS_MAX {
+                holders.begin(units, end, Some(lease));
+            }
+        });
+        true
     }
 
     /// Ends a hold of `concurrency`; whether there is such a hold.
