@@ -40,6 +40,8 @@ pub(crate) struct Faults {
     /// What takes a voter for ever is done once: a majority of them must stay.
     may_take: bool,
     pub(crate) count: usize,
+    /// From when until when single links were cut.
+    pub(crate) cuts: Vec<(Duration, Duration)>,
     history: Rc<RefCell<History>>,
     hosts: Rc<Vec<Host>>,
 }
@@ -57,6 +59,7 @@ impl Faults {
             busy: BTreeSet::new(),
             may_take: true,
             count: 0,
+            cuts: Vec::new(),
             history: Rc::clone(history),
             hosts: Rc::clone(hosts),
         }
@@ -83,6 +86,30 @@ impl Faults {
             self.next = now + Duration::from_millis(self.rng.between(200, 2500));
             self.strike(sim);
         }
+    }
+
+    /// Cuts one link between two nodes after the other, in one direction or in both.
+    pub(crate) fn cut_one(&mut self, sim: &mut Sim<'_>) {
+        let now = sim.elapsed();
+        while let Some(at) = self.undos.iter().position(|(when, _)| *when <= now) {
+            let (_, undo) = self.undos.remove(at);
+            self.undo(sim, undo);
+            // Time to find the way back.
+            self.next = now + Duration::from_secs(3);
+        }
+        if now < self.next || !self.undos.is_empty() {
+            return;
+        }
+        let number = usize::try_from(self.rng.below(self.hosts.len() as u64)).unwrap_or(0);
+        let ways = self.ways_of(number, false);
+        let (both, back) = (self.rng.chance(1, 2), self.rng.chance(1, 2));
+        let Some((from, to)) = self.rng.pick(&ways) else { return };
+        let way = if back { (to, from) } else { (from, to) };
+        self.cut(sim, &[way], both);
+        self.later(now, 6000, 9000, Undo::Mend(vec![way]));
+        self.cuts.extend(self.undos.last().map(|(when, _)| (now, *when)));
+        self.count += 1;
+        self.note(now, &format!("cut {way:?}, in both directions: {both}"));
     }
 
     /// Undoes everything, and starts all nodes that are down.

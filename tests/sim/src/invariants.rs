@@ -5,6 +5,7 @@
 
 mod acknowledged;
 mod admitted;
+pub(crate) mod answered;
 mod bounds;
 mod copies;
 mod holds;

@@ -28,6 +28,9 @@ struct Flags {
     /// Things go wrong for so many seconds.
     #[arg(long, default_value_t = 20)]
     trouble: u64,
+    /// Nothing goes wrong but links between two nodes, one at a time: then every request is answered.
+    #[arg(long)]
+    cuts: bool,
     /// Leave a rule out, by its name among `cluster::replica::Bug`.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
@@ -89,6 +92,7 @@ fn once(seed: u64, flags: &Flags) -> bool {
     let options = Options {
         trouble: Duration::from_secs(flags.trouble),
         bug: flags.bug,
+        cuts: flags.cuts,
         keeps_lines: flags.trace,
     };
     let report = run(seed, &options);
@@ -111,6 +115,9 @@ fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(seed.to_string()).args(["--once", "--trace"]);
     command.arg(format!("--trouble={}", flags.trouble));
+    if flags.cuts {
+        command.arg("--cuts");
+    }
     if let Some(bug) = flags.bug {
         command.arg(format!("--bug={bug:?}"));
     }

@@ -30,6 +30,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Options {
     /// So long things go wrong.
     pub trouble: Duration,
+    /// Nothing goes wrong but single links.
+    pub cuts: bool,
     /// A rule that copies leave out.
     pub bug: Option<Bug>,
     /// Keep the lines of the trace, not their sum alone.
@@ -38,7 +40,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { trouble: Duration::from_secs(20), bug: None, keeps_lines: false }
+        Self { trouble: Duration::from_secs(20), cuts: false, bug: None, keeps_lines: false }
     }
 }
 
@@ -101,9 +103,10 @@ impl Run {
         let mut rng = Rng::new(seed);
         simulation::begin(rng.draw(), options.bug);
         let founders = 3;
+        let nodes = founders + usize::try_from(rng.below(3)).unwrap_or(0);
         let shape = Shape {
-            nodes: founders + usize::try_from(rng.below(3)).unwrap_or(0),
-            founders,
+            nodes,
+            founders: if options.cuts { nodes } else { founders },
             partition_bits: 4,
             lost_after: rng.between(5, 10),
             threads: 1 + usize::try_from(rng.below(2)).unwrap_or(0),
@@ -188,7 +191,11 @@ impl Run {
         }
         let end = self.sim.elapsed() + options.trouble;
         while self.sim.elapsed() < end && self.step() {
-            self.faults.step(&mut self.sim);
+            if options.cuts {
+                self.faults.cut_one(&mut self.sim);
+            } else {
+                self.faults.step(&mut self.sim);
+            }
         }
         self.note("healed");
         self.faults.heal(&mut self.sim);
@@ -222,7 +229,8 @@ impl Run {
             unix_ms: u64::try_from(self.sim.since_epoch().as_millis()).unwrap_or(0),
             sights: self.sights(),
         };
-        let found = invariants::check(&self.history.borrow(), &self.watch, &evidence);
+        let mut found = invariants::check(&self.history.borrow(), &self.watch, &evidence);
+        invariants::answered::check(&self.history.borrow(), &self.faults.cuts, &mut found);
         for what in found {
             self.violation(&what);
         }

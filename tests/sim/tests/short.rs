@@ -16,6 +16,14 @@ fn seeds_hold() {
     }
 }
 
+#[test]
+fn cut_links_are_gone_around() {
+    for seed in 1..=3 {
+        let out = sim(&[&seed.to_string(), "--cuts", "--trouble=25"]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    }
+}
+
 /// One of forty seeds is not well where a rule is left out.
 fn is_missed(rule: &str) -> bool {
     let bug = format!("--bug={rule}");
