@@ -246,8 +246,7 @@ impl Reception {
             | Frame::Farewell(_)
             | Frame::Ping(_)
             | Frame::Pong(_) => {}
-            // What a node says that the cluster does not know, or knows no more, is not for copies.
-            frame if node.ways.contains(source.node) => {
+            frame if source.is_known => {
                 if let Frame::Relay { from, to, frame } = frame {
                     self.relayed(hands, source, from, to, frame);
                 } else if let Some(space) = node.space() {
@@ -284,6 +283,8 @@ struct Source<'a> {
     node: NodeId,
     /// The other side of the link that it came over.
     peer: &'a Peer,
+    /// The map has the node that it is from.
+    is_known: bool,
 }
 
 /// The way back to who says something: over the same links.
@@ -322,7 +323,9 @@ impl Handler for Reception {
 
     fn frames(&self, from: &Peer, frames: &mut Vec<Frame>) {
         let node = &*self.node;
-        let source = Source { node: from.node, peer: from };
+        // What a node says that the cluster does not know, or knows no more, is not for copies.
+        let source =
+            Source { node: from.node, peer: from, is_known: node.ways.contains(from.node) };
         let mut frames = frames.drain(..);
         self.with_hands(|hands| {
             loop {
