@@ -372,25 +372,25 @@ impl Node {
         }
     }
 
-    /// Takes note of a link that could not be opened, or that is up.
-    fn note_refusal(&self, address: &str, why: Option<&NoLink>) {
+    /// Takes note of a link that could not be opened, while that keeps the node from its cluster.
+    fn note_refusal(&self, address: &str, why: &NoLink) {
         let refusal = match why {
-            None => None,
-            Some(NoLink::Theirs(why) | NoLink::Ours(why)) if is_about_peers(*why) => {
-                Some(format!("{why} at peer {address}"))
+            NoLink::Theirs(why) | NoLink::Ours(why) if is_about_peers(*why) => {
+                format!("{why} at peer {address}")
             }
-            Some(NoLink::Tls(why)) => Some(format!("TLS at peer {address}: {why}")),
-            Some(_) => return,
+            NoLink::Tls(why) => format!("TLS at peer {address}: {why}"),
+            _ => return,
         };
-        let mut refused = self.refused.lock();
-        if refusal.is_some() && refused.is_none() {
+        if self.space().is_some() {
+            return;
+        }
+        let before = self.refused.lock().replace(refusal.clone());
+        if before.is_none() {
             tracing::error!(
-                address,
-                why = refusal.as_deref(),
-                "no link to a peer; look at the peer key or certificates, and at the seeds"
+                why = refusal,
+                "no place in a cluster: look at the peer key or certificates, and at the seeds"
             );
         }
-        *refused = refusal;
     }
 
     /// Why peers refuse links, while the node has no place in a cluster.

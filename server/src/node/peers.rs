@@ -346,10 +346,8 @@ impl Handler for Reception {
 
     fn link(&self, event: Event) {
         self.note_link(&event);
-        match &event {
-            Event::Failed { address, why, .. } => self.node.note_refusal(address, Some(why)),
-            Event::Up(peer) if peer.is_dialled => self.node.note_refusal("", None),
-            _ => {}
+        if let Event::Failed { address, why, .. } = &event {
+            self.node.note_refusal(address, why);
         }
         let (whom, why) = match event {
             Event::Up(_) | Event::Opening(_) | Event::Silent(_) | Event::Heard(_) => return,
