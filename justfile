@@ -122,7 +122,7 @@ model SEEDS="2000":
     cargo run --release -p model -- --seeds {{SEEDS}}
     cargo run --release -p model -- --bugs
 
-# Whole nodes in a simulated world under the faults of SEED, twice; FLAGS: --trace, --bug NoDedupe, --trouble SECONDS
+# Whole nodes in a simulated world under the faults of SEED, twice; FLAGS: --cuts (single links alone), --trace, --bug NoDedupe, --trouble SECONDS
 sim SEED *FLAGS:
     cargo run --release -p sim -- {{SEED}} {{FLAGS}}
 
