@@ -81,6 +81,14 @@ fn netcat() {
     runs(&["nc", "-h"], &["sh", "with_nc.sh"], &[]);
 }
 
+#[test]
+fn netdata_plugin() {
+    let lies_in = installed().join("netdata/usr/lib/netdata/python.d");
+    let lies_in = lies_in.to_str().expect("the path is text");
+    let probe = ["ls", &format!("{lies_in}/memcached.chart.py")];
+    runs(&probe, &["python3", "with_netdata.py"], &[lies_in]);
+}
+
 /// Runs a script of `clients/` on a server of its own.
 #[track_caller]
 fn runs(probe: &[&str], script: &[&str], more: &[&str]) {

@@ -253,7 +253,7 @@ fn shutdown_ends_the_server_only_where_allowed() {
         assert!(!server.folder().join("pid").exists());
     }
     let server = Server::start(&[]);
-    server.connect().ask("shutdown\r\n", "ERROR: shutdown not enabled\r\n");
+    server.connect().ask("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
     server.connect().ask("mn\r\n", "MN\r\n");
 }
 

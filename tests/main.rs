@@ -24,6 +24,7 @@ mod pressed;
 mod races;
 mod readme;
 mod robustness;
+mod smuggling;
 mod snapshots;
 mod stats;
 mod tidy;

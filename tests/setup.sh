@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, valgrind, which
-# counts instructions, libfaketime, which moves the clocks of nodes, what lays networks, and Helm, which
-# renders our chart.
+# Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
+# for memcached, valgrind, which counts instructions, libfaketime, which moves the clocks of nodes, what lays
+# networks, and Helm, which renders our chart.
 #
 # Here: packages, by name only; where they come from is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
@@ -29,6 +29,19 @@ if [ -n "$missing" ]; then
     apt-get update
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
+fi
+
+# netdata's plugin for memcached, only to be read: installed, the package would start a collector.
+if [ ! -f "$target/netdata/usr/lib/netdata/python.d/memcached.chart.py" ]; then
+    rm -rf "$target/netdata.new"
+    mkdir -p "$target/netdata.new"
+    here=$(pwd)
+    cd "$target/netdata.new"
+    apt-get download netdata-plugins-python || { apt-get update && apt-get download netdata-plugins-python; }
+    dpkg -x netdata-plugins-python_*.deb .
+    cd "$here"
+    rm -rf "$target/netdata"
+    mv "$target/netdata.new" "$target/netdata"
 fi
 
 # Each list is installed again only when it changed since it was last installed.

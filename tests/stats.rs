@@ -1,6 +1,8 @@
 //! The contract of `stats` with those who watch memcached (OPERATIONS.md section 2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 
 use crate::live::{Client, Program, Server};
 
@@ -28,7 +30,7 @@ const ITEMS: &str = "number age evicted evicted_nonzero evicted_time outofmemory
     lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims";
 
 const SLABS: &str = "chunk_size chunks_per_page total_pages total_chunks used_chunks free_chunks \
-    free_chunks_end mem_requested get_hits cmd_set delete_hits incr_hits decr_hits cas_hits \
+    free_chunks_end get_hits cmd_set delete_hits incr_hits decr_hits cas_hits \
     cas_badval touch_hits";
 
 /// The lines of one `stats` answer, each of three words at least.
@@ -92,14 +94,121 @@ fn what_agents_read_is_there() {
     for name in SLABS.split_whitespace() {
         number(&slabs, &format!("1:{name}"));
     }
+    // An exporter takes a name for a counter in the one and for a gauge in the other, and refuses both.
+    let kinds = |table: &BTreeMap<String, String>| -> BTreeSet<String> {
+        table.keys().filter_map(|name| name.rsplit_once(':')).map(|name| name.1.into()).collect()
+    };
+    let (in_slabs, in_items) = (kinds(&slabs), kinds(&items));
+    assert!(in_items.contains("mem_requested") && in_slabs.contains("used_chunks"));
+    let both: Vec<_> = in_slabs.intersection(&in_items).collect();
+    assert!(both.is_empty(), "in stats slabs and in stats items: {both:?}");
     assert_eq!(number(&slabs, "active_slabs"), 1);
     number(&slabs, "total_malloced");
     assert_eq!(table(&mut client, "stats sizes\r\n")["sizes_status"], "disabled");
-    let conns = table(&mut client, "stats conns\r\n");
-    let addresses: Vec<_> = conns.keys().filter(|name| name.ends_with(":addr")).collect();
-    assert_eq!(addresses.len(), 1, "{conns:?}");
-    let local = client.stream.local_addr().expect("it is connected").to_string();
-    assert_eq!(conns[addresses[0]], format!("tcp:{local}"));
+}
+
+/// `stats conns`, each socket by its address: where it came to, its state, its idle seconds.
+fn sockets(client: &mut Client) -> BTreeMap<String, (Option<String>, String, u64)> {
+    let conns = table(client, "stats conns\r\n");
+    let numbers = conns.keys().filter_map(|name| name.strip_suffix(":addr"));
+    let told = |number: &str| {
+        let value = |name: &str| conns.get(&format!("{number}:{name}")).cloned();
+        let idle = value("secs_since_last_cmd").and_then(|idle| idle.parse().ok());
+        let state = value("state").expect("each has a state");
+        (value("listen_addr"), state, idle.expect("each has seconds"))
+    };
+    numbers.map(|number| (conns[&format!("{number}:addr")].clone(), told(number))).collect()
+}
+
+#[test]
+fn conns_tells_each_socket_as_the_original_does() {
+    for program in [Program::Tollgate, Program::Memcached] {
+        let mut server = Server::start_as(program, &[]);
+        let mut client = server.connect();
+        let mut value = server.connect();
+        value.send("set k 0 0 100000\r\nabc");
+        let mut line = server.connect();
+        line.send("set k 0 0");
+        let mut swallowed = server.connect();
+        swallowed.send("set k x 0 100\r\nabc");
+        server.until_connected(&mut client, 3);
+        let (here, name) = (format!("tcp:{}", server.address()), |client: &Client| {
+            format!("tcp:{}", client.stream.local_addr().expect("it is connected"))
+        });
+        let states = [
+            (name(&client), "conn_parse_cmd"),
+            (name(&value), "conn_nread"),
+            (name(&line), "conn_read"),
+        ];
+        server.until(&format!("{program:?} tells what each is in"), |_| {
+            let told = sockets(&mut client);
+            states.iter().all(|(name, state)| {
+                let is_right = |(_, told, _): &(_, String, _)| told == state;
+                told.get(name).is_some_and(is_right)
+            })
+        });
+        let told = sockets(&mut client);
+        assert_eq!(told.len(), 5, "{told:?}");
+        assert_eq!((&told[&here].0, &*told[&here].1), (&None, "conn_listening"));
+        for socket in [&client, &value, &line, &swallowed] {
+            assert_eq!(told[&name(socket)].0.as_ref(), Some(&here), "{told:?}");
+        }
+        if program == Program::Tollgate {
+            // memcached 1.6.18 takes the value for a command.
+            assert_eq!(told[&name(&swallowed)].1, "conn_swallow");
+        }
+    }
+}
+
+#[test]
+fn conns_tells_the_paths_of_unix_sockets() {
+    for program in [Program::Tollgate, Program::Memcached] {
+        let mut server = Server::start_as(program, &["-s", "{folder}/socket"]);
+        let path = server.folder().join("socket");
+        server.until("it listens", |_| UnixStream::connect(&path).is_ok());
+        let mut stream = UnixStream::connect(&path).expect("it listens");
+        let path = format!("unix:{}", path.display());
+        server.until(&format!("{program:?} tells the path"), |_| {
+            stream.write_all(b"stats conns\r\n").expect("it listens");
+            let mut told = Vec::new();
+            while !told.ends_with(b"END\r\n") {
+                let mut bytes = [0; 4096];
+                let count = stream.read(&mut bytes).expect("it answers");
+                told.extend_from_slice(&bytes[..count]);
+            }
+            let told = String::from_utf8_lossy(&told).into_owned();
+            // The connection that only looked may not be gone yet.
+            told.contains(&format!(":addr {path}\r\n"))
+                && told.contains(&format!(":listen_addr {path}\r\n"))
+                && told.contains(":addr ?:<AF 0>\r\n")
+        });
+    }
+}
+
+#[test]
+fn a_flushed_key_that_is_met_is_counted() {
+    // As in memcached, which is not asked: it drops such items by itself within a while, uncounted.
+    let server = Server::start_as(Program::Tollgate, &[]);
+    let mut client = server.connect();
+    for key in ["a", "b", "c", "d", "e"] {
+        client.ask(format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    }
+    client.ask("flush_all\r\n", "OK\r\n");
+    assert_eq!(client.stat("get_flushed"), 0);
+    client.ask("get a x\r\n", "END\r\n");
+    client.ask("get a\r\n", "END\r\n");
+    assert_eq!(client.stat("get_flushed"), 1, "a key counts once");
+    client.ask("incr b 1\r\n", "NOT_FOUND\r\n");
+    client.ask("mg c\r\n", "EN\r\n");
+    client.ask("set d 0 0 1\r\n1\r\n", "STORED\r\n");
+    assert_eq!(client.stat("get_flushed"), 4);
+    client.ask("delete d\r\n", "DELETED\r\n");
+    client.ask("get d\r\n", "END\r\n");
+    assert_eq!(client.stat("get_flushed"), 4, "it was stored since");
+    client.ask("stats reset\r\n", "RESET\r\n");
+    assert_eq!(client.stat("get_flushed"), 0);
+    client.ask("gat 0 e\r\n", "END\r\n");
+    assert_eq!(client.stat("get_flushed"), 1);
 }
 
 #[test]
@@ -199,7 +308,7 @@ fn detail_counts_by_prefix_while_it_is_on() {
 }
 
 const COUNTERS: &str = "cmd_get cmd_set cmd_flush cmd_touch get_hits get_misses \
-    get_expired delete_misses delete_hits incr_misses incr_hits decr_misses decr_hits \
+    get_expired get_flushed delete_misses delete_hits incr_misses incr_hits decr_misses decr_hits \
     cas_misses cas_hits cas_badval touch_hits touch_misses store_too_large total_items \
     curr_items auth_cmds auth_errors";
 const SCRIPT: &[&str] = &[

@@ -46,6 +46,8 @@ pub struct Refusal {
     pub consumed: usize,
     /// `noreply` was asked: say nothing.
     pub quiet: bool,
+    /// Hang up after the answer: a data block follows and nothing tells where it ends.
+    pub closes: bool,
 }
 
 /// One line of input and what follows it.
@@ -94,7 +96,8 @@ fn unfinished(input: &[u8]) -> Result<Decoded<'_>, Refusal> {
     let many_keys = input.starts_with(b"get ") || input.starts_with(b"gets ");
     let most = if many_keys { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
     if input.len() > most {
-        return Err(Refusal { error: ProtocolError::Close, consumed: input.len(), quiet: true });
+        let error = ProtocolError::Close;
+        return Err(Refusal { error, consumed: input.len(), quiet: true, closes: true });
     }
     Ok(Decoded::Incomplete { scanned: input.len(), needed: input.len() + 1 })
 }
@@ -139,12 +142,12 @@ impl<'a> Line<'a> {
 
     /// The line is refused and nothing else.
     pub(crate) fn refuse(&self, error: ProtocolError, quiet: bool) -> Refusal {
-        Refusal { error, consumed: self.bytes, quiet }
+        Refusal { error, consumed: self.bytes, quiet, closes: false }
     }
 
     /// The line is refused together with its block of `length` bytes.
     pub(crate) fn refuse_with(&self, length: usize, error: ProtocolError, quiet: bool) -> Refusal {
-        Refusal { error, consumed: self.bytes + length + 2, quiet }
+        Refusal { error, consumed: self.bytes + length + 2, quiet, closes: false }
     }
 }
 

@@ -37,6 +37,12 @@ pub enum ProtocolError {
     /// A meta flag whose number does not parse.
     #[error("CLIENT_ERROR bad token in command line format")]
     BadToken,
+    /// The delta (`D`) of a meta command other than `ma`.
+    #[error("CLIENT_ERROR invalid numeric delta value")]
+    BadDeltaToken,
+    /// The initial value (`J`) of a meta command other than `ma`.
+    #[error("CLIENT_ERROR invalid numeric initial value")]
+    BadInitialToken,
     /// An opaque over 31 characters.
     #[error("CLIENT_ERROR opaque token too long")]
     OpaqueTooLong,

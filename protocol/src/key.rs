@@ -45,7 +45,38 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Appends `key` in base64, as the meta flag `k` answers for a key that came in base64.
-pub(crate) fn write_base64(out: &mut Vec<u8>, key: &[u8]) {
-    out.extend_from_slice(STANDARD.encode(key).as_bytes());
+/// Appends `key` to an answer's line: in base64 where `base64` says so, and where the key, with
+/// blanks or line ends in it, would not stay one word. True if it was written in base64.
+pub(crate) fn write_key(out: &mut Vec<u8>, key: &[u8], base64: bool) -> bool {
+    let base64 = base64 || !is_one_word(key);
+    if base64 {
+        out.extend_from_slice(STANDARD.encode(key).as_bytes());
+    } else {
+        out.extend_from_slice(key);
+    }
+    base64
+}
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+
+/// Appends `key` to a line of a dump. One that would not stay one word is written with `%` and two
+/// digits for each blank, control byte and `%`, as memcached's `metadump` writes it.
+pub fn write_escaped_key(out: &mut Vec<u8>, key: &[u8]) {
+    if is_one_word(key) {
+        return out.extend_from_slice(key);
+    }
+    for byte in key {
+        match byte {
+            0..=b' ' | b'%' | 0x7f => {
+                let digit = |nibble: u8| HEX_DIGITS[usize::from(nibble & 15)];
+                out.extend_from_slice(&[b'%', digit(byte >> 4), digit(*byte)]);
+            }
+            _ => out.push(*byte),
+        }
+    }
+}
+
+/// Whether `key` has neither blanks nor line ends: most keys that came in base64 have none either.
+fn is_one_word(key: &[u8]) -> bool {
+    key.iter().all(|byte| !matches!(byte, b' ' | b'\r' | b'\n'))
 }

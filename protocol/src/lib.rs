@@ -39,7 +39,7 @@ pub use bounds::{
 };
 pub use decode::{Decoded, Refusal, decode, likely_key};
 pub use error::ProtocolError;
-pub use key::Key;
+pub use key::{Key, write_escaped_key};
 pub use native::{encode_plain_verdict, encode_verdict};
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{

@@ -8,7 +8,7 @@ use crate::bounds::OPAQUE_BYTES_MAX;
 use crate::decimal::write_number;
 use crate::decode::{Block, Decoded, Line, Refusal};
 use crate::error::ProtocolError;
-use crate::key::{Key, write_base64};
+use crate::key::{Key, write_key};
 use crate::number::{strict_i32, strict_u64};
 use crate::reply::{ItemView, Outcome};
 use crate::request::{
@@ -93,6 +93,10 @@ fn head<'a>(
     let blur = |error| match error {
         ProtocolError::OpaqueTooLong => error,
         _ if verb == b'a' => ProtocolError::BadArithmeticFlag,
+        // The tokenizer of `md` stops at what no flag can begin with.
+        ProtocolError::BadFlag if verb == b'd' && !begin_like_flags(rest) => {
+            ProtocolError::BadFormat
+        }
         _ => error,
     };
     let plain = plain.ok_or(ProtocolError::BadFormat)?;
@@ -107,6 +111,11 @@ fn head<'a>(
     Ok((key, flags, form))
 }
 
+/// Whether each word begins with a byte that memcached's tokenizer takes for a flag's.
+fn begin_like_flags(rest: &[u8]) -> bool {
+    Words(rest).all(|word| matches!(word[0], b'A'..=b'z' | b'0'..=b'9'))
+}
+
 /// The flags of one line, checked.
 #[derive(Default)]
 struct Flags<'a> {
@@ -118,6 +127,8 @@ struct Flags<'a> {
     client_flags: u32,
     ttl: Option<Exptime>,
     vivify: Option<Exptime>,
+    /// `T` stands behind `N`.
+    ttl_is_last: bool,
     recache: Option<i32>,
     compare_cas: Option<u64>,
     new_cas: Option<u64>,
@@ -149,7 +160,8 @@ impl<'a> Flags<'a> {
     }
 
     fn take(&mut self, flag: u8, token: &'a [u8]) -> Result<(), ProtocolError> {
-        let number = || strict_u64(token).map(Some).ok_or(ProtocolError::BadToken);
+        let number_or = |error| strict_u64(token).map(Some).ok_or(error);
+        let number = || number_or(ProtocolError::BadToken);
         let seconds = || strict_i32(token).ok_or(ProtocolError::BadToken);
         match flag {
             b'b' => self.base64 = true,
@@ -159,10 +171,13 @@ impl<'a> Flags<'a> {
             b'x' => self.drop_value = true,
             b'C' => self.compare_cas = number()?,
             b'E' => self.new_cas = number()?,
-            b'D' => self.delta = number()?,
-            b'J' => self.initial = number()?,
+            b'D' => self.delta = number_or(ProtocolError::BadDeltaToken)?,
+            b'J' => self.initial = number_or(ProtocolError::BadInitialToken)?,
             b'N' => self.vivify = Some(Exptime(seconds()?)),
-            b'T' => self.ttl = Some(Exptime(seconds()?)),
+            b'T' => {
+                self.ttl = Some(Exptime(seconds()?));
+                self.ttl_is_last = self.vivify.is_some();
+            }
             b'R' => self.recache = Some(seconds()?),
             b'M' => self.mode = Some(if let [mode] = token { *mode } else { 0 }),
             b'F' => {
@@ -181,13 +196,21 @@ impl<'a> Flags<'a> {
     fn get(&self) -> Get {
         Get {
             touch: self.ttl,
-            vivify: self.vivify,
+            vivify: self.vivify(),
             recache: self.recache,
             unless_cas: self.compare_cas,
             new_cas: self.new_cas,
             no_bump: self.no_bump,
             base64: self.base64,
+            may_win: true,
         }
+    }
+
+    /// The exptime of an item that the command makes: of `N` and `T` the last one holds, as
+    /// memcached works through them in order.
+    fn vivify(&self) -> Option<Exptime> {
+        let last = if self.ttl_is_last { self.ttl } else { None };
+        self.vivify.map(|exptime| last.unwrap_or(exptime))
     }
 
     fn set_mode(&self) -> Result<SetMode, ProtocolError> {
@@ -222,6 +245,7 @@ impl<'a> Flags<'a> {
             stale: self.invalidate,
             exptime: self.ttl,
             drop_value: self.drop_value,
+            client_flags: self.client_flags,
         }
     }
 
@@ -233,7 +257,7 @@ impl<'a> Flags<'a> {
                 Some(_) => return Err(ProtocolError::BadArithmeticMode),
             },
             delta: self.delta.unwrap_or(1),
-            vivify: self.vivify,
+            vivify: self.vivify(),
             initial: self.initial.unwrap_or(0),
             exptime: self.ttl,
             // Unlike `md` and `ms`, memcached's `ma` takes 0 for not given.
@@ -302,11 +326,17 @@ impl Answer<'_> {
             out.extend_from_slice(b"HD");
         }
         let is_get = matches!(self.command.operation, Operation::Get(_));
-        // memcached works through the flags of `mg` in order: a `t` before the `T` sees the old ttl.
-        let mut ttl = if is_get { item.former_ttl_seconds } else { item.ttl_seconds };
+        let counts = matches!(self.command.operation, Operation::Arithmetic(_));
+        // memcached works through the flags of `mg` and `ma` in order: a `t` before the `T` sees the
+        // old ttl, and before `N` that of an item just made, which is none.
+        let mut ttl = match (is_get || counts, item.is_new) {
+            (true, true) => None,
+            (true, false) => item.former_ttl_seconds,
+            (false, _) => item.ttl_seconds,
+        };
         for (flag, token) in self.flags() {
             match flag {
-                b'k' => self.key(out, item.base64),
+                b'k' => self.key(out, if is_get { item.base64 } else { self.is_base64() }),
                 b'O' => word(out, b'O', token),
                 b'c' => number(out, b'c', item.cas),
                 b't' => match ttl {
@@ -314,6 +344,7 @@ impl Answer<'_> {
                     None => out.extend_from_slice(b" t-1"),
                 },
                 b'T' => ttl = item.ttl_seconds,
+                b'N' if item.is_new => ttl = item.ttl_seconds,
                 b'f' if is_get => number(out, b'f', u64::from(item.client_flags)),
                 b's' if is_get => number(out, b's', item.value.len() as u64),
                 b'h' if is_get => number(out, b'h', u64::from(item.fetched)),
@@ -339,12 +370,11 @@ impl Answer<'_> {
 
     /// A code without an item's figures, except the cas unique and size that `ms` tells.
     fn code(&self, out: &mut Vec<u8>, code: &[u8], stored: Option<&ItemView<'_>>) {
-        let Form::Meta { base64, .. } = *self.form else { return };
         let is_set = matches!(self.command.operation, Operation::Set(_));
         out.extend_from_slice(code);
         for (flag, token) in self.flags() {
             match (flag, stored) {
-                (b'k', _) => self.key(out, base64),
+                (b'k', _) => self.key(out, self.is_base64()),
                 (b'O', _) => word(out, b'O', token),
                 (b'c', _) if is_set => number(out, b'c', stored.map_or(0, |item| item.cas)),
                 (b's', Some(item)) if is_set => number(out, b's', item.value.len() as u64),
@@ -354,14 +384,16 @@ impl Answer<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The key, and behind it ` b` when it is kept in base64.
+    /// Whether the key came in base64.
+    fn is_base64(&self) -> bool {
+        matches!(self.form, Form::Meta { base64: true, .. })
+    }
+
+    /// The key, and behind it ` b` when it is kept in base64, or cannot be written in another way.
     fn key(&self, out: &mut Vec<u8>, base64: bool) {
         out.extend_from_slice(b" k");
-        if base64 {
-            write_base64(out, self.command.key.as_bytes());
+        if write_key(out, self.command.key.as_bytes(), base64) {
             out.extend_from_slice(b" b");
-        } else {
-            out.extend_from_slice(self.command.key.as_bytes());
         }
     }
 }

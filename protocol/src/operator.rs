@@ -39,9 +39,14 @@ pub(crate) fn decode<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, 
         return line.done(asked(verb(line, rest)?));
     }
     let (name, length) = (words.next().unwrap_or_default(), words.next());
-    // Without a length nobody knows where the block ends.
-    let length =
-        length.and_then(block_length).ok_or_else(|| line.refuse(wrong(USAGE_LIMIT), false))?;
+    // A block of unknown length may hold anything, commands too: the connection ends before it.
+    let length = match length.map(block_length) {
+        Some(Some(length)) => length,
+        unread => {
+            let closes = unread.is_some();
+            return Err(Refusal { closes, ..line.refuse(wrong(USAGE_LIMIT), false) });
+        }
+    };
     let refuse = |why| line.refuse_with(length, wrong(why), false);
     let before = match (words.next().map(|word| word.strip_prefix(b"before=")), words.next()) {
         (None, None) => None,

@@ -5,6 +5,7 @@
 //! (`server`).
 
 use crate::decimal::{digits, write_long_number, write_number};
+use crate::key::write_key;
 use crate::request::{Command, Form};
 use crate::{meta, native, text};
 
@@ -234,6 +235,8 @@ pub struct ItemView<'a> {
     pub already_won: bool,
     /// Its key was first given in base64.
     pub base64: bool,
+    /// This command made it (`N`).
+    pub is_new: bool,
     /// The client has this version already: answer without the value.
     pub value_unwanted: bool,
 }
@@ -252,6 +255,7 @@ impl Default for ItemView<'_> {
             won: false,
             already_won: false,
             base64: false,
+            is_new: false,
             value_unwanted: false,
         }
     }
@@ -317,9 +321,10 @@ pub fn encode_hit(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, with_cas: 
 }
 
 /// Appends the answer of `me`: the item's inner figures. `size_bytes` is what it takes in memory.
+/// A key that came in base64 is written so.
 pub fn encode_inspection(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, size_bytes: usize) {
     out.extend_from_slice(b"ME ");
-    out.extend_from_slice(key);
+    write_key(out, key, item.base64);
     out.extend_from_slice(b" exp=");
     match item.ttl_seconds {
         Some(seconds) => write_number(out, u64::from(seconds)),

@@ -111,6 +111,8 @@ pub struct Get {
     pub no_bump: bool,
     /// The key came in base64: a vivified item remembers it.
     pub base64: bool,
+    /// It may win the right to recache: `mg`, whose answer can say so.
+    pub may_win: bool,
 }
 
 /// How a store treats an item that is there, or is not.
@@ -178,10 +180,12 @@ pub struct Delete {
     pub new_cas: Option<u64>,
     /// `I`: mark the item stale instead of deleting it.
     pub stale: bool,
-    /// `T`: with `I`, the new exptime.
+    /// `T`: with `I` or `x`, the new exptime.
     pub exptime: Option<Exptime>,
-    /// `x`: keep the item, drop value and client flags.
+    /// `x`: leave a new item without value, which never ends unless `T` says when.
     pub drop_value: bool,
+    /// `F`: the client flags of the item that `x` leaves.
+    pub client_flags: u32,
 }
 
 /// An increment or decrement.

@@ -21,6 +21,9 @@ use crate::request::{
 /// Largest data block length that is a length at all: `INT_MAX` less its CRLF, as in memcached.
 const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
 
+/// A line of one blank at most, with a bare line end: malformed, not unknown.
+const SHORT_LINE_BYTES: usize = 2;
+
 /// Decodes a line that begins with `verb`; `rest` is the line behind it.
 pub(crate) fn decode<'a>(
     line: Line<'a>,
@@ -85,6 +88,7 @@ fn unknown(line: Line<'_>, verb: &[u8]) -> Refusal {
     let last = Words(line.text).last().unwrap_or_default();
     let error = match verb.len() {
         _ if last.starts_with(b"HTTP/") && verb != last => ProtocolError::Close,
+        0 if line.bytes <= SHORT_LINE_BYTES => ProtocolError::BadFormat,
         // Lines too short to be a command count as malformed in the newest release.
         0 | 1 if line.text.first() != Some(&b' ') => ProtocolError::BadFormat,
         _ => ProtocolError::UnknownCommand,
@@ -186,14 +190,15 @@ fn store<'a>(line: Line<'a>, rest: &'a [u8], mode: SetMode) -> Result<Decoded<'a
 
 fn compare_and_store<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, Refusal> {
     let mut words = Words(rest);
-    let (Some(key), Some(flags), Some(when), Some(length), Some(unique)) =
-        (words.next(), words.next(), words.next(), words.next(), words.next())
+    let (Some(key), Some(flags), Some(when), Some(length)) =
+        (words.next(), words.next(), words.next(), words.next())
     else {
         return Err(line.refuse(ProtocolError::BadFormat, false));
     };
     let quiet = ends_quietly(words.rest());
-    let mode = SetMode::Set;
-    let set = StoreLine { key, flags, when, length, mode, compare_cas: Some(unique), quiet };
+    // Without a unique the line is refused, but its length holds: the block goes with it.
+    let compare_cas = Some(words.next().unwrap_or_default());
+    let set = StoreLine { key, flags, when, length, mode: SetMode::Set, compare_cas, quiet };
     set.decode(line)
 }
 

@@ -11,7 +11,7 @@ use crate::session::{Answer, Round};
 /// From here on `cache_memlimit` takes a number for one of bytes: memcached's bound.
 const MEMORY_LIMIT_MEGABYTES_ABOVE: u64 = 1_000_000_001;
 
-pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"ERROR: shutdown not enabled\r\n";
+pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
 
 impl Round<'_> {
     pub(crate) fn admin(&self, admin: Admin<'_>, quiet: bool, out: &mut Vec<u8>) -> Answer {
@@ -35,7 +35,8 @@ impl Round<'_> {
             }
             Admin::Noop => b"MN\r\n",
             Admin::Stats(topic) => {
-                crate::stats::write(service, self.in_force, self.now, topic, out);
+                let asking = (self.now, self.client_fd);
+                crate::stats::write(service, self.in_force, asking, topic, out);
                 return Answer::Given;
             }
             Admin::CacheMemlimit(MEMORY_LIMIT_MEGABYTES_ABOVE..) => {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use crate::connections::{Ending, Registration};
+use crate::connections::{Activity, Ending, Registration};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::net::Stream;
@@ -260,6 +260,7 @@ impl Connection {
             worker: turn.worker,
             in_force: turn.in_force,
             scratch: turn.scratch,
+            client_fd: self.registration.info.fd,
             alone: false,
             front: turn.front.as_deref_mut(),
         };
@@ -300,7 +301,7 @@ impl Connection {
         turn.output.clear();
         let is_owed = !self.session.replies.is_empty();
         let busy = !self.pending.is_empty() || !self.unwritten.is_empty() || is_owed;
-        self.registration.info.note(turn.now.mono.millis(), busy);
+        self.registration.info.note(turn.now.mono.millis(), busy, self.activity());
         if !self.unwritten.is_empty() {
             // The write that did not fit has left word with the stream.
             return Ok(After::Wait);
@@ -322,6 +323,20 @@ impl Connection {
             Poll::Pending if !busy && self.is_leaving() => After::Close,
             Poll::Pending => After::Wait,
         })
+    }
+
+    /// What it is in the middle of.
+    fn activity(&self) -> Activity {
+        if !self.unwritten.is_empty() {
+            Activity::Writing
+        } else if self.session.drops_input() {
+            Activity::Swallowing
+        } else if self.session.scanned < self.pending.len() {
+            // The line of what is half here has its end: a value follows it.
+            Activity::ReadingValue
+        } else {
+            Activity::Waiting
+        }
     }
 
     /// Hang up as soon as nothing is left to read or write.

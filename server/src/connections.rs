@@ -11,6 +11,7 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::net::DetachedStream;
 use crate::service::Service;
 
 /// When a client is to be hung up on.
@@ -24,6 +25,42 @@ pub(crate) enum Ending {
     Now,
 }
 
+/// What a connection is in the middle of, in memcached's words for its states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// It waits for a request, or for the rest of a line.
+    Waiting,
+    /// It reads a value.
+    ReadingValue,
+    /// It drops the rest of a value that was refused.
+    Swallowing,
+    /// It waits for the client to read.
+    Writing,
+}
+
+impl Activity {
+    const ALL: [Self; 4] = [Self::Waiting, Self::ReadingValue, Self::Swallowing, Self::Writing];
+
+    /// memcached's word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "conn_read",
+            Self::ReadingValue => "conn_nread",
+            Self::Swallowing => "conn_swallow",
+            Self::Writing => "conn_mwrite",
+        }
+    }
+}
+
+/// A socket that clients come to, for `stats conns`.
+#[derive(Debug, Clone)]
+pub(crate) struct ListenerInfo {
+    /// File descriptor.
+    pub(crate) fd: i32,
+    /// Its address, as [`ConnectionInfo::local`] is written.
+    pub(crate) address: String,
+}
+
 /// One client, as others may see it.
 #[derive(Debug)]
 pub struct ConnectionInfo {
@@ -31,6 +68,8 @@ pub struct ConnectionInfo {
     pub fd: i32,
     /// The client's address.
     pub peer: String,
+    /// The address of ours that it came to.
+    pub local: Box<str>,
     /// It came over the admin socket.
     pub is_admin: bool,
     /// It may change the cluster.
@@ -39,6 +78,8 @@ pub struct ConnectionInfo {
     last_active_ms: AtomicU64,
     /// A request is half read or an answer half written.
     busy: AtomicBool,
+    /// What `stats conns` says of it: an [`Activity`].
+    activity: AtomicU8,
     /// It is to be hung up on, at once or when it has nothing more to say: an [`Ending`].
     ending: AtomicU8,
     /// Gets the worker to look at it.
@@ -46,9 +87,15 @@ pub struct ConnectionInfo {
 }
 
 impl ConnectionInfo {
-    pub(crate) fn note(&self, now_ms: u64, busy: bool) {
+    pub(crate) fn note(&self, now_ms: u64, busy: bool, activity: Activity) {
         self.last_active_ms.store(now_ms, Ordering::Relaxed);
         self.busy.store(busy, Ordering::Relaxed);
+        self.activity.store(activity as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        let number = self.activity.load(Ordering::Relaxed);
+        Activity::ALL.get(usize::from(number)).copied().unwrap_or(Activity::Waiting)
     }
 
     pub(crate) fn set_waker(&self, waker: Waker) {
@@ -93,6 +140,7 @@ pub struct Connections {
     idle_kicks: AtomicU64,
     /// Told whenever one closes.
     closed: Notify,
+    listeners: Mutex<Vec<ListenerInfo>>,
 }
 
 /// A place among the open connections, given up when dropped.
@@ -111,31 +159,36 @@ impl Drop for Registration {
     }
 }
 
+/// The address of a client of a unix socket, which has none, in memcached's words.
+pub(crate) const UNIX_PEER: &str = "?:<AF 0>";
+
 /// Whether a client's address is one that only this host has.
 fn is_local(peer: &str) -> bool {
     let address = peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:"));
     let address = address.and_then(|address| address.parse::<SocketAddr>().ok());
-    peer == "unix" || address.is_some_and(|address| address.ip().to_canonical().is_loopback())
+    peer == UNIX_PEER || address.is_some_and(|address| address.ip().to_canonical().is_loopback())
 }
 
 impl Connections {
     /// Notes a new connection; `is_admin` if it came over the admin socket.
     pub(crate) fn register(
         service: &Arc<Service>,
-        fd: i32,
-        peer: String,
+        stream: &DetachedStream,
         is_admin: bool,
     ) -> Registration {
         let connections = service.connections();
         let config = service.config();
+        let (fd, peer, local) = (stream.fd(), stream.peer(), stream.local().into());
         let is_trusted_host = config.admin_loopback && is_local(&peer);
         let info = Arc::new(ConnectionInfo {
             fd,
             is_admin,
             is_operator: is_admin || is_trusted_host || config.shutdown_command,
             peer,
+            local,
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),
+            activity: AtomicU8::new(Activity::Waiting as u8),
             ending: AtomicU8::new(Ending::Never as u8),
             waker: Mutex::new(None),
         });
@@ -187,6 +240,16 @@ impl Connections {
         self.total.store(0, Ordering::Relaxed);
         self.rejected.store(0, Ordering::Relaxed);
         self.idle_kicks.store(0, Ordering::Relaxed);
+    }
+
+    /// Names the sockets that clients come to.
+    pub(crate) fn set_listeners(&self, listeners: Vec<ListenerInfo>) {
+        *self.listeners.lock() = listeners;
+    }
+
+    /// The sockets that clients come to.
+    pub(crate) fn listeners(&self) -> Vec<ListenerInfo> {
+        self.listeners.lock().clone()
     }
 
     /// The open connections, oldest first.

@@ -51,7 +51,7 @@ pub(crate) async fn accept(
             stream.say(TOO_MANY);
             continue;
         }
-        let registration = Connections::register(&service, stream.fd(), stream.peer(), is_admin);
+        let registration = Connections::register(&service, &stream, is_admin);
         let worker = workers.iter().min_by_key(|worker| worker.connections());
         if let Some(worker) = worker {
             worker.deal(Arrival { stream, registration });

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 pub use self::conversation::Conversation;
+use crate::connections::{ListenerInfo, UNIX_PEER};
 
 /// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
 const PEER_SILENCE: Duration = Duration::from_secs(10);
@@ -83,14 +84,21 @@ impl DetachedStream {
     #[must_use]
     pub fn peer(&self) -> String {
         match self {
-            Self::Tcp(stream) => match stream.peer_addr() {
-                Ok(SocketAddr::V4(address)) => format!("tcp:{address}"),
-                Ok(SocketAddr::V6(address)) => format!("tcp6:{address}"),
-                Err(_) => "tcp:unknown".to_owned(),
-            },
-            Self::Unix(_) => "unix".to_owned(),
+            Self::Tcp(stream) => tcp(stream.peer_addr().ok()),
+            Self::Unix(_) => UNIX_PEER.to_owned(),
             #[cfg(feature = "simulation")]
             Self::Simulated(stream) => format!("tcp:{}", stream.peer()),
+        }
+    }
+
+    /// The address that the client came to, likewise.
+    #[must_use]
+    pub fn local(&self) -> String {
+        match self {
+            Self::Tcp(stream) => tcp(stream.local_addr().ok()),
+            Self::Unix(stream) => unix(stream.local_addr().ok().as_ref()),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => "tcp:simulated".to_owned(),
         }
     }
 
@@ -105,6 +113,21 @@ impl DetachedStream {
             Self::Simulated(stream) => stream.say(words),
         };
     }
+}
+
+/// An address as `stats conns` shows it.
+fn tcp(address: Option<SocketAddr>) -> String {
+    match address {
+        Some(SocketAddr::V4(address)) => format!("tcp:{address}"),
+        Some(SocketAddr::V6(address)) => format!("tcp6:{address}"),
+        None => "tcp:unknown".to_owned(),
+    }
+}
+
+/// The path of a unix socket, likewise.
+fn unix(address: Option<&std::os::unix::net::SocketAddr>) -> String {
+    let path = address.and_then(std::os::unix::net::SocketAddr::as_pathname);
+    path.map_or_else(|| "unix:unknown".to_owned(), |path| format!("unix:{}", path.display()))
 }
 
 impl Stream {
@@ -291,6 +314,19 @@ pub enum Listener {
 }
 
 impl BoundListener {
+    /// The file descriptor and the address, as `stats conns` shows them.
+    pub(crate) fn info(&self) -> ListenerInfo {
+        match self {
+            Self::Tcp(listener) => {
+                ListenerInfo { fd: listener.as_raw_fd(), address: tcp(listener.local_addr().ok()) }
+            }
+            Self::Unix(listener) | Self::Admin(listener) => ListenerInfo {
+                fd: listener.as_raw_fd(),
+                address: unix(listener.local_addr().ok().as_ref()),
+            },
+        }
+    }
+
     /// Listens on a TCP address, with memcached's socket options.
     ///
     /// # Errors

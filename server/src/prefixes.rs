@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use protocol::{Command, Operation};
+use protocol::{Command, Operation, write_escaped_key};
 
 /// Most prefixes kept; keys of further ones are not counted, so that hostile keys cost no memory.
 const PREFIXES_MAX: usize = 10_000;
@@ -88,7 +88,7 @@ impl Prefixes {
         rows.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         for (prefix, Uses { gets, hits, sets, deletes }) in rows {
             out.extend_from_slice(b"PREFIX ");
-            out.extend_from_slice(&prefix);
+            write_escaped_key(out, &prefix);
             write!(out, " get {gets} hit {hits} set {sets} del {deletes}\r\n")
                 .expect("writing to a Vec cannot fail");
         }

@@ -226,6 +226,8 @@ impl Server {
             .collect::<io::Result<_>>()?;
         runtime.block_on(async {
             let setup = peers.map(|peers| peers.setup(service.config())).transpose()?;
+            let infos = listeners.iter().map(BoundListener::info).collect();
+            service.connections().set_listeners(infos);
             let listeners = listeners.into_iter().map(BoundListener::attach);
             let listeners = listeners.collect::<io::Result<_>>()?;
             let until = watch_over(&service, limits_file, signals, keeper.as_ref());

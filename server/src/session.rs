@@ -82,6 +82,8 @@ pub struct Round<'a> {
     pub in_force: &'a InForce,
     /// Memory of the worker's.
     pub scratch: &'a mut Scratch,
+    /// The file descriptor of the client, or −1.
+    pub(crate) client_fd: i32,
     /// The key alone is charged, whatever its limit says of parents.
     pub(crate) alone: bool,
     /// The way to other nodes, in a cluster.
@@ -99,8 +101,19 @@ impl<'a> Round<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let (requests, worker) = (usize::MAX, 0);
-        let (alone, front) = (false, None);
-        Self { service, counters, now, requests, worker, in_force, scratch, alone, front }
+        let (client_fd, alone, front) = (-1, false, None);
+        Self {
+            service,
+            counters,
+            now,
+            requests,
+            worker,
+            in_force,
+            scratch,
+            client_fd,
+            alone,
+            front,
+        }
     }
 
     /// A round about one key of a cluster: others are other owners' to charge.
@@ -273,9 +286,14 @@ impl Session {
                 self.refuse(round, &refusal, out);
                 round.requests -= 1;
                 self.scanned = 0;
-                (done + refusal.consumed, None)
+                (done + refusal.consumed, refusal.closes.then_some(Pause::Close))
             }
         }
+    }
+
+    /// Whether it drops the rest of a value.
+    pub(crate) fn drops_input(&self) -> bool {
+        self.skip > 0
     }
 
     /// Refuses the storage command whose `front` has come and of whose data `missing` bytes have

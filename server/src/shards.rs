@@ -91,6 +91,8 @@ pub struct Totals {
     pub index_bytes: u64,
     /// Retrievals that met an item past its deadline.
     pub get_expired: u64,
+    /// Commands that met the key of an item that `flush_all` removed.
+    pub get_flushed: u64,
     /// What became of items that nobody deleted.
     pub losses: Losses,
 }
@@ -355,6 +357,7 @@ impl Shards {
             totals.item_bytes += engine.item_bytes() as u64;
             totals.index_bytes += engine.index_bytes() as u64;
             totals.get_expired += engine.get_expired();
+            totals.get_flushed += engine.get_flushed();
             totals.losses.evicted += losses.evicted;
             totals.losses.evicted_unfetched += losses.evicted_unfetched;
             totals.losses.evicted_active += losses.evicted_active;

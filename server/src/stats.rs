@@ -4,13 +4,15 @@
 //! counted (`counters`, `shards`, `connections`).
 
 use std::fmt::{Display, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Now;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
-use protocol::StatsTopic;
+use protocol::{StatsTopic, write_escaped_key};
 
+use crate::connections::{ConnectionInfo, ListenerInfo};
 use crate::limits::InForce;
 use crate::service::Service;
 
@@ -23,8 +25,12 @@ struct Lines<'a>(&'a mut Vec<u8>);
 impl Lines<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {
         let mut text = String::with_capacity(48);
-        write!(text, "STAT {name} {value}\r\n").expect("writing to a String cannot fail");
-        self.0.extend_from_slice(text.as_bytes());
+        write!(text, "STAT {name} {value}").expect("writing to a String cannot fail");
+        // A path or a fault of the limits file may have line ends of its own.
+        let bytes =
+            text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte });
+        self.0.extend(bytes);
+        self.0.extend_from_slice(b"\r\n");
     }
 
     /// A switch, as memcached's settings print it.
@@ -40,11 +46,11 @@ impl Lines<'_> {
 }
 
 /// Appends the answer to `stats` about `topic`; `in_force` are the limits of the worker that asks, so
-/// that what a client is told of them holds for its next request.
+/// that what a client is told of them holds for its next request, and `asking` its file descriptor.
 pub(crate) fn write(
     service: &Service,
     in_force: &InForce,
-    now: Now,
+    (now, asking): (Now, i32),
     topic: StatsTopic<'_>,
     out: &mut Vec<u8>,
 ) {
@@ -63,7 +69,7 @@ pub(crate) fn write(
         StatsTopic::Items => items(service, &mut lines),
         StatsTopic::Slabs => slabs(service, &mut lines),
         StatsTopic::Sizes => lines.stat("sizes_status", "disabled"),
-        StatsTopic::Conns => conns(service, now, &mut lines),
+        StatsTopic::Conns => conns(service, asking, now, &mut lines),
         StatsTopic::Reset => {
             service.reset_figures();
             out.extend_from_slice(b"RESET\r\n");
@@ -160,7 +166,7 @@ fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {
         ("get_hits", sums.get_hits),
         ("get_misses", sums.get_misses),
         ("get_expired", totals.get_expired),
-        ("get_flushed", 0),
+        ("get_flushed", totals.get_flushed),
         ("delete_misses", sums.delete_misses),
         ("delete_hits", sums.delete_hits),
         ("incr_misses", sums.incr_misses),
@@ -345,7 +351,8 @@ fn slabs(service: &Service, lines: &mut Lines<'_>) {
             ("used_chunks", totals.items),
             ("free_chunks", 0),
             ("free_chunks_end", 0),
-            ("mem_requested", totals.item_bytes),
+            // Without `mem_requested`, which stands in `stats items`: an exporter that reads both
+            // refuses a name that is a gauge in one and a counter in the other.
             ("get_hits", sums.get_hits),
             ("cmd_set", sums.cmd_set),
             ("delete_hits", sums.delete_hits),
@@ -362,15 +369,43 @@ fn slabs(service: &Service, lines: &mut Lines<'_>) {
     lines.stat("total_malloced", used);
 }
 
-fn conns(service: &Service, now: Now, lines: &mut Lines<'_>) {
+/// Each socket by its descriptor: those that clients come to, and the clients.
+fn conns(service: &Service, asking: i32, now: Now, lines: &mut Lines<'_>) {
     let now_ms = now.mono.millis();
-    for connection in service.connections().list() {
-        let fd = connection.fd;
-        lines.stat(&format!("{fd}:addr"), &connection.peer);
-        let state = if connection.is_busy() { "conn_swallow" } else { "conn_read" };
-        lines.stat(&format!("{fd}:state"), state);
-        lines.stat(&format!("{fd}:secs_since_last_cmd"), connection.idle_seconds(now_ms));
+    let connections = service.connections();
+    let mut sockets: Vec<(i32, Socket)> = connections
+        .listeners()
+        .into_iter()
+        .map(|listener| (listener.fd, Socket::Listener(listener)))
+        .chain(connections.list().into_iter().map(|client| (client.fd, Socket::Client(client))))
+        .collect();
+    sockets.sort_by_key(|(fd, _)| *fd);
+    for (fd, socket) in sockets {
+        let mut stat = |name: &str, value: &str| lines.stat(&format!("{fd}:{name}"), value);
+        match socket {
+            Socket::Listener(listener) => {
+                stat("addr", &listener.address);
+                stat("state", "conn_listening");
+                let idle = service.clock().uptime_seconds();
+                stat("secs_since_last_cmd", &idle.to_string());
+            }
+            Socket::Client(client) => {
+                stat("addr", &client.peer);
+                stat("listen_addr", &client.local);
+                let is_asking = asking == fd;
+                let state = if is_asking { "conn_parse_cmd" } else { client.activity().word() };
+                stat("state", state);
+                let idle = if is_asking { 0 } else { client.idle_seconds(now_ms) };
+                stat("secs_since_last_cmd", &idle.to_string());
+            }
+        }
     }
+}
+
+/// What `stats conns` tells of.
+enum Socket {
+    Listener(ListenerInfo),
+    Client(Arc<ConnectionInfo>),
 }
 
 /// Keys of the one class there is, each with its bytes and its Unix end.
@@ -385,7 +420,7 @@ fn cachedump(service: &Service, now: Now, class: u32, count: u32, out: &mut Vec<
         service.shards().visit(now, |record| {
             let ends = record.left_ms.map_or(0, |left_ms| (now.unix_ms + left_ms) / 1000);
             out.extend_from_slice(b"ITEM ");
-            out.extend_from_slice(record.key);
+            write_escaped_key(out, record.key);
             let figures = format!(" [{} b; {ends} s]\r\n", record.value.len());
             out.extend_from_slice(figures.as_bytes());
             left -= 1;

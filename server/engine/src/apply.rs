@@ -1,21 +1,23 @@
 //! What each command does to the items of one shard.
 //!
-//! Here: memcached's rules for storing, counting, deleting, touching, stale and won items. Not
-//! here: where items lie and which go when memory ends (`store`), exptimes (`time`), the short way of
-//! the commonest (`quick`).
+//! Here: memcached's rules for reading, counting and touching, and for items that a reader is to
+//! renew. Not here: storing and deleting (`apply/store`), where items lie and which go when memory
+//! ends (`store`), exptimes (`time`), the short way of the commonest (`quick`).
 
 mod quick;
+mod store;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use protocol::{
-    Arithmetic, Bounds, Command, Delete, Exptime, Get, ItemView, Operation, Outcome, Set, SetMode,
-    Value, canonical_u64, lenient_u64,
+    Arithmetic, Bounds, Command, Exptime, Get, ItemView, Operation, Outcome, SetMode, Value,
+    lenient_u64,
 };
 
 use crate::arena::Slot;
 use crate::budget::{Budget, Reach};
+use crate::flushed::Flushed;
 use crate::item::{Content, Figures, Item, Mark};
 use crate::limited::LimitParts;
 use crate::placer::KeyHasher;
@@ -63,6 +65,7 @@ pub struct Engine {
     pub(crate) limits: LimitParts,
     options: Options,
     get_expired: u64,
+    flushed: Flushed,
 }
 
 /// The lock of a shard, as it lies in front of it.
@@ -97,11 +100,13 @@ impl Engine {
                 given: None,
                 step: options.shards,
                 are_kept: options.cas,
+                is_flushed: false,
             },
             store: Store::new(hasher, budget, options.may_evict),
             limits: LimitParts::default(),
             options,
             get_expired: 0,
+            flushed: Flushed::default(),
         }
     }
 
@@ -180,14 +185,28 @@ impl Engine {
         if delay.0 > 0 {
             self.store.flush = Deadline::resolve(now, delay);
         } else {
-            self.store.clear();
+            self.clear(now);
+        }
+    }
+
+    fn clear(&mut self, now: Now) {
+        self.flushed.remember(self.store.hashes(now));
+        self.uniques.is_flushed = self.flushed.has_some();
+        self.store.clear();
+    }
+
+    /// Notes that a command found no item of this hash.
+    #[inline]
+    pub(crate) fn note_missing(&mut self, hash: u64) {
+        if self.uniques.is_flushed {
+            self.uniques.is_flushed = self.flushed.miss(hash);
         }
     }
 
     pub(crate) fn flush_if_due(&mut self, now: Now) {
         if self.store.flush.is_past(now) {
             self.store.flush = Deadline::NEVER;
-            self.store.clear();
+            self.clear(now);
         }
     }
 
@@ -247,10 +266,19 @@ impl Engine {
         self.get_expired
     }
 
-    /// Zeroes the figures of [`Engine::losses`] and [`Engine::get_expired`].
+    /// Commands that met the key of a flushed item, each key once. Of a large flush only some keys
+    /// of each shard are remembered.
+    #[must_use]
+    pub fn get_flushed(&self) -> u64 {
+        self.flushed.met()
+    }
+
+    /// Zeroes the figures of [`Engine::losses`], [`Engine::get_expired`] and
+    /// [`Engine::get_flushed`].
     pub fn reset_figures(&mut self) {
         self.store.losses = Losses::default();
         self.get_expired = 0;
+        self.flushed.reset();
     }
 
     /// Each live item with all that has to outlive the process.
@@ -296,7 +324,11 @@ impl Engine {
                 self.store.expire(hash, past);
                 (At { now, hash, key, slot: None }, true)
             }
-            found => (At { now, hash, key, slot: found.map(|(slot, _)| slot) }, false),
+            Some((slot, false)) => (At { now, hash, key, slot: Some(slot) }, false),
+            None => {
+                self.note_missing(hash);
+                (At { now, hash, key, slot: None }, false)
+            }
         }
     }
 
@@ -325,7 +357,8 @@ impl Engine {
             former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
         });
         let already_won = former.has(Mark::WON);
-        let won = !already_won && (former.has(Mark::STALE) || recache);
+        // A classic retrieval has no way to hear that it won: the right stays for one that has.
+        let won = get.may_win && !already_won && (former.has(Mark::STALE) || recache);
         let (idle_seconds, fetched) = (former.idle_seconds(at.now), former.has(Mark::FETCHED));
         if won {
             item.set_mark(Mark::WON);
@@ -353,6 +386,7 @@ impl Engine {
             won,
             already_won,
             base64: item.has(Mark::BASE64),
+            is_new: false,
             value_unwanted: get.unless_cas == Some(item.cas()),
         })
     }
@@ -365,7 +399,9 @@ impl Engine {
             .mark(Mark::WON, true)
             .mark(Mark::BASE64, get.base64);
         match self.write(at, None, figures, Value::Bytes(b"")) {
-            Outcome::Stored(item) => Outcome::Vivified(ItemView { won: true, ..item }),
+            Outcome::Stored(item) => {
+                Outcome::Vivified(ItemView { won: true, is_new: true, ..item })
+            }
             refused => refused,
         }
     }
@@ -383,75 +419,14 @@ impl Engine {
         }
     }
 
-    fn set(&mut self, at: At<'_>, set: &Set<'_>) -> Outcome<'_> {
-        let old = at.slot;
-        let mut stale = false;
-        match (set.mode, old) {
-            (SetMode::Add, Some(slot)) => {
-                self.store.item_mut(slot).touch(at.now);
-                return Outcome::NotStored;
-            }
-            (SetMode::Replace, None) => return Outcome::NotStored,
-            (SetMode::Append | SetMode::Prepend, None) if set.vivify.is_none() => {
-                return Outcome::NotStored;
-            }
-            _ => {}
-        }
-        if let Some(unique) = set.compare_cas {
-            let Some(slot) = old else { return Outcome::NotFound };
-            let item_cas = self.store.item(slot).cas();
-            if unique != item_cas {
-                if !set.invalidate || unique > item_cas {
-                    return Outcome::Exists;
-                }
-                stale = true;
-            }
-        }
-        let extends = matches!(set.mode, SetMode::Append | SetMode::Prepend);
-        if let (true, Some(slot)) = (extends, old) {
-            return self.extend(at, set, slot);
-        }
-        let exptime = set.vivify.filter(|_| extends).unwrap_or(set.exptime);
-        let won = stale && old.is_some_and(|slot| self.store.item(slot).has(Mark::WON));
-        let cas = self.uniques.next(set.new_cas);
-        let figures = Figures::new(cas, set.client_flags, Deadline::resolve(at.now, exptime))
-            .mark(Mark::STALE, stale)
-            .mark(Mark::WON, won)
-            .mark(Mark::BASE64, set.base64);
-        let value = canonical_u64(set.value).map_or(Value::Bytes(set.value), Value::Number);
-        self.write(at, old, figures, value)
-    }
-
-    /// Append or prepend: client flags and exptime stay.
-    fn extend(&mut self, at: At<'_>, set: &Set<'_>, slot: Slot) -> Outcome<'_> {
-        let item = self.store.item(slot);
-        let mut figures = item.figures();
-        let old = item.value();
-        let bytes = old.len() + set.value.len();
-        if !self.options.bounds.fits(at.key.len(), bytes) {
-            return Outcome::NotStored;
-        }
-        let mut value = Vec::with_capacity(bytes);
-        if set.mode == SetMode::Append {
-            old.write(&mut value);
-            value.extend_from_slice(set.value);
-        } else {
-            value.extend_from_slice(set.value);
-            old.write(&mut value);
-        }
-        figures.cas = self.uniques.next(set.new_cas);
-        figures = figures.mark(Mark::WON, false).mark(Mark::STALE, false);
-        let value = canonical_u64(&value).map_or(Value::Bytes(&value), Value::Number);
-        self.write(at, Some(slot), figures, value)
-    }
-
     fn count(&mut self, at: At<'_>, arithmetic: &Arithmetic) -> Outcome<'_> {
         let Some(slot) = at.slot else {
             let Some(exptime) = arithmetic.vivify else { return Outcome::NotFound };
             let cas = self.uniques.next(arithmetic.new_cas);
             let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
                 .mark(Mark::BASE64, arithmetic.base64);
-            return counted(self.write(at, None, figures, Value::Number(arithmetic.initial)));
+            let written = self.write(at, None, figures, Value::Number(arithmetic.initial));
+            return counted(written, |item| ItemView { is_new: true, ..item });
         };
         let mut item = self.store.item_mut(slot);
         let former_cas = item.as_item().cas();
@@ -467,6 +442,7 @@ impl Engine {
         };
         let number = quick::counted(number, arithmetic.delta, arithmetic.decrement);
         let cas = self.uniques.next(arithmetic.new_cas);
+        let former_ttl_seconds = item.as_item().deadline().left_seconds(at.now);
         let deadline = arithmetic.exptime.map(|exptime| Deadline::resolve(at.now, exptime));
         if item.set_number(number) {
             item.set_cas(cas);
@@ -475,44 +451,16 @@ impl Engine {
             }
             item.touch(at.now);
             let value = Value::Number(number);
-            let counted = ItemView { value, ..view_without_value(item.as_item(), at.now) };
+            let view = view_without_value(item.as_item(), at.now);
             self.store.note_cas(former_cas, cas);
-            return Outcome::Number(counted);
+            return Outcome::Number(ItemView { value, former_ttl_seconds, ..view });
         }
         // Text that is a number, or a count that outgrows 32 bits: another layout.
         let mut figures = item.as_item().figures();
         figures.cas = cas;
         figures.deadline = deadline.unwrap_or(figures.deadline);
-        counted(self.write(at, Some(slot), figures, Value::Number(number)))
-    }
-
-    fn delete(&mut self, at: At<'_>, delete: &Delete) -> Outcome<'_> {
-        let Some(slot) = at.slot else { return Outcome::NotFound };
-        let item = self.store.item(slot);
-        if delete.compare_cas.is_some_and(|unique| unique != item.cas()) {
-            return Outcome::Exists;
-        }
-        if !delete.stale && !delete.drop_value {
-            self.store.remove(at.hash, slot);
-            return Outcome::Deleted;
-        }
-        let mut figures = item.figures();
-        if delete.stale {
-            figures = figures.mark(Mark::STALE, true).mark(Mark::WON, false);
-            if let Some(exptime) = delete.exptime {
-                figures.deadline = Deadline::resolve(at.now, exptime);
-            }
-        }
-        figures.cas = self.uniques.next(delete.new_cas);
-        if !delete.drop_value {
-            self.store.set_figures(slot, figures);
-            return Outcome::Deleted;
-        }
-        figures.client_flags = 0;
-        match self.write(at, Some(slot), figures, Value::Bytes(b"")) {
-            Outcome::Stored(_) => Outcome::Deleted,
-            refused => refused,
-        }
+        let written = self.write(at, Some(slot), figures, Value::Number(number));
+        counted(written, |item| ItemView { former_ttl_seconds, ..item })
     }
 
     fn touch(&mut self, at: At<'_>, exptime: Exptime) -> Outcome<'_> {
@@ -533,6 +481,8 @@ pub(crate) struct Uniques {
     step: u32,
     /// Without them all are 0.
     are_kept: bool,
+    /// Keys are in [`Engine::flushed`]. It stands here because every command reads this line.
+    is_flushed: bool,
 }
 
 impl Uniques {
@@ -566,9 +516,12 @@ pub(crate) struct At<'a> {
     pub(crate) slot: Option<Slot>,
 }
 
-fn counted(outcome: Outcome<'_>) -> Outcome<'_> {
+fn counted<'a>(
+    outcome: Outcome<'a>,
+    told: impl FnOnce(ItemView<'a>) -> ItemView<'a>,
+) -> Outcome<'a> {
     match outcome {
-        Outcome::Stored(item) => Outcome::Number(item),
+        Outcome::Stored(item) => Outcome::Number(told(item)),
         refused => refused,
     }
 }
@@ -591,6 +544,7 @@ fn view_without_value(item: Item<'_>, now: Now) -> ItemView<'static> {
         won: false,
         already_won: false,
         base64: item.has(Mark::BASE64),
+        is_new: false,
         value_unwanted: false,
     }
 }

@@ -23,6 +23,7 @@ mod arena;
 mod bound;
 mod budget;
 mod copy;
+mod flushed;
 mod holders;
 mod incrx;
 mod index;

@@ -157,9 +157,7 @@ impl Twin {
     fn show(&self, name: &'static str, now: Now, key: &[u8], before: Option<&TwinItem>) -> Seen {
         let now_ms = now.mono.0 / 1_000_000;
         let item = &self.items[key];
-        let left = |item: &TwinItem| {
-            item.ends_ms.map(|at| at.saturating_sub(now_ms).div_ceil(1000) as u32)
-        };
+        let left = |item: &TwinItem| left_seconds(now, item);
         let earlier = before.unwrap_or(item);
         Seen::Item(
             name,
@@ -241,7 +239,7 @@ impl Twin {
             (Some(seconds), Some(left)) => left < i64::from(seconds),
             _ => false,
         };
-        let wins = !before.won && (before.stale || soon);
+        let wins = get.may_win && !before.won && (before.stale || soon);
         let item = self.items.get_mut(key).expect("it was just there");
         item.won |= wins;
         if let Some(exptime) = get.touch {
@@ -269,18 +267,25 @@ impl Twin {
                 self.items.get_mut(key).expect("it is there").used_ms = now.mono.0 / 1_000_000;
                 return Seen::Plain("not stored");
             }
-            (None, SetMode::Replace) => return Seen::Plain("not stored"),
+            (None, SetMode::Replace) if set.compare_cas.is_none() => {
+                return Seen::Plain("not stored");
+            }
             (None, _) if extends && set.vivify.is_none() => return Seen::Plain("not stored"),
             _ => {}
         }
         let mut stale = false;
-        if let Some(unique) = set.compare_cas {
-            match &old {
-                None => return Seen::Plain("not found"),
-                Some(item) if item.cas == unique => {}
-                Some(item) if set.invalidate && unique < item.cas => stale = true,
-                Some(_) => return Seen::Plain("exists"),
+        let is_whole = matches!(set.mode, SetMode::Set | SetMode::Replace);
+        match (set.compare_cas, &old) {
+            (Some(_), None) if is_whole => return Seen::Plain("not found"),
+            (None, _) | (_, None) => {}
+            (Some(0), Some(_)) if extends => {}
+            (Some(unique), Some(item)) if item.cas == unique => {}
+            (Some(unique), Some(item))
+                if is_whole && set.invalidate && unique > 0 && unique < item.cas =>
+            {
+                stale = true;
             }
+            (Some(_), Some(_)) => return Seen::Plain("exists"),
         }
         let item = if let (true, Some(old)) = (extends, &old) {
             let value = match set.mode {
@@ -305,7 +310,10 @@ impl Twin {
             let mut item = self.new_item(now, set.value, exptime, set.new_cas, set.base64);
             item.client_flags = set.client_flags;
             item.stale = stale;
-            item.won = stale && old.is_some_and(|old| old.won);
+            item.won = stale && old.as_ref().is_some_and(|old| old.won);
+            if let (true, Some(old)) = (stale, &old) {
+                item.ends_ms = old.ends_ms;
+            }
             item
         };
         self.items.insert(key.to_vec(), item);
@@ -332,7 +340,10 @@ impl Twin {
         }
         if delete.drop_value {
             item.value.clear();
-            item.client_flags = 0;
+            item.client_flags = delete.client_flags;
+            item.ends_ms = delete.exptime.and_then(|exptime| ends(now, exptime));
+            item.fetched = false;
+            (item.stale, item.won) = (delete.stale, false);
             item.used_ms = now.mono.0 / 1_000_000;
         }
         self.items.insert(key.to_vec(), item);
@@ -360,9 +371,18 @@ impl Twin {
         item.cas = self.cas(arithmetic.new_cas);
         item.ends_ms = arithmetic.exptime.map_or(item.ends_ms, |exptime| ends(now, exptime));
         item.used_ms = now.mono.0 / 1_000_000;
-        self.items.insert(key.to_vec(), item);
-        self.show("number", now, key, None)
+        let before = self.items.insert(key.to_vec(), item);
+        let mut seen = self.show("number", now, key, None);
+        if let (Seen::Item(_, item), Some(before)) = (&mut seen, before) {
+            item.former_ttl_seconds = left_seconds(now, &before);
+        }
+        seen
     }
+}
+
+fn left_seconds(now: Now, item: &TwinItem) -> Option<u32> {
+    let now_ms = now.mono.0 / 1_000_000;
+    item.ends_ms.map(|at| at.saturating_sub(now_ms).div_ceil(1000) as u32)
 }
 
 fn clear_fetched(seen: &mut Seen, fetched: bool) {
@@ -432,9 +452,11 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(SetMode::Prepend),
     ];
     let get = (maybe_exptime(), maybe_exptime(), prop::option::of(0..5_i32), any_cas(), any_cas());
-    let get = (get, any::<bool>()).prop_map(
-        |((touch, vivify, recache, unless_cas, new_cas), no_bump)| {
-            Step::Get(Get { touch, vivify, recache, unless_cas, new_cas, no_bump, base64: no_bump })
+    let get = (get, any::<bool>(), any::<bool>()).prop_map(
+        |((touch, vivify, recache, unless_cas, new_cas), no_bump, may_win)| {
+            let base64 = no_bump;
+            let get = Get { touch, vivify, recache, unless_cas, new_cas, no_bump, base64, may_win };
+            Step::Get(get)
         },
     );
     let set = (
@@ -452,7 +474,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         });
     let delete = (any_cas(), any_cas(), any::<bool>(), maybe_exptime(), any::<bool>()).prop_map(
         |(compare_cas, new_cas, stale, exptime, drop_value)| {
-            Step::Delete(Delete { compare_cas, new_cas, stale, exptime, drop_value })
+            let client_flags = new_cas.unwrap_or_default() as u32;
+            let delete = Delete { compare_cas, new_cas, stale, exptime, drop_value, client_flags };
+            Step::Delete(delete)
         },
     );
     let count = (

@@ -45,7 +45,10 @@ impl Engine {
                 InPlace::Done(number)
             }
             Some(None) => InPlace::Apart,
-            None => InPlace::Missing,
+            None => {
+                self.note_missing(hash);
+                InPlace::Missing
+            }
         }
     }
 
@@ -53,15 +56,17 @@ impl Engine {
     #[inline]
     pub fn get_in_place(&mut self, now: Now, hash: u64, key: &[u8]) -> InPlace<(Value<'_>, u32)> {
         self.flush_if_due(now);
-        let Some(slot) = self.store.find(hash, key) else { return InPlace::Missing };
+        let Some(slot) = self.store.find(hash, key) else {
+            self.note_missing(hash);
+            return InPlace::Missing;
+        };
         if slot.is_second() {
             cold_path();
             return InPlace::Apart;
         }
         let mut item = self.store.item_mut(slot);
         let found = item.as_item();
-        // Who meets a stale one first wins the right to renew it.
-        if found.deadline().is_past(now) || found.has(Mark::STALE) {
+        if found.deadline().is_past(now) {
             cold_path();
             return InPlace::Apart;
         }

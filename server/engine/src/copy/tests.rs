@@ -129,6 +129,7 @@ fn perform_plain(engine: &mut Engine, now: Now, step: &Step) {
                 new_cas: cas,
                 no_bump: d,
                 base64: a,
+                may_win: b,
             };
             plain(engine, now, key, Operation::Get(get));
         }
@@ -150,8 +151,9 @@ fn perform_plain(engine: &mut Engine, now: Now, step: &Step) {
         }
         4 => {
             let compare_cas = cas.filter(|_| c);
-            let delete =
-                Delete { compare_cas, new_cas: cas, stale: a, exptime: some(d), drop_value: b };
+            let (new_cas, exptime, client_flags) = (cas, some(d), u32::from(a));
+            let (stale, drop_value) = (a, b);
+            let delete = Delete { compare_cas, new_cas, stale, exptime, drop_value, client_flags };
             plain(engine, now, key, Operation::Delete(delete));
         }
         5 | 6 => {

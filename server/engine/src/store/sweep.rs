@@ -40,6 +40,12 @@ impl Store {
         self.states.at_or_after(slot).map(Slot::in_second)
     }
 
+    /// The hashes of all keys that are not past their deadline, in no order.
+    pub(crate) fn hashes(&self, now: Now) -> impl Iterator<Item = u64> {
+        let live = self.items().filter(move |item| !item.deadline().is_past(now));
+        live.map(|item| self.hasher.hash(item.key()))
+    }
+
     /// All items, in no order.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
         let mut next = FIRST;

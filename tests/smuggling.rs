@@ -1,0 +1,181 @@
+//! The data block of a refused storage command is data: nothing in it is ever run.
+//!
+//! Here: every storage verb with every fault that leaves its length readable, byte by byte what
+//! memcached 1.6.45 answers. Not here: what the same lines do when they are right (the transcripts).
+//! memcached 1.6.18 runs some of these blocks, so it is not asked.
+
+use tests::{Core, CoreClient};
+use tollgate::config::Config;
+
+use crate::live::Server;
+
+/// What each block holds: a command whose answer, `OK`, nobody is to hear.
+const BLOCK: &str = "flush_all";
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
+
+/// A refused line, the block behind it, and the answer.
+struct Refused {
+    line: String,
+    block: String,
+    told: String,
+}
+
+fn refused(line: impl Into<String>, told: impl Into<String>) -> Refused {
+    Refused { line: line.into(), block: BLOCK.to_owned(), told: told.into() }
+}
+
+/// The classic storage lines whose length can be read, and nothing else is right.
+fn classic() -> Vec<Refused> {
+    let long = "k".repeat(251);
+    let mut all = Vec::new();
+    for verb in ["set", "add", "replace", "append", "prepend", "cas"] {
+        let unique = if verb == "cas" { " 1" } else { "" };
+        let mut lines: Vec<String> = ["x", "-1", "1.5", "0x1", "noreply"]
+            .iter()
+            .flat_map(|word| [format!("k {word} 0 9{unique}"), format!("k 0 {word} 9{unique}")])
+            // A negative exptime is one: the item is past it at once.
+            .filter(|line| !line.starts_with("k 0 -1 "))
+            .collect();
+        lines.push(format!("{long} 0 0 9{unique}"));
+        lines.push(format!("k x x +9{unique}"));
+        lines.push(format!("k x 0 9{unique} more words than there are arguments"));
+        if verb == "cas" {
+            for word in ["", "x", "-1", "1.5", "18446744073709551616"] {
+                lines.push(format!("k 0 0 9 {word}"));
+            }
+        }
+        for line in lines {
+            all.push(refused(format!("{verb} {line}"), BAD_FORMAT));
+            all.push(refused(format!("{verb} {line} noreply"), ""));
+        }
+        let large = format!("{BLOCK}\r\n").repeat(100_000);
+        for (end, told) in [("", TOO_LARGE), (" noreply", "")] {
+            let line = format!("{verb} k 0 0 {}{unique}{end}", large.len());
+            all.push(Refused { line, block: large.clone(), told: told.to_owned() });
+        }
+    }
+    all
+}
+
+/// The same of `ms`, whose errors `q` does not silence.
+fn meta() -> Vec<Refused> {
+    let long = "k".repeat(251);
+    let opaque = format!("k 9 O{}", "o".repeat(32));
+    let mut all = Vec::new();
+    for (line, why) in [
+        ("k 9 !", "invalid flag"),
+        ("k 9 y", "invalid flag"),
+        ("k 9 q1 y", "invalid flag"),
+        ("k 9 c c", "duplicate flag"),
+        ("k 9 T", "bad token in command line format"),
+        ("k 9 Tx", "bad token in command line format"),
+        ("k 9 Cx", "bad token in command line format"),
+        ("k 9 C18446744073709551616", "bad token in command line format"),
+        ("k 9 Ex", "bad token in command line format"),
+        ("k 9 Nx", "bad token in command line format"),
+        ("k 9 D", "invalid numeric delta value"),
+        ("k 9 J", "invalid numeric initial value"),
+        ("k 9 Fx", "bad command line format"),
+        ("k 9 F4294967296", "bad command line format"),
+        ("k 9 Mx", "invalid mode for ms M token"),
+        ("k 9 M", "invalid mode for ms M token"),
+        ("k 9 Me", "invalid mode for ms M token"),
+        ("*** 9 b", "error decoding key"),
+        (&opaque, "opaque token too long"),
+        (&format!("{long} 9"), "bad command line format"),
+        (&format!("{long} 9 b"), "bad command line format"),
+    ] {
+        all.push(refused(format!("ms {line}"), format!("CLIENT_ERROR {why}\r\n")));
+        all.push(refused(format!("ms {line} O1"), format!("CLIENT_ERROR {why}\r\n")));
+    }
+    // Two opaques are one too many.
+    all.retain(|refused| refused.line.matches(" O").count() < 2);
+    all
+}
+
+/// The one verb of our own with a block.
+fn native() -> Vec<Refused> {
+    let usage = "CLIENT_ERROR cluster: the line is cluster limit <name> <bytes> [before=<name>], \
+                 and the limit behind it\r\n";
+    ["a 9 noreply", "a 9 before=", "a 9 before=b c", "a 9 x", "a 9 9"]
+        .map(|line| refused(format!("cluster limit {line}"), usage))
+        .into()
+}
+
+fn all() -> Vec<Refused> {
+    classic().into_iter().chain(meta()).chain(native()).collect()
+}
+
+/// Asks a client of the core, in pieces of `piece` bytes.
+fn ask_core(core: &Core, client: &mut CoreClient, wire: &str, piece: usize) -> String {
+    let mut out = Vec::new();
+    for bytes in wire.as_bytes().chunks(piece) {
+        client.send(core, bytes, &mut out);
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[test]
+fn a_refused_block_is_never_run_by_the_core() {
+    let core = Core::new(Config::default());
+    let mut client = CoreClient::default();
+    for piece in [usize::MAX, 4096, 7, 1] {
+        for Refused { line, block, told } in all() {
+            // A megabyte byte by byte shows nothing that its first lines do not.
+            if block.len() > BLOCK.len() && piece < 4096 {
+                continue;
+            }
+            assert_eq!(ask_core(&core, &mut client, "set n 0 0 1\r\n7\r\n", 99), "STORED\r\n");
+            let wire = format!("{line}\r\n{block}\r\nmn\r\n");
+            let heard = ask_core(&core, &mut client, &wire, piece);
+            assert_eq!(heard, format!("{told}MN\r\n"), "{line:?} in pieces of {piece}");
+            let kept = ask_core(&core, &mut client, "get n\r\n", 99);
+            assert_eq!(kept, "VALUE n 0 1\r\n7\r\nEND\r\n", "{line:?} ran its block");
+        }
+    }
+}
+
+#[test]
+fn a_refused_block_is_never_run_by_a_server() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    client.ask("set n 0 0 1\r\n7\r\n", "STORED\r\n");
+    for Refused { line, block, told } in all() {
+        client.ask(&format!("{line}\r\n{block}\r\nmn\r\n"), &format!("{told}MN\r\n"));
+    }
+    client.ask("get n\r\n", "VALUE n 0 1\r\n7\r\nEND\r\n");
+}
+
+#[test]
+fn a_length_that_cannot_be_read_announces_no_block() {
+    // As in memcached, whose own tests go on with the next line. The refusal is never silent.
+    let core = Core::new(Config::default());
+    let mut client = CoreClient::default();
+    for verb in ["set", "add", "replace", "append", "prepend", "cas"] {
+        for length in ["-1", "-9", "x", "1.5", "2147483646", "4294967296", "18446744073709551616"] {
+            for end in ["", " 1", " noreply"] {
+                let wire = format!("{verb} k 0 0 {length}{end}\r\nmn\r\n");
+                let heard = ask_core(&core, &mut client, &wire, 1);
+                assert_eq!(heard, format!("{BAD_FORMAT}MN\r\n"), "{wire:?}");
+            }
+        }
+    }
+    for line in ["ms k -1", "ms k x q", "ms k 2147483646", "ms k"] {
+        let heard = ask_core(&core, &mut client, &format!("{line}\r\nmn\r\n"), 1);
+        assert_eq!(heard, format!("{BAD_FORMAT}MN\r\n"), "{line:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_unknown_length_ends_the_connection() {
+    let core = Core::new(Config::default());
+    for length in ["x", "-1", "4294967296", "limit"] {
+        let mut client = CoreClient::default();
+        let wire = format!("cluster limit a {length}\r\nflush_all\r\n");
+        let heard = ask_core(&core, &mut client, &wire, 1);
+        assert!(heard.starts_with("CLIENT_ERROR cluster: the line is"), "{heard}");
+        assert!(heard.ends_with("behind it\r\n"), "{heard} was followed by an answer");
+        assert!(client.is_closed, "{length}");
+    }
+}
