@@ -3,9 +3,17 @@
 //! Not here: the memory of items (`memory`), other troublesome clients (`robustness`).
 
 use std::{
-    io::{ErrorKind, Write},
+    io::{ErrorKind, Read, Write},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::Duration,
 };
+
+use nix::sys::signal::Signal;
+use socket2::SockRef;
 
 use crate::{
     live::{Client, Neighbour, Server},
@@ -36,7 +44,7 @@ fn promised_values_take_no_memory() {
     let mut first = server.connect();
     let neighbour = Neighbour::of(&server);
     let before = server.resident_bytes();
-    for (name, sent, bound) in [("none", 0, 16), ("some", 100 << 10, 48), ("most", 999_999, 140)] {
+    for (name, sent, bound) in [("none", 0, 16), ("some", 100 << 10, 140), ("most", 999_999, 140)] {
         let part = vec![b'x'; sent];
         let clients: Vec<Client> = (0..CLIENTS)
             .map(|number| {
@@ -149,22 +157,161 @@ fn a_value_there_is_no_memory_to_read_is_refused_in_order() {
     let mut first = server.connect();
     first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
     first.ask("set kept 0 0 3\r\nold\r\n", "STORED\r\n");
-    let promises: Vec<Client> = (0..2)
-        .map(|_| {
+    first.ask("ms a2V5 3 b\r\nold\r\n", "HD\r\n");
+    // Two values that come slowly, but come.
+    let (stop, begun) = (AtomicBool::new(false), Barrier::new(3));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                client.ask("mn\r\nset p 0 0 1000000\r\n", "MN\r\n");
+                client.send("v".repeat(520_000));
+                begun.wait();
+                for _ in 0..40 {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    client.send("v".repeat(10_000));
+                    thread::sleep(Duration::from_millis(100));
+                }
+            });
+        }
+        begun.wait();
+        let read = |first: &mut Client| first.stat("bytes_read");
+        while read(&mut first) < 1_040_000 {}
+        let value = "v".repeat(500_000);
+        let refused = "SERVER_ERROR out of memory storing object\r\n";
+        first.ask(format!("set k 0 0 500000\r\n{value}\r\nmn\r\n"), &format!("{refused}MN\r\n"));
+        first.ask("get k\r\n", "END\r\n");
+        first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+        first.ask(format!("set k 0 0 500000 noreply\r\n{value}\r\nmn\r\n"), "MN\r\n");
+        first.ask("get k\r\n", "END\r\n");
+        first.ask(format!("append kept 0 0 500000\r\n{value}\r\n"), refused);
+        first.ask("get kept\r\n", "VALUE kept 0 3\r\nold\r\nEND\r\n");
+        first.ask(format!("ms a2V5 500000 b q\r\n{value}\r\n"), refused);
+        first.ask("mg a2V5 b\r\n", "EN\r\n");
+        assert_eq!(first.stat("store_no_memory"), 4);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn values_that_never_come_leave_room_for_others() {
+    let server = Server::start(&["-m", "64"]);
+    let mut first = server.connect();
+    let value = "v".repeat(1_000_000);
+    let set = |number: usize| format!("set k{number} 0 0 1000000\r\n{value}\r\n");
+    let promises: Vec<Client> = (0..200)
+        .map(|number| {
             let mut client = server.connect();
-            client.ask("mn\r\nset p 0 0 1000000\r\nabc", "MN\r\n");
+            client.send(format!("set p{number} 0 0 1000000\r\n"));
             client
         })
         .collect();
-    let value = "v".repeat(500_000);
-    let refused = "SERVER_ERROR out of memory storing object\r\n";
-    first.ask(format!("set k 0 0 500000\r\n{value}\r\nmn\r\n"), &format!("{refused}MN\r\n"));
-    first.ask("get k\r\n", "END\r\n");
-    first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
-    first.ask(format!("set k 0 0 500000 noreply\r\n{value}\r\nmn\r\n"), "MN\r\n");
-    first.ask("get k\r\n", "END\r\n");
-    first.ask(format!("append kept 0 0 500000\r\n{value}\r\n"), refused);
-    first.ask("get kept\r\n", "VALUE kept 0 3\r\nold\r\nEND\r\n");
-    assert_eq!(first.stat("store_no_memory"), 3);
-    drop(promises);
+    for number in 0..20 {
+        first.ask(set(number), "STORED\r\n");
+    }
+    // Most of each value comes, and then nothing more.
+    let mut promises = promises;
+    for client in &mut promises {
+        let _ = client.stream.write_all(&value.as_bytes()[..999_000]);
+    }
+    // Who stands still for a second makes room.
+    thread::sleep(Duration::from_millis(1_100));
+    for number in 0..40 {
+        first.ask(set(number), "STORED\r\n");
+    }
+    // Whoever goes on is served too, unless it was asked to go.
+    let ended = promises.iter_mut().filter_map(|client| {
+        client.stream.write_all(&value.as_bytes()[..1_000]).ok()?;
+        client.stream.write_all(b"\r\n").ok()?;
+        let mut answer = [0; 100];
+        let count = client.stream.read(&mut answer).ok()?;
+        Some(String::from_utf8_lossy(&answer[..count]).into_owned())
+    });
+    for answer in ended {
+        let refused = "SERVER_ERROR out of memory storing object\r\n";
+        assert!([refused, "STORED\r\n", ""].contains(&&*answer), "{answer}");
+    }
+}
+
+#[test]
+fn answers_that_nobody_reads_leave_room_for_others() {
+    let server = Server::start(&["-m", "64"]);
+    let mut first = server.connect();
+    let value = "v".repeat(1_000_000);
+    first.ask(format!("set big 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
+    let silent: Vec<Client> = (0..120)
+        .map(|_| {
+            let mut client = server.connect();
+            SockRef::from(&client.stream).set_recv_buffer_size(4096).expect("options");
+            client.send("get big big big big big big big big big\r\n");
+            client
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(1_500));
+    // A client that reads at its leisure gets all of it: those who do not read make room.
+    for _ in 0..3 {
+        let mut client = server.connect();
+        client.send("get big big big big big big big big big\r\n");
+        thread::sleep(Duration::from_millis(300));
+        for _ in 0..9 {
+            client.expect(&format!("VALUE big 0 1000000\r\n{value}\r\n"));
+        }
+        client.expect("END\r\n");
+    }
+    drop(silent);
+}
+
+#[test]
+fn many_large_answers_let_a_small_one_through() {
+    const READERS: usize = 60;
+    let server = Server::start(&["-t", "1", "-m", "256"]);
+    let mut first = server.connect();
+    let value = "v".repeat(1_000_000);
+    first.ask(format!("set big 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
+    let mut readers: Vec<Client> = (0..READERS).map(|_| server.connect()).collect();
+    readers.iter_mut().for_each(|client| client.ask("mn\r\n", "MN\r\n"));
+    // All requests are there before the server looks at the first; the small one came last.
+    server.signal(Signal::SIGSTOP);
+    for (number, client) in readers.iter_mut().enumerate() {
+        let request = if number % 2 == 0 { "get big\r\n" } else { "mg big v\r\n" };
+        client.send(request);
+    }
+    first.send("stats\r\n");
+    server.signal(Signal::SIGCONT);
+    let stats = first.ask_until("", "END\r\n");
+    let answered = stats.lines().find_map(|line| line.strip_prefix("STAT cmd_get "));
+    let answered: usize = answered.and_then(|count| count.parse().ok()).expect("a count");
+    println!("{answered} large answers went before it");
+    assert!(answered < READERS / 4, "{answered} large answers went before it");
+    // Each has its answer in the end, and in one piece.
+    for (number, client) in readers.iter_mut().enumerate() {
+        let head = if number % 2 == 0 { "VALUE big 0 1000000\r\n" } else { "VA 1000000\r\n" };
+        let end = if number % 2 == 0 { "END\r\n" } else { "" };
+        client.expect(&format!("{head}{value}\r\n{end}"));
+    }
+}
+
+#[test]
+fn many_large_values_let_a_small_one_through() {
+    const WRITERS: usize = 40;
+    let server = Server::start(&["-t", "1", "-m", "256"]);
+    let neighbour = Neighbour::of(&server);
+    let value = "v".repeat(1_000_000);
+    thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (server, value) = (&server, &value);
+            scope.spawn(move || {
+                let mut client = server.connect();
+                for round in 0..2 {
+                    let request = format!("set w{writer}:{round} 0 0 1000000\r\n{value}\r\n");
+                    client.ask(request, "STORED\r\n");
+                }
+            });
+        }
+    });
+    let slowest = neighbour.slowest();
+    println!("slowest: {slowest:?}");
+    assert!(slowest < NEIGHBOUR_WAIT_MAX, "a neighbour waited {slowest:?}");
 }

@@ -74,6 +74,7 @@ impl CoreClient {
                     self.is_closed = true;
                     return;
                 }
+                Pause::Delay(_) => unreachable!("it has no passwords"),
                 Pause::Replies | Pause::Turn => {}
             }
         }

@@ -13,6 +13,7 @@ mod deploy;
 mod examples;
 mod faketime;
 mod garbage;
+mod guesses;
 mod ketama;
 mod lifecycle;
 mod limits;

@@ -35,7 +35,7 @@ impl Round<'_> {
             }
             Admin::Noop => b"MN\r\n",
             Admin::Stats(topic) => {
-                let asking = (self.now, self.client_fd);
+                let asking = (self.now, self.client.map_or(-1, |client| client.fd));
                 crate::stats::write(service, self.in_force, asking, topic, out);
                 return Answer::Given;
             }

@@ -3,15 +3,19 @@
 //! A connection is a state machine that a worker moves in rounds (`worker`): [`Connection::read`]
 //! all that are ready, then [`Connection::run`] each. Buffers are the worker's; only what a client
 //! leaves half sent or half read is kept here, so an idle one holds no buffer. Not here: what
-//! requests mean (`session`).
+//! requests mean (`session`), answers that the client does not take at once (`connection/write`).
+
+mod write;
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::io::{AsyncRead as _, ReadBuf};
 
-use crate::connections::{Activity, Ending, Registration};
+use crate::buffers::{Buffer, PROGRESS_BYTES};
+use crate::connections::{Activity, ConnectionInfo, Ending, Registration};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::net::Stream;
@@ -19,16 +23,13 @@ use crate::node::delivery::Delivery;
 use crate::node::front::Front;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::session::{Pause, REPLY_BYTES_HIGH, Round, Session};
+use crate::session::{LARGE_BYTES, Pause, Round, Session};
 
-/// Bytes read at once into a buffer of the connection's own.
+/// Bytes read at once into a buffer of the connection's own, at least and at most.
 const READ_BYTES: usize = 16 << 10;
-/// A request that needs more than this many bytes is paid for from the service's reading budget.
+const READ_BYTES_MAX: usize = 128 << 10;
+/// A buffer with more of a request than this is paid for from the service's reading budget.
 const FREE_REQUEST_BYTES: usize = 32 << 10;
-
-/// Answers that wait beyond so many bytes are paid for from the service's unwritten budget. A batch
-/// of small answers is less.
-const FREE_UNWRITTEN_BYTES: usize = 2 * REPLY_BYTES_HIGH;
 
 /// A client's connection.
 pub(crate) struct Connection {
@@ -37,14 +38,19 @@ pub(crate) struct Connection {
     session: Session,
     /// Read and not yet consumed.
     pending: Vec<u8>,
-    /// Answered and not yet written.
+    /// `pending` is paid for.
+    is_reserved: bool,
+    /// What was read and written of its buffers when it was last noted that they move.
+    noted: usize,
+    /// There is no memory to read on: what `pending` begins is to be refused.
+    starves: bool,
+    /// Answered, and not yet written from `written` on.
     unwritten: Vec<u8>,
+    written: usize,
     /// `pending` is of no use before it holds so many bytes.
     needed: usize,
-    /// Bytes reserved of the reading budget.
-    reserved: usize,
-    /// Bytes reserved of the unwritten budget.
-    owed: usize,
+    /// Nothing is run before this time, in milliseconds on the monotonic clock; 0 for no such time.
+    delayed_until_ms: u64,
     /// `pending` may hold whole requests: run it before reading more.
     unfinished: bool,
     /// Nothing more is run before other nodes have answered.
@@ -61,10 +67,32 @@ pub(crate) struct Turn<'a> {
     pub(crate) worker: usize,
     pub(crate) in_force: &'a InForce,
     pub(crate) scratch: &'a mut Scratch,
+    /// Bytes of large values that this round may still move.
+    pub(crate) large_left: &'a mut usize,
     /// The way to other nodes, in a cluster.
     pub(crate) front: Option<&'a mut Front>,
     /// Answers are collected here, and written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
+}
+
+impl Turn<'_> {
+    /// What the session works with, and where the answers go.
+    fn round<'t>(&'t mut self, client: &'t ConnectionInfo) -> (Round<'t>, &'t mut Vec<u8>) {
+        let round = Round {
+            service: self.service,
+            counters: self.counters,
+            now: self.now,
+            requests: self.service.config().requests_per_event,
+            worker: self.worker,
+            in_force: self.in_force,
+            scratch: &mut *self.scratch,
+            client: Some(client),
+            large_left: *self.large_left,
+            alone: false,
+            front: self.front.as_deref_mut(),
+        };
+        (round, &mut *self.output)
+    }
 }
 
 /// What came of reading.
@@ -100,10 +128,13 @@ impl Connection {
             stream,
             session,
             pending: Vec::new(),
+            is_reserved: false,
+            noted: 0,
+            starves: false,
             unwritten: Vec::new(),
+            written: 0,
             needed: 1,
-            reserved: 0,
-            owed: 0,
+            delayed_until_ms: 0,
             unfinished: false,
             blocked: false,
             closing: false,
@@ -123,8 +154,19 @@ impl Connection {
 
     /// Gives back what it reserved; call it before dropping.
     pub(crate) fn release(&self, service: &Service) {
-        service.reading().give_back(self.reserved);
-        service.unwritten().give_back(self.owed);
+        self.reserve(service, Buffer::Reading, 0);
+        self.reserve(service, Buffer::Unwritten, 0);
+    }
+
+    fn reserve(&self, service: &Service, buffer: Buffer, bytes: usize) -> bool {
+        service.reserve(&self.registration.info, buffer, bytes)
+    }
+
+    /// Puts a large value that has come off until others had their turn; false if it has none.
+    pub(crate) fn puts_off(&mut self) -> bool {
+        let has_come = self.pending.len() > LARGE_BYTES && self.pending.len() >= self.needed;
+        self.unfinished |= has_come;
+        has_come
     }
 
     /// Writes what is owed and reads what has come, into `buffer` where nothing is held.
@@ -143,12 +185,23 @@ impl Connection {
             return Ok(Read::Close);
         }
         if !self.unwritten.is_empty() {
-            let unwritten = std::mem::take(&mut self.unwritten);
-            self.write(context, counters, &unwritten)?;
-            self.pay_for_unwritten(service)?;
+            self.write_on(context, service, counters)?;
             if !self.unwritten.is_empty() {
                 // The client does not read: nothing more is run for it until it does.
                 return Ok(Read::Wait);
+            }
+        }
+        if self.delayed_until_ms > 0 {
+            if self.is_leaving() {
+                return Ok(Read::Close);
+            }
+            if service.clock().now().mono.millis() < self.delayed_until_ms {
+                return Ok(Read::Wait);
+            }
+            self.delayed_until_ms = 0;
+            if self.has_left(context, counters)? {
+                // What it wanted to know is nobody's any more.
+                return Ok(Read::Close);
             }
         }
         if self.session.replies.is_ready() {
@@ -177,26 +230,82 @@ impl Connection {
                 }
             });
         }
-        self.read_on(context, counters)
+        self.read_on(context, service, counters)
+    }
+
+    /// Whether a client that was kept waiting has hung up; what it sent meanwhile is read, in part.
+    fn has_left(&mut self, context: &mut Context<'_>, counters: &Counters) -> io::Result<bool> {
+        let mut bytes = [0; 256];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        if self.pending.len() > READ_BYTES {
+            return Ok(false);
+        }
+        let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer)?;
+        counters.bytes_read.add(buffer.filled().len() as u64);
+        self.pending.extend_from_slice(buffer.filled());
+        Ok(polled.is_ready() && buffer.filled().is_empty())
     }
 
     /// Reads behind the front of a request that is held already.
-    fn read_on(&mut self, context: &mut Context<'_>, counters: &Counters) -> io::Result<Read> {
+    fn read_on(
+        &mut self,
+        context: &mut Context<'_>,
+        service: &Service,
+        counters: &Counters,
+    ) -> io::Result<Read> {
         let held = self.pending.len();
-        // A large value is read in steps that grow with it: a client that only promises one gets
-        // no memory for it.
-        let step = self.needed.saturating_sub(held).clamp(READ_BYTES, held.max(READ_BYTES));
+        // A large value is read in steps that grow with it, and its memory is reserved as it
+        // comes: a client that only promises one takes none.
+        let most = held.clamp(READ_BYTES, READ_BYTES_MAX);
+        let step = self.needed.saturating_sub(held).clamp(READ_BYTES, most);
+        if !self.make_room(service, step) {
+            self.starves = true;
+            return Ok(Read::Held);
+        }
         self.pending.resize(held + step, 0);
         let mut buffer = ReadBuf::new(&mut self.pending[held..]);
         let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
         let count = buffer.filled().len();
         self.pending.truncate(held + count);
         counters.bytes_read.add(count as u64);
+        self.note_moved(service);
         Ok(match polled? {
             Poll::Pending => Read::Wait,
             Poll::Ready(()) if count == 0 => self.hung_up(),
             Poll::Ready(()) => Read::Held,
         })
+    }
+
+    /// Makes room for `step` bytes behind what is pending; false if there is no memory for it.
+    fn make_room(&mut self, service: &Service, step: usize) -> bool {
+        let wanted = self.pending.len() + step;
+        if wanted <= self.pending.capacity() {
+            return true;
+        }
+        // Twice as much, so that little is moved, but no more than the value.
+        let capacity = (2 * self.pending.capacity()).min(self.needed).max(wanted);
+        if capacity > FREE_REQUEST_BYTES {
+            if !self.is_reserved {
+                let now_ms = service.clock().now().mono.millis();
+                self.registration.info.holding.note_moved(now_ms);
+            }
+            self.is_reserved = self.reserve(service, Buffer::Reading, capacity);
+            if !self.is_reserved {
+                return false;
+            }
+        }
+        self.pending.reserve_exact(capacity - self.pending.len());
+        true
+    }
+
+    /// Notes that a buffer moves, where much has moved since that was noted last.
+    fn note_moved(&mut self, service: &Service) {
+        let moved = self.pending.len() + self.written;
+        if moved.abs_diff(self.noted) >= PROGRESS_BYTES {
+            self.noted = moved;
+            let now_ms = service.clock().now().mono.millis();
+            self.registration.info.holding.note_moved(now_ms);
+        }
     }
 
     /// The client sends no more. What it has asked is still answered: it may have closed its half only.
@@ -220,7 +329,12 @@ impl Connection {
         input: &[u8],
     ) -> io::Result<After> {
         let done = self.step(turn, input);
-        self.pending.extend_from_slice(&input[done..]);
+        let rest = &input[done..];
+        if self.needed > rest.len() && !self.make_room(turn.service, rest.len()) {
+            self.refuse_value(turn, rest);
+        } else {
+            self.pending.extend_from_slice(rest);
+        }
         self.end_turn(context, turn)
     }
 
@@ -234,7 +348,11 @@ impl Connection {
         context: &mut Context<'_>,
         turn: &mut Turn<'_>,
     ) -> io::Result<After> {
-        if self.pending.len() >= self.needed || self.session.replies.is_ready() {
+        if std::mem::take(&mut self.starves) {
+            turn.output.clear();
+            let pending = std::mem::take(&mut self.pending);
+            self.refuse_value(turn, &pending);
+        } else if self.pending.len() >= self.needed || self.session.replies.is_ready() {
             let mut pending = std::mem::take(&mut self.pending);
             let done = self.step(turn, &pending);
             pending.drain(..done);
@@ -246,42 +364,38 @@ impl Connection {
                 self.pending = pending;
             }
         }
+        if self.is_reserved && self.pending.capacity() <= FREE_REQUEST_BYTES {
+            self.reserve(turn.service, Buffer::Reading, 0);
+            self.is_reserved = false;
+        }
         self.end_turn(context, turn)
     }
 
     /// Runs the session over `input` and answers how much of it is done with.
     fn step(&mut self, turn: &mut Turn<'_>, input: &[u8]) -> usize {
-        let service = turn.service;
-        let mut round = Round {
-            service,
-            counters: turn.counters,
-            now: turn.now,
-            requests: service.config().requests_per_event,
-            worker: turn.worker,
-            in_force: turn.in_force,
-            scratch: turn.scratch,
-            client_fd: self.registration.info.fd,
-            alone: false,
-            front: turn.front.as_deref_mut(),
-        };
         turn.output.clear();
         self.session.replies.collect(turn.output);
         if self.closing || (input.len() < self.needed && !input.is_empty()) {
             return 0;
         }
-        let (mut done, pause) = self.session.run(&mut round, input, turn.output);
+        let (mut round, output) = turn.round(&self.registration.info);
+        let (mut done, pause) = self.session.run(&mut round, input, output);
         self.needed = 1;
         self.unfinished = false;
         self.blocked = false;
         match pause {
             Pause::Peers => self.blocked = true,
-            Pause::Input(needed) if self.reserve(service, needed) => self.needed = needed,
+            Pause::Input(needed) if self.session.may_ask_for(needed) => self.needed = needed,
             Pause::Input(needed) => {
                 let front = &input[done..];
-                self.session.refuse_value(&mut round, front, needed - front.len(), turn.output);
+                self.closing = !self.session.refuse_value(&mut round, front, needed, output);
                 done = input.len();
             }
             Pause::Replies | Pause::Turn => self.unfinished = done < input.len(),
+            Pause::Delay(at_ms) => {
+                (self.unfinished, self.delayed_until_ms) = (true, at_ms);
+                round.service.delays().add(at_ms, Arc::clone(&self.registration.info));
+            }
             Pause::Close => {
                 self.closing = true;
                 done = input.len();
@@ -289,18 +403,27 @@ impl Connection {
         }
         if let Some(front) = &mut round.front {
             front.give_to(front.client, &mut self.session.replies);
-            self.session.replies.collect(turn.output);
+            self.session.replies.collect(output);
+        }
+        if input.len() > LARGE_BYTES || turn.output.len() > LARGE_BYTES {
+            *turn.large_left = turn.large_left.saturating_sub(done.max(turn.output.len()));
         }
         done
     }
 
+    /// Refuses the request that `front` begins: there is no memory to read the rest of it.
+    fn refuse_value(&mut self, turn: &mut Turn<'_>, front: &[u8]) {
+        let (mut round, output) = turn.round(&self.registration.info);
+        self.closing = !self.session.refuse_value(&mut round, front, self.needed, output);
+        self.needed = 1;
+    }
+
     /// Writes the answers and tells what is next.
     fn end_turn(&mut self, context: &mut Context<'_>, turn: &mut Turn<'_>) -> io::Result<After> {
-        self.write(context, turn.counters, turn.output)?;
-        self.pay_for_unwritten(turn.service)?;
-        turn.output.clear();
+        self.write(context, turn)?;
         let is_owed = !self.session.replies.is_empty();
-        let busy = !self.pending.is_empty() || !self.unwritten.is_empty() || is_owed;
+        let is_held = !self.pending.is_empty() && self.delayed_until_ms == 0;
+        let busy = is_held || !self.unwritten.is_empty() || is_owed;
         self.registration.info.note(turn.now.mono.millis(), busy, self.activity());
         if !self.unwritten.is_empty() {
             // The write that did not fit has left word with the stream.
@@ -313,6 +436,9 @@ impl Connection {
             return Ok(if is_owed { After::Wait } else { After::Close });
         }
         if self.blocked && is_owed {
+            return Ok(After::Wait);
+        }
+        if self.delayed_until_ms > 0 {
             return Ok(After::Wait);
         }
         if self.unfinished || self.blocked {
@@ -342,56 +468,5 @@ impl Connection {
     /// Hang up as soon as nothing is left to read or write.
     fn is_leaving(&self) -> bool {
         self.registration.info.ending() != Ending::Never
-    }
-
-    /// Pays for a large request; what the last one cost is given back.
-    fn reserve(&mut self, service: &Service, needed: usize) -> bool {
-        let reading = service.reading();
-        reading.give_back(std::mem::take(&mut self.reserved));
-        let granted = needed <= FREE_REQUEST_BYTES || reading.take(needed, service.buffered_max());
-        if granted && needed > FREE_REQUEST_BYTES {
-            self.reserved = needed;
-        }
-        granted
-    }
-
-    /// Pays for answers that the client does not read.
-    ///
-    /// # Errors
-    ///
-    /// When too many of them wait, over all clients: this one is to be hung up on.
-    fn pay_for_unwritten(&mut self, service: &Service) -> io::Result<()> {
-        let unwritten = service.unwritten();
-        unwritten.give_back(std::mem::take(&mut self.owed));
-        let waiting = self.unwritten.len();
-        if waiting > FREE_UNWRITTEN_BYTES {
-            if !unwritten.take(waiting, service.buffered_max()) {
-                return Err(io::ErrorKind::OutOfMemory.into());
-            }
-            self.owed = waiting;
-        }
-        Ok(())
-    }
-
-    /// Writes what the socket takes at once; the rest is kept.
-    fn write(
-        &mut self,
-        context: &mut Context<'_>,
-        counters: &Counters,
-        output: &[u8],
-    ) -> io::Result<()> {
-        let mut written = 0;
-        while written < output.len() {
-            match Pin::new(&mut self.stream).poll_write(context, &output[written..])? {
-                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(count) => written += count,
-                Poll::Pending => {
-                    self.unwritten.extend_from_slice(&output[written..]);
-                    break;
-                }
-            }
-        }
-        counters.bytes_written.add(written as u64);
-        Ok(())
     }
 }

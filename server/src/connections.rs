@@ -3,7 +3,7 @@
 //! Not here: what a connection does (`connection`).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
@@ -11,6 +11,7 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::buffers::{Buffer, Holding};
 use crate::net::DetachedStream;
 use crate::service::Service;
 
@@ -69,11 +70,13 @@ pub struct ConnectionInfo {
     /// The client's address.
     pub peer: String,
     /// The address of ours that it came to.
-    pub local: Box<str>,
+    pub local: Arc<str>,
     /// It came over the admin socket.
     pub is_admin: bool,
     /// It may change the cluster.
     pub is_operator: bool,
+    /// What its buffers take.
+    pub(crate) holding: Holding,
     /// Milliseconds on the monotonic clock when it last sent something.
     last_active_ms: AtomicU64,
     /// A request is half read or an answer half written.
@@ -98,6 +101,11 @@ impl ConnectionInfo {
         Activity::ALL.get(usize::from(number)).copied().unwrap_or(Activity::Waiting)
     }
 
+    /// Where it comes from, if that is an address.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        address(&self.peer)
+    }
+
     pub(crate) fn set_waker(&self, waker: Waker) {
         *self.waker.lock() = Some(waker);
     }
@@ -115,6 +123,11 @@ impl ConnectionInfo {
     /// Hangs up on it. What was decided stays, unless this is sooner.
     pub(crate) fn end(&self, ending: Ending) {
         self.ending.fetch_max(ending as u8, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// Gets the worker to look at it.
+    pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
@@ -141,6 +154,8 @@ pub struct Connections {
     /// Told whenever one closes.
     closed: Notify,
     listeners: Mutex<Vec<ListenerInfo>>,
+    /// Where the last client came to.
+    last_local: Mutex<Arc<str>>,
 }
 
 /// A place among the open connections, given up when dropped.
@@ -162,11 +177,33 @@ impl Drop for Registration {
 /// The address of a client of a unix socket, which has none, in memcached's words.
 pub(crate) const UNIX_PEER: &str = "?:<AF 0>";
 
-/// Whether a client's address is one that only this host has.
-fn is_local(peer: &str) -> bool {
-    let address = peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:"));
-    let address = address.and_then(|address| address.parse::<SocketAddr>().ok());
-    peer == UNIX_PEER || address.is_some_and(|address| address.ip().to_canonical().is_loopback())
+/// The address of a client, if it has one.
+fn address(peer: &str) -> Option<IpAddr> {
+    let address = peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:"))?;
+    Some(address.parse::<SocketAddr>().ok()?.ip().to_canonical())
+}
+
+/// Clients that are to be looked at again at some time, such as one whose password is checked later.
+#[derive(Debug, Default)]
+pub(crate) struct Delays(Mutex<Vec<(u64, Arc<ConnectionInfo>)>>);
+
+impl Delays {
+    /// Has the worker look at `client` at this time, in milliseconds on the monotonic clock, or
+    /// somewhat later.
+    pub(crate) fn add(&self, at_ms: u64, client: Arc<ConnectionInfo>) {
+        self.0.lock().push((at_ms, client));
+    }
+
+    /// Wakes those whose time has come.
+    pub(crate) fn wake(&self, now_ms: u64) {
+        self.0.lock().retain(|(at_ms, client)| {
+            let is_due = *at_ms <= now_ms;
+            if is_due {
+                client.wake();
+            }
+            !is_due
+        });
+    }
 }
 
 impl Connections {
@@ -178,14 +215,16 @@ impl Connections {
     ) -> Registration {
         let connections = service.connections();
         let config = service.config();
-        let (fd, peer, local) = (stream.fd(), stream.peer(), stream.local().into());
-        let is_trusted_host = config.admin_loopback && is_local(&peer);
+        let (fd, peer) = (stream.fd(), stream.peer());
+        let local = connections.shared(stream.local());
+        let is_local = address(&peer).map_or(peer == UNIX_PEER, |address| address.is_loopback());
         let info = Arc::new(ConnectionInfo {
             fd,
             is_admin,
-            is_operator: is_admin || is_trusted_host || config.shutdown_command,
+            is_operator: is_admin || (config.admin_loopback && is_local) || config.shutdown_command,
             peer,
             local,
+            holding: Holding::default(),
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),
             activity: AtomicU8::new(Activity::Waiting as u8),
@@ -197,6 +236,15 @@ impl Connections {
         connections.current.fetch_add(1, Ordering::Relaxed);
         connections.total.fetch_add(1, Ordering::Relaxed);
         Registration { service: Arc::clone(service), number, info }
+    }
+
+    /// An address that most clients come to, without a copy for each.
+    fn shared(&self, local: String) -> Arc<str> {
+        let mut last = self.last_local.lock();
+        if **last != *local {
+            *last = local.into();
+        }
+        Arc::clone(&last)
     }
 
     /// How many are open.
@@ -240,6 +288,26 @@ impl Connections {
         self.total.store(0, Ordering::Relaxed);
         self.rejected.store(0, Ordering::Relaxed);
         self.idle_kicks.store(0, Ordering::Relaxed);
+    }
+
+    /// Hangs up on the client, other than `but`, whose buffer of this kind has stood still for
+    /// longest. What it held is the caller's; `None` if all move.
+    pub(crate) fn end_stalled(
+        &self,
+        but: &ConnectionInfo,
+        buffer: Buffer,
+        now_ms: u64,
+    ) -> Option<usize> {
+        let open = self.open.lock();
+        let stalled = open
+            .values()
+            .filter(|client| !std::ptr::eq(&***client, but))
+            .filter_map(|client| Some((client.holding.stalled_ms(buffer, now_ms)?, client)))
+            .max_by_key(|(stalled_ms, _)| *stalled_ms);
+        let (_, client) = stalled?;
+        let freed = client.holding.clear(buffer);
+        client.end(Ending::Now);
+        Some(freed)
     }
 
     /// Names the sockets that clients come to.

@@ -10,6 +10,7 @@
 mod admin;
 pub mod auth;
 mod bound;
+mod buffers;
 pub mod cli;
 pub mod clock;
 pub mod cluster_stats;
@@ -18,6 +19,7 @@ mod connection;
 mod connections;
 pub mod counters;
 mod files;
+mod guesses;
 pub mod lanes;
 mod limiting;
 pub mod limits;

@@ -460,6 +460,7 @@ async fn keep_house(service: &Service) -> Infallible {
         tick.tick().await;
         service.clock().follow_unix_time();
         end_idle(service);
+        service.delays().wake(service.clock().now().mono.millis());
         let mut first = 0;
         loop {
             let now = node::sweep_now(service, service.clock().now());

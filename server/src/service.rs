@@ -3,7 +3,7 @@
 //! Not here: one client's conversation (`session`), threads (`worker`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::RwLock;
@@ -11,10 +11,12 @@ use protocol::Command;
 use tokio::sync::Notify;
 
 use crate::auth::AuthFile;
+use crate::buffers::{Budget, Buffer};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::connections::Connections;
+use crate::connections::{ConnectionInfo, Connections, Delays};
 use crate::counters::{Counters, Sums};
+use crate::guesses::Guesses;
 use crate::limits::shared::Text;
 use crate::limits::{Limits, LimitsError, LimitsHandle};
 use crate::node::{Node, NodeOptions};
@@ -24,26 +26,6 @@ use crate::snapshot::SnapshotFigures;
 
 /// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
-
-/// Bytes that buffers of connections take, beyond the little that each has for nothing.
-#[derive(Debug, Default)]
-pub(crate) struct Buffered(AtomicUsize);
-
-impl Buffered {
-    /// Takes `bytes`; false, and nothing is taken, when it would be more than `most` in all.
-    pub(crate) fn take(&self, bytes: usize, most: usize) -> bool {
-        let granted = self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= most;
-        if !granted {
-            self.give_back(bytes);
-        }
-        granted
-    }
-
-    /// Gives back what was taken.
-    pub(crate) fn give_back(&self, bytes: usize) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
 
 /// The state all clients share.
 pub struct Service {
@@ -58,8 +40,10 @@ pub struct Service {
     node: Option<Arc<Node>>,
     users: RwLock<Option<AuthFile>>,
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
-    reading: Buffered,
-    unwritten: Buffered,
+    reading: Budget,
+    unwritten: Budget,
+    guesses: Guesses,
+    delays: Delays,
     stop: Notify,
     snapshots: SnapshotFigures,
     /// Turns away from accepting for want of connections, and how long in all.
@@ -107,8 +91,10 @@ impl Service {
             node,
             users: RwLock::new(users),
             verbosity,
-            reading: Buffered::default(),
-            unwritten: Buffered::default(),
+            reading: Budget::default(),
+            unwritten: Budget::default(),
+            guesses: Guesses::new(seeds),
+            delays: Delays::default(),
             stop: Notify::new(),
             snapshots: SnapshotFigures::default(),
             listen_disabled: AtomicU64::new(0),
@@ -271,19 +257,46 @@ impl Service {
         enough
     }
 
-    /// What large values being read take, over all connections.
-    pub(crate) fn reading(&self) -> &Buffered {
-        &self.reading
+    fn buffers(&self, buffer: Buffer) -> &Budget {
+        match buffer {
+            Buffer::Reading => &self.reading,
+            Buffer::Unwritten => &self.unwritten,
+        }
     }
 
-    /// What answers take that clients do not read, over all connections.
-    pub(crate) fn unwritten(&self) -> &Buffered {
-        &self.unwritten
+    /// Reserves `bytes` for a buffer of a client in place of what it holds; 0 gives all back. Where
+    /// the budget is used up, clients that stand still lose their part and are hung up on. False, and
+    /// the client holds nothing, if that does not suffice.
+    pub(crate) fn reserve(&self, client: &ConnectionInfo, buffer: Buffer, bytes: usize) -> bool {
+        let (budget, most) = (self.buffers(buffer), self.buffered_max());
+        budget.give_back(client.holding.clear(buffer));
+        if bytes == 0 {
+            return true;
+        }
+        while !budget.take(bytes, most) {
+            let now_ms = self.clock.now().mono.millis();
+            let Some(freed) = self.connections.end_stalled(client, buffer, now_ms) else {
+                return false;
+            };
+            budget.give_back(freed);
+        }
+        client.holding.set(buffer, bytes);
+        true
     }
 
-    /// Most bytes that [`Service::reading`] and [`Service::unwritten`] may each be.
-    pub(crate) fn buffered_max(&self) -> usize {
+    /// Most bytes that the buffers of each kind may take.
+    fn buffered_max(&self) -> usize {
         self.shards.budget().limit_bytes().max(2 * self.config.item_bytes_max)
+    }
+
+    /// Who tried wrong passwords.
+    pub(crate) fn guesses(&self) -> &Guesses {
+        &self.guesses
+    }
+
+    /// The clients that are to be looked at later.
+    pub(crate) fn delays(&self) -> &Delays {
+        &self.delays
     }
 
     /// Asks the server to stop.

@@ -4,23 +4,25 @@
 //! here: sockets (`connection`), the state all clients share (`service`), retrievals (`retrieve`), the
 //! short way of the commonest requests (`quick`).
 
+mod login;
 mod looked_up;
+mod refuse;
 mod retrieve;
 mod short;
 
 use arrayvec::ArrayVec;
 use engine::Now;
 use protocol::{
-    Admin, BOUND_POLICY, Bounds, Command, Decoded, Form, Key, Keys, Operation, ProtocolError,
-    Quick, Refusal, Request, SetMode, decode, likely_key, quick,
+    Admin, BOUND_POLICY, Bounds, Decoded, Keys, Operation, ProtocolError, Quick, Refusal, Request,
+    decode, quick,
 };
 
-use crate::admin::SHUTDOWN_NOT_ENABLED;
+use crate::connections::ConnectionInfo;
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::node::front::Front;
 use crate::node::replies::Replies;
-use crate::plain::{has_a_way_of_its_own, line};
+use crate::plain::has_a_way_of_its_own;
 use crate::quick::may_be_held;
 use crate::scratch::Scratch;
 use crate::service::Service;
@@ -31,6 +33,9 @@ pub(crate) use self::retrieve::Retrieval;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
+
+/// A longer value is a large one: each round answers some, so that others do not wait for many.
+pub const LARGE_BYTES: usize = 64 << 10;
 
 /// Why [`Session::run`] came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +50,8 @@ pub enum Pause {
     Close,
     /// Nothing more is to be done before other nodes answer.
     Peers,
+    /// The next request is to be run at this time, in milliseconds on the monotonic clock.
+    Delay(u64),
 }
 
 /// What a client's conversation remembers between two reads.
@@ -62,6 +69,8 @@ pub struct Session {
     pub(crate) authenticated: bool,
     /// The request at the front has waited for the node to have a place in a cluster.
     pub(crate) waited_for_start: bool,
+    /// Wrong passwords that were given.
+    failures: u32,
     /// What other nodes are asked for it.
     pub(crate) replies: Replies,
 }
@@ -82,8 +91,10 @@ pub struct Round<'a> {
     pub in_force: &'a InForce,
     /// Memory of the worker's.
     pub scratch: &'a mut Scratch,
-    /// The file descriptor of the client, or −1.
-    pub(crate) client_fd: i32,
+    /// Who the client is, if it has a connection.
+    pub(crate) client: Option<&'a ConnectionInfo>,
+    /// Bytes of large values that may still be answered before others have their turn.
+    pub(crate) large_left: usize,
     /// The key alone is charged, whatever its limit says of parents.
     pub(crate) alone: bool,
     /// The way to other nodes, in a cluster.
@@ -101,7 +112,8 @@ impl<'a> Round<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let (requests, worker) = (usize::MAX, 0);
-        let (client_fd, alone, front) = (-1, false, None);
+        let (client, large_left) = (None, usize::MAX);
+        let (alone, front) = (false, None);
         Self {
             service,
             counters,
@@ -110,7 +122,8 @@ impl<'a> Round<'a> {
             worker,
             in_force,
             scratch,
-            client_fd,
+            client,
+            large_left,
             alone,
             front,
         }
@@ -126,6 +139,12 @@ impl<'a> Round<'a> {
         worker: usize,
     ) -> Self {
         Self { worker, alone: true, ..Self::new(service, counters, now, in_force, scratch) }
+    }
+
+    /// Whether the value of a key has to wait until others had their turn: it is large, and large
+    /// ones have had theirs. No shard may be held.
+    pub(crate) fn must_wait(&self, hash: u64, key: &[u8]) -> bool {
+        self.large_left == 0 && is_large(self.service.shards().value_len(hash, key))
     }
 
     /// Fetches the memory that keys of these hashes need.
@@ -296,60 +315,6 @@ impl Session {
         self.skip > 0
     }
 
-    /// Refuses the storage command whose `front` has come and of whose data `missing` bytes have
-    /// not: there is no memory to read it into. The caller drops what it has of it.
-    pub fn refuse_value(
-        &mut self,
-        round: &mut Round<'_>,
-        front: &[u8],
-        missing: usize,
-        out: &mut Vec<u8>,
-    ) {
-        self.scanned = 0;
-        self.skip = missing;
-        if !self.authenticated {
-            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return;
-        }
-        round.counters.store_no_memory.add(1);
-        let end = front.iter().position(|byte| *byte == b'\n').unwrap_or(front.len());
-        let text = front[..end].trim_ascii_end();
-        // As after any store that failed: nobody must go on reading the old value.
-        let replaces =
-            [&b"set "[..], b"replace ", b"cas "].iter().any(|verb| text.starts_with(verb));
-        let told: &'static str = if text.ends_with(b" noreply") {
-            ""
-        } else {
-            "SERVER_ERROR out of memory storing object\r\n"
-        };
-        if round.front.is_some() {
-            let key = likely_key(text).filter(|_| replaces);
-            return self.refuse_clustered_value(round, key, told, out);
-        }
-        if replaces && let Some(key) = likely_key(text).and_then(Key::plain) {
-            let hash = round.service.shards().hash(key.as_bytes());
-            let command = Command { key, operation: Operation::TooLarge { drop: true } };
-            round.service.shards().apply(round.now, hash, &command, |_| ());
-        }
-        out.extend_from_slice(told.as_bytes());
-    }
-
-    pub(crate) fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
-        if !self.authenticated {
-            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return;
-        }
-        if refusal.error == ProtocolError::BadDataChunk {
-            round.counters.cmd_set.add(1);
-        }
-        let allowed = round.service.config().shutdown_command;
-        if refusal.error == ProtocolError::BadShutdownMode && !allowed {
-            out.extend_from_slice(SHUTDOWN_NOT_ENABLED);
-        } else if !refusal.quiet {
-            line(out, &refusal.error.to_string());
-        }
-    }
-
     /// Whether requests may be answered in the short way (`quick`).
     fn may_be_quick(&self, round: &Round<'_>) -> bool {
         self.authenticated && round.front.is_none() && !round.service.notes_prefixes()
@@ -364,6 +329,12 @@ impl Session {
         key: &LookedUp<'_>,
         out: &mut Vec<u8>,
     ) -> Answer {
+        if round.large_left == 0
+            && let Some(name) = retrieved_key(request)
+            && round.must_wait(key.hash, name)
+        {
+            return Answer::Later;
+        }
         if round.front.is_some() {
             return self.take(round, request, words, key, out);
         }
@@ -388,40 +359,21 @@ impl Session {
             Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
         }
     }
+}
 
-    /// Before the password only `set <any key> … <length>` with "user password" is heard.
-    pub(crate) fn authenticate(
-        &mut self,
-        round: &Round<'_>,
-        request: &Request<'_>,
-        out: &mut Vec<u8>,
-    ) -> Answer {
-        let Request::Command { command, form: Form::Text { .. } } = request else {
-            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return Answer::Given;
-        };
-        let Operation::Set(set) = &command.operation else {
-            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return Answer::Given;
-        };
-        if set.mode != SetMode::Set || set.compare_cas.is_some() {
-            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return Answer::Given;
-        }
-        round.counters.auth_cmds.add(1);
-        if !set.value.contains(&b' ') {
-            round.counters.auth_errors.add(1);
-            out.extend_from_slice(b"CLIENT_ERROR bad authentication token format\r\n");
-            return Answer::Given;
-        }
-        if round.service.knows_password(set.value) {
-            self.authenticated = true;
-            out.extend_from_slice(b"STORED\r\n");
-        } else {
-            round.counters.auth_errors.add(1);
-            out.extend_from_slice(b"CLIENT_ERROR authentication failure\r\n");
-        }
-        Answer::Given
+fn is_large(value_len: Option<usize>) -> bool {
+    value_len.is_some_and(|len| len > LARGE_BYTES)
+}
+
+/// The key of a request that answers its value; of several keys the first.
+fn retrieved_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
+    match request {
+        Request::Retrieve { keys, .. } => keys.first(),
+        Request::Command { command, .. } => match command.operation {
+            Operation::Get(_) => Some(command.key.as_bytes()),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -530,7 +482,10 @@ fn answer_held(
     let is_answered = match asked {
         Asked::Quick(quick) => round.answer_quickly(engine, quick, key, out),
         Asked::Other(Request::Command { command, form }) => {
-            round.command_at(engine, command, form, key.hash, out)
+            let is_put_off = round.large_left == 0
+                && matches!(command.operation, Operation::Get(_))
+                && is_large(engine.value_len(key.hash, command.key.as_bytes()));
+            !is_put_off && round.command_at(engine, command, form, key.hash, out)
         }
         Asked::Other(_) => false,
     };
@@ -556,6 +511,10 @@ pub(crate) enum Answer {
     Partly,
     /// Not before answers that are owed are told: the same request again then.
     NotYet,
+    /// Not before others had their turn: the same request again then.
+    Later,
+    /// Not before this time: the same request again then.
+    Delayed(u64),
     Close,
 }
 
@@ -566,6 +525,8 @@ impl Answer {
             Self::Given => (end, None),
             Self::Partly => (start, Some(Pause::Replies)),
             Self::NotYet => (start, Some(Pause::Peers)),
+            Self::Later => (start, Some(Pause::Turn)),
+            Self::Delayed(at_ms) => (start, Some(Pause::Delay(at_ms))),
             Self::Close => (end, Some(Pause::Close)),
         }
     }

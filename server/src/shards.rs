@@ -188,6 +188,11 @@ impl Shards {
         Held::new(self, &hashes[..hashes.len().min(HELD_MAX)], true)
     }
 
+    /// The length of the value of a plain item.
+    pub(crate) fn value_len(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        self.shards[self.shard(hash)].lock().value_len(hash, key)
+    }
+
     /// Applies `command`, whose key has `hash`, and hands the outcome to `reply` while the shard is
     /// locked: `reply` copies what it needs and does nothing else.
     pub fn apply<R>(

@@ -43,6 +43,10 @@ const READ_BYTES_MAX: usize = 64 << 10;
 /// With less room than this left the round reads no more connections.
 const READ_BYTES_MIN: usize = 16 << 10;
 
+/// Large values, read or answered, of so many bytes end their part of a round: others are small, and
+/// wait for no more than these.
+const LARGE_BYTES_A_ROUND: usize = 1 << 20;
+
 /// What is longer is several requests, most likely.
 const ALONE_BYTES_MAX: usize = 256;
 
@@ -372,12 +376,17 @@ impl Worker {
         let service = Arc::clone(&self.service);
         let counters = service.counters(self.number);
         let now = service.clock().now();
+        let mut large_left = LARGE_BYTES_A_ROUND;
         self.follow_limits();
         for Work { number, input } in work {
             let Some(place) = self.connections.get_mut(*number) else { continue };
             place.has_work = false;
             if std::mem::take(&mut place.woken) {
                 place.queue.wake_by_ref();
+            }
+            if large_left == 0 && place.connection.puts_off() {
+                place.queue.wake_by_ref();
+                continue;
             }
             if let Some(front) = &mut self.front {
                 front.client = Client { number: *number, id: place.id };
@@ -391,6 +400,7 @@ impl Worker {
                 worker: self.number,
                 in_force: &self.in_force,
                 scratch: &mut self.scratch,
+                large_left: &mut large_left,
                 output: &mut self.output,
             };
             let mut context = Context::from_waker(&place.waker);

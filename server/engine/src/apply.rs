@@ -230,6 +230,13 @@ impl Engine {
         }
     }
 
+    /// The length of a plain item's value, whether it is past its deadline or not.
+    #[must_use]
+    pub fn value_len(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let slot = self.store.find(hash, key).filter(|slot| !slot.is_second())?;
+        Some(self.store.item(slot).value().len())
+    }
+
     /// How many items there are, those past their deadline and not yet swept included.
     #[must_use]
     pub fn len(&self) -> usize {

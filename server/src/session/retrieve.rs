@@ -68,7 +68,14 @@ impl Session {
             }
             for (position, ((key, offset), looked)) in group.iter().zip(&looked).enumerate() {
                 let is_held_up = self.is_held_up(round, out);
-                if is_held_up || out.len() >= REPLY_BYTES_HIGH {
+                if round.large_left == 0
+                    && let Some(held) = &mut held
+                {
+                    // It looks at a shard by itself.
+                    held.release();
+                }
+                let must_wait = round.must_wait(looked.hash, key.as_bytes());
+                if is_held_up || must_wait || out.len() >= REPLY_BYTES_HIGH {
                     // The same line again, from here on.
                     self.answered = last;
                     let waits = !self.replies.is_empty();

@@ -1,0 +1,62 @@
+//! What a client hears before it has given a password (`-Y`).
+//!
+//! Not here: the file with the passwords (`auth`), how often one may be tried (`guesses`).
+
+use protocol::{Form, Operation, Request, SetMode};
+
+use super::{Answer, Round, Session};
+use crate::connections::ConnectionInfo;
+use crate::guesses::FAILURES_MAX;
+
+/// A client that has not logged in is heard up to so many bytes: a user and a password are less.
+const LOGIN_BYTES_MAX: usize = 4096;
+
+impl Session {
+    /// Whether it may be waited for a request of so many bytes.
+    pub(crate) fn may_ask_for(&self, bytes: usize) -> bool {
+        self.authenticated || bytes <= LOGIN_BYTES_MAX
+    }
+
+    /// Before the password only `set <any key> … <length>` with "user password" is heard.
+    pub(crate) fn authenticate(
+        &mut self,
+        round: &Round<'_>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let Request::Command { command, form: Form::Text { .. } } = request else {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return Answer::Given;
+        };
+        let Operation::Set(set) = &command.operation else {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return Answer::Given;
+        };
+        if set.mode != SetMode::Set || set.compare_cas.is_some() {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return Answer::Given;
+        }
+        if !set.value.contains(&b' ') {
+            round.counters.auth_cmds.add(1);
+            round.counters.auth_errors.add(1);
+            out.extend_from_slice(b"CLIENT_ERROR bad authentication token format\r\n");
+            return Answer::Given;
+        }
+        let guesses = round.service.guesses();
+        let address = round.client.and_then(ConnectionInfo::address);
+        if let Err(at_ms) = guesses.take(address, round.now.mono.millis()) {
+            return Answer::Delayed(at_ms);
+        }
+        round.counters.auth_cmds.add(1);
+        if round.service.knows_password(set.value) {
+            guesses.give_back(address);
+            self.authenticated = true;
+            out.extend_from_slice(b"STORED\r\n");
+            return Answer::Given;
+        }
+        round.counters.auth_errors.add(1);
+        out.extend_from_slice(b"CLIENT_ERROR authentication failure\r\n");
+        self.failures += 1;
+        if self.failures >= FAILURES_MAX { Answer::Close } else { Answer::Given }
+    }
+}

@@ -1,0 +1,80 @@
+//! Requests that are refused before they are one: faulty lines, and values without memory to read them.
+//!
+//! Not here: which lines are faulty (`protocol`).
+
+use protocol::{Bounds, Command, Decoded, Key, Operation, ProtocolError, Refusal, Request, decode};
+
+use super::{Round, Session};
+use crate::admin::SHUTDOWN_NOT_ENABLED;
+use crate::plain::line;
+
+impl Session {
+    /// Refuses the storage command of `needed` bytes whose `front` has come: the rest of its data is
+    /// not read into memory but dropped as it comes. The caller drops what it has of it. False for a
+    /// line that goes on: nobody knows what follows it, so the caller has to hang up.
+    pub fn refuse_value(
+        &mut self,
+        round: &mut Round<'_>,
+        front: &[u8],
+        needed: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        self.scanned = 0;
+        let Some(end) = front.iter().position(|byte| *byte == b'\n') else { return false };
+        self.skip = needed.saturating_sub(front.len());
+        if !self.authenticated {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return true;
+        }
+        round.counters.store_no_memory.add(1);
+        let text = front[..end].trim_ascii_end();
+        let told: &'static str = if text.ends_with(b" noreply") {
+            ""
+        } else {
+            "SERVER_ERROR out of memory storing object\r\n"
+        };
+        let replaced = replaced_key(&front[..=end]);
+        if round.front.is_some() {
+            let key = replaced.as_ref().map(Key::as_bytes);
+            self.refuse_clustered_value(round, key, told, out);
+            return true;
+        }
+        if let Some(key) = replaced {
+            let hash = round.service.shards().hash(key.as_bytes());
+            let command = Command { key, operation: Operation::TooLarge { drop: true } };
+            round.service.shards().apply(round.now, hash, &command, |_| ());
+        }
+        out.extend_from_slice(told.as_bytes());
+        true
+    }
+
+    pub(crate) fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
+        if !self.authenticated {
+            out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            return;
+        }
+        if refusal.error == ProtocolError::BadDataChunk {
+            round.counters.cmd_set.add(1);
+        }
+        let allowed = round.service.config().shutdown_command;
+        if refusal.error == ProtocolError::BadShutdownMode && !allowed {
+            out.extend_from_slice(SHUTDOWN_NOT_ENABLED);
+        } else if !refusal.quiet {
+            line(out, &refusal.error.to_string());
+        }
+    }
+}
+
+/// The key whose value the storage command on `line` was to replace. As after any store that failed,
+/// nobody must go on reading the old one.
+fn replaced_key(line: &[u8]) -> Option<Key<'_>> {
+    // No value is too long for a bound of zero bytes.
+    let Ok(Decoded::Request { request: Request::Command { command, .. }, .. }) =
+        decode(line, 0, Bounds { item_bytes_max: 0 })
+    else {
+        return None;
+    };
+    let replaces = [&b"set "[..], b"replace ", b"cas ", b"ms "];
+    let is_one = replaces.iter().any(|verb| line.starts_with(verb));
+    (is_one && matches!(command.operation, Operation::TooLarge { .. })).then_some(command.key)
+}
