@@ -232,7 +232,11 @@ impl Raw {
             if let Decoded::Frame(frame) =
                 decode(&mut self.input, 0, Bounds::default()).expect("a good frame")
             {
-                return Some((frame, bytes.expect("it was whole")));
+                // Signs of life are asked for at any time.
+                if !matches!(frame, Frame::Ping(_)) {
+                    return Some((frame, bytes.expect("it was whole")));
+                }
+                continue;
             }
             if self.stream.read_buf(&mut self.input).await.unwrap_or(0) == 0 {
                 return None;

@@ -149,6 +149,7 @@ fn narrow(node: u32) -> LanesOptions {
     let mut options = options(node);
     options.windows.of = [Window { frames: 1000, bytes: 1 << 20 }; 4];
     options.timing.stall = Duration::from_hours(1);
+    options.timing.lost = Duration::from_hours(1);
     options
 }
 
