@@ -11,6 +11,7 @@ mod degraded;
 mod faults;
 mod five;
 mod holders;
+mod ids;
 mod limits;
 mod links;
 pub(crate) mod net;

@@ -14,6 +14,7 @@ mod examples;
 mod faketime;
 mod garbage;
 mod guesses;
+mod ids;
 mod ketama;
 mod lifecycle;
 mod limits;

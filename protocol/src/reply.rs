@@ -71,8 +71,6 @@ pub enum Outcome<'a> {
 pub enum TooMany {
     /// Different policies that clients wrote out, on keys at work.
     Policies,
-    /// Answers kept for an `id`.
-    Ids,
 }
 
 impl TooMany {
@@ -81,7 +79,6 @@ impl TooMany {
     pub fn line(self) -> &'static str {
         match self {
             Self::Policies => "SERVER_ERROR too many policies in use",
-            Self::Ids => "SERVER_ERROR too many ids within a minute",
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::limits::{BoundKeyError, Found};
 use crate::plain::line;
 use crate::scratch::Scratch;
 use crate::session::{Round, TakeMany};
-use crate::shards::NoRoom;
+use crate::shards::{KeyId, NoRoom, Shards};
 use crate::together::{Change, Charged};
 use crate::written::Written;
 
@@ -296,11 +296,11 @@ impl<'a> Round<'a> {
     ) -> Outcome<'static> {
         let now = self.now;
         let (units, show_cas) = units_of(take);
+        let id = self.key_id(hash, key, take.id);
         let done = self.service.shards().with_room(now, hash, |engine| {
-            match recall(engine, now, key, take.id) {
-                Recalled::Answer(line) => return Some(Outcome::Verdict(line)),
-                Recalled::NoRoom => return Some(Outcome::TooMany(TooMany::Ids)),
-                Recalled::Nothing => {}
+            // The shard is locked: of two requests with one id, the second sees what the first kept.
+            if let Some(line) = self.recall(id) {
+                return Some(Outcome::Verdict(line));
             }
             let limited = engine.take(now, hash, key, Some(rule), &units);
             if matches!(limited, Limited::Full) {
@@ -310,7 +310,7 @@ impl<'a> Round<'a> {
                 self.note_judgement(limit, limited.judgement(&units));
             }
             let outcome = verdict(limited, show_cas);
-            keep(engine, now, key, take.id.filter(|_| !take.peek), &outcome);
+            self.keep(id.filter(|_| !take.peek), &outcome);
             Some(outcome)
         });
         done.unwrap_or(Outcome::OutOfMemory)
@@ -384,37 +384,54 @@ impl<'a> Round<'a> {
         let place = self.place();
         let Scratch { charges, notes, .. } = &mut *self.scratch;
         let (key, hash) = charges.first();
+        let id = id.map(|id| place.shards.key_id(hash, key, id));
         let done = charges.locked(place, |engines| {
-            match recall(engines.engine(hash), place.now, key, id) {
-                Recalled::Answer(line) => return Ok(Outcome::Verdict(line)),
-                Recalled::NoRoom => return Ok(Outcome::TooMany(TooMany::Ids)),
-                Recalled::Nothing => {}
+            if let Some(line) = id.and_then(|id| recall(place.shards, place.now, id)) {
+                return Ok(Outcome::Verdict(line));
             }
             let outcome = answer(charges.take(place, notes, engines, units)?);
-            let id = id.filter(|_| !units.peek);
-            keep(engines.engine(hash), place.now, key, id, &outcome);
+            if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
+                place.shards.keep_answer(place.now, id, RepeatedAnswer::Verdict(*line));
+            }
             Ok(outcome)
         });
         done.unwrap_or(Outcome::OutOfMemory)
     }
 
+    fn key_id(&self, hash: u64, key: &[u8], id: Option<&[u8]>) -> Option<KeyId> {
+        id.map(|id| self.service.shards().key_id(hash, key, id))
+    }
+
+    fn recall(&self, id: Option<KeyId>) -> Option<VerdictLine> {
+        recall(self.service.shards(), self.now, id?)
+    }
+
+    /// Keeps the answer to an id, and notes it for the copies of the key.
+    fn keep(&self, id: Option<KeyId>, outcome: &Outcome<'_>) {
+        let answer = match outcome {
+            Outcome::Verdict(line) => RepeatedAnswer::Verdict(*line),
+            Outcome::Counted(line) => RepeatedAnswer::Counted(*line),
+            _ => return,
+        };
+        if let Some(id) = id {
+            let kept = self.service.shards().keep_answer(self.now, id, answer);
+            self.scratch.kept_id.set(Some(kept));
+        }
+    }
+
     fn incrx(&self, key: &[u8], hash: u64, incrx: &IncrX<'_>) -> Outcome<'static> {
-        let now = self.now;
-        let done = self.service.shards().with_room(now, hash, |engine| {
-            if let Some(id) = incrx.id {
-                if let Some(RepeatedAnswer::Counted(line)) = engine.repeated(now, key, id) {
-                    return Some(Outcome::Counted(line));
-                }
-                if !engine.may_keep_answer() {
-                    return Some(Outcome::TooMany(TooMany::Ids));
-                }
+        let (now, shards) = (self.now, self.service.shards());
+        let id = self.key_id(hash, key, incrx.id);
+        let done = shards.with_room(now, hash, |engine| {
+            let is_count = |answer: &RepeatedAnswer| matches!(answer, RepeatedAnswer::Counted(_));
+            let before = id.and_then(|id| shards.answer_to(now, id, is_count));
+            if let Some(RepeatedAnswer::Counted(line)) = before {
+                return Some(Outcome::Counted(line));
             }
             match engine.incrx(now, hash, key, incrx) {
                 Outcome::OutOfMemory => None,
                 outcome => {
-                    if let (Outcome::Counted(line), Some(id)) = (outcome, incrx.id) {
-                        engine.keep_answer(now, key, id, RepeatedAnswer::Counted(line));
-                    }
+                    self.keep(id, &outcome);
                     Some(outcome)
                 }
             }
@@ -483,28 +500,12 @@ pub(crate) fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
     (units, show_cas)
 }
 
-/// What is known of a request with an `id`.
-enum Recalled {
-    /// It came before.
-    Answer(VerdictLine),
-    /// It is new, and its answer could not be kept.
-    NoRoom,
-    /// It is new, or has no `id`.
-    Nothing,
-}
-
-fn recall(engine: &mut Engine, now: Now, key: &[u8], id: Option<&[u8]>) -> Recalled {
-    let Some(id) = id else { return Recalled::Nothing };
-    match engine.repeated(now, key, id) {
-        Some(RepeatedAnswer::Verdict(line)) => Recalled::Answer(line),
-        _ if engine.may_keep_answer() => Recalled::Nothing,
-        _ => Recalled::NoRoom,
-    }
-}
-
-fn keep(engine: &mut Engine, now: Now, key: &[u8], id: Option<&[u8]>, outcome: &Outcome<'_>) {
-    if let (Some(id), Outcome::Verdict(line)) = (id, outcome) {
-        engine.keep_answer(now, key, id, RepeatedAnswer::Verdict(*line));
+/// The verdict that was given to this id before.
+fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<VerdictLine> {
+    let is_verdict = |answer: &RepeatedAnswer| matches!(answer, RepeatedAnswer::Verdict(_));
+    match shards.answer_to(now, id, is_verdict)? {
+        RepeatedAnswer::Verdict(line) => Some(line),
+        RepeatedAnswer::Counted(_) => None,
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! Not here: what lies in it.
 
+use std::cell::Cell;
+
+use engine::IdCopy;
+
 use crate::together::{Charges, Notes};
 use crate::written::WrittenPolicies;
 
@@ -17,4 +21,6 @@ pub struct Scratch {
     pub(crate) written: WrittenPolicies,
     /// The state that a take decides on.
     pub(crate) state: Vec<u8>,
+    /// The id whose answer was kept last: the copies of its key are to be told.
+    pub(crate) kept_id: Cell<Option<IdCopy>>,
 }

@@ -461,6 +461,7 @@ async fn keep_house(service: &Service) -> Infallible {
         service.clock().follow_unix_time();
         end_idle(service);
         service.delays().wake(service.clock().now().mono.millis());
+        service.shards().sweep_ids(service.clock().now());
         let mut first = 0;
         loop {
             let now = node::sweep_now(service, service.clock().now());

@@ -1,10 +1,11 @@
 //! The engines behind their locks.
 //!
 //! Here: which shard a key falls into, and making room across shards. Not here: what happens inside one
-//! (`engine`), copies of partitions (`copies`), the shards of a batch (`held`).
+//! (`engine`), copies of partitions (`copies`), the shards of a batch (`held`), answers by id (`ids`).
 
 mod copies;
 mod held;
+mod ids;
 mod lock;
 mod spread;
 
@@ -21,6 +22,8 @@ use parking_lot::Mutex;
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
 pub(crate) use self::held::{HELD_MAX, Held};
+use self::ids::IdTable;
+pub(crate) use self::ids::KeyId;
 use self::lock::{Guard, Lock};
 use self::spread::Spread;
 
@@ -72,6 +75,7 @@ pub struct Shards {
     turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
     budget: Arc<Budget>,
+    ids: IdTable,
     /// How far right a hash is shifted to give its shard.
     shift: u32,
     may_evict: bool,
@@ -133,6 +137,7 @@ impl Shards {
             turns,
             hasher,
             budget,
+            ids: IdTable::default(),
             shift,
             may_evict,
             next_to_give: AtomicUsize::new(0),

@@ -219,6 +219,11 @@ fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {
     lines.stat("direct_reclaims", totals.losses.evicted + totals.losses.reclaimed);
     lines.zeros(&["lru_bumps_dropped"]);
     lines.stat("idle_kicks", connections.idle_kicks());
+    let ids = service.shards().id_figures();
+    lines.stat("ids", ids.count);
+    lines.stat("ids_bytes", ids.bytes);
+    lines.stat("ids_oldest_seconds", ids.oldest_seconds);
+    lines.stat("ids_forgotten", ids.forgotten);
 }
 
 fn settings(service: &Service, lines: &mut Lines<'_>) {

@@ -305,12 +305,6 @@ impl Engine {
         self.store.write(now, hash, record.key, old, figures, content).is_ok()
     }
 
-    /// This shard's share of the quarter of the memory cap that kept answers may take beside it.
-    pub(crate) fn answer_bytes_max(&self) -> usize {
-        let share = self.store.limit_bytes() / 4;
-        share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
-    }
-
     /// Most bytes that the rules of this shard's states take beside the store.
     pub(crate) fn rule_bytes_max(&self) -> usize {
         let share = self.store.limit_bytes() / 8;

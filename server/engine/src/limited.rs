@@ -27,7 +27,6 @@ use crate::item::{Content, Figures, Mark, State};
 use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
 use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
-use crate::repeats::{RepeatedAnswer, Repeats};
 use crate::store::{Full, HAS_SET, SetId};
 use crate::time::{Deadline, Nanos, Now};
 
@@ -155,7 +154,6 @@ impl Limited {
 pub(crate) struct LimitParts {
     /// In front, for its place in memory ([`Engine`]).
     pub(crate) policies: Policies,
-    repeats: Repeats,
     last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
     pub(crate) encoded: Vec<u8>,
@@ -170,7 +168,6 @@ impl Default for LimitParts {
     fn default() -> Self {
         Self {
             policies: Policies::new(),
-            repeats: Repeats::default(),
             last_lease: 0,
             spare: (Vec::new(), Vec::new()),
             encoded: Vec::new(),
@@ -323,22 +320,6 @@ impl Engine {
         let by_clock = now.unix_ms.saturating_mul(shards).saturating_add(shard);
         self.limits.last_lease = by_clock.max(self.limits.last_lease.saturating_add(shards));
         self.limits.last_lease
-    }
-
-    /// The answer given before to this `id` on this key.
-    pub fn repeated(&mut self, now: Now, key: &[u8], id: &[u8]) -> Option<RepeatedAnswer> {
-        self.limits.repeats.find(now, key, id)
-    }
-
-    /// Whether one more answer can be kept; if not, a request with an `id` must be refused.
-    #[must_use]
-    pub fn may_keep_answer(&self) -> bool {
-        self.limits.repeats.has_room(self.answer_bytes_max())
-    }
-
-    /// Keeps the answer to a request with an `id`.
-    pub fn keep_answer(&mut self, now: Now, key: &[u8], id: &[u8], answer: RepeatedAnswer) {
-        self.limits.repeats.keep(now, key, id, answer);
     }
 
     /// Looks at a key without a policy of the caller's; `None` where there is no state.

@@ -1,7 +1,8 @@
 //! The hash of a key: which shard and which line it falls into, and in a cluster, which partition.
 //!
-//! Here: the seeded hash, the partition's number in it, and the time of each partition for whatever looks
-//! at items of several. Not here: how a key gets its partition, and a partition its time (`cluster`).
+//! Here: the seeded hash, the partition's number in it, the hash of ids, and the time of each partition for
+//! whatever looks at items of several. Not here: how a key gets its partition, and a partition its time
+//! (`cluster`).
 //!
 //! ```text
 //! hash of a placed key, high bits first:   partition | of the key | the partition's last bits, reversed
@@ -17,6 +18,9 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
+
+use crate::ids::IdHash;
 use crate::time::{Nanos, Now};
 
 /// Most bits that a partition's number may have: the lines and their tags need the others.
@@ -34,9 +38,36 @@ struct Layout {
     /// Of a partition's number.
     bits: u32,
     state: ahash::RandomState,
+    id_key: IdKey,
     place: Place,
     /// Nanoseconds, by the partition's number: the last that was told; 0 where none was.
     times: Box<[AtomicU64]>,
+}
+
+/// The secret key of the hash of ids. It is a pseudorandom function of 128 bits, which the hash of keys is not:
+/// an id that collides with another would be answered with the other's answer.
+#[derive(Debug, Clone, Copy)]
+struct IdKey([u64; 2]);
+
+impl IdKey {
+    /// Another use of the same secret seeds, and so under another name.
+    fn of_seeds([a, b, c, d]: [u64; 4]) -> Self {
+        let mut hasher = SipHasher24::new_with_keys(a, b);
+        hasher.write(b"ids");
+        hasher.write_u64(c);
+        hasher.write_u64(d);
+        let hash = hasher.finish128();
+        Self([hash.h1, hash.h2])
+    }
+
+    fn hash(self, key: &[u8], id: &[u8]) -> IdHash {
+        let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
+        // So that no other key and id run together to the same bytes.
+        hasher.write(&[key.len() as u8]);
+        hasher.write(key);
+        hasher.write(id);
+        IdHash(hasher.finish128().as_u128())
+    }
 }
 
 impl Placer {
@@ -59,7 +90,8 @@ impl Placer {
             return false;
         }
         let times = (0..1_usize << bits).map(|_| AtomicU64::new(0)).collect();
-        self.0.set(Layout { bits, state, place: Box::new(place), times }).is_ok()
+        let (id_key, place) = (IdKey::of_seeds(seeds), Box::new(place));
+        self.0.set(Layout { bits, state, id_key, place, times }).is_ok()
     }
 
     /// Sets the time of a partition. Items that end later are not swept, nor evicted as past their
@@ -89,6 +121,7 @@ impl Debug for Placer {
 #[derive(Debug, Clone)]
 pub struct KeyHasher {
     state: ahash::RandomState,
+    id_key: IdKey,
     placed: Option<Placed>,
 }
 
@@ -104,7 +137,8 @@ impl KeyHasher {
     #[must_use]
     pub fn new(seeds: [u64; 4]) -> Self {
         let [a, b, c, d] = seeds;
-        Self { state: ahash::RandomState::with_seeds(a, b, c, d), placed: None }
+        let state = ahash::RandomState::with_seeds(a, b, c, d);
+        Self { state, id_key: IdKey::of_seeds(seeds), placed: None }
     }
 
     /// A hasher that puts the number of a key's partition in front, as soon as `placer` is set; the
@@ -131,6 +165,22 @@ impl KeyHasher {
         let partition = placed.hash(key, &self.state) >> (u64::BITS - layout.bits);
         let time = layout.times.get(usize::try_from(partition).ok()?)?;
         Some(Now { mono: Nanos(time.load(Ordering::Acquire)), ..now })
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        self.placed.as_ref()?.placer.0.get()
+    }
+
+    /// The hash of a key and an id that a client chose: the same on all nodes of a cluster.
+    #[must_use]
+    pub fn id_hash(&self, key: &[u8], id: &[u8]) -> IdHash {
+        self.layout().map_or(self.id_key, |layout| layout.id_key).hash(key, id)
+    }
+
+    /// How many bits of a hash are the number of its partition; 0 outside a cluster.
+    #[must_use]
+    pub fn partition_bits(&self) -> u32 {
+        self.layout().map_or(0, |layout| layout.bits)
     }
 
     /// The first and the last spread that a hash of `range` in a shard may have.
@@ -235,6 +285,23 @@ mod tests {
         assert_eq!((time(b"key"), time(b"keys"), time(b"k")), (Some(7), Some(9), Some(0)));
         assert_eq!(placer.latest_time(), Nanos(9));
         assert_eq!(KeyHasher::new(SEEDS).time_of(b"key", now), None);
+    }
+
+    #[test]
+    fn ids_hash_alike_wherever_the_seeds_are_the_same() {
+        let placer = Arc::new(Placer::default());
+        let placed = KeyHasher::placed([9; 4], Arc::clone(&placer), 14);
+        let plain = KeyHasher::new(SEEDS);
+        assert_ne!(placed.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
+        assert!(placer.set(14, SEEDS, |_| 0));
+        assert_eq!((placed.partition_bits(), plain.partition_bits()), (14, 0));
+        assert_eq!(placed.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
+        // No key and id run together.
+        assert_ne!(plain.id_hash(b"key", b"id"), plain.id_hash(b"keyi", b"d"));
+        assert_ne!(
+            plain.id_hash(b"key", b"id"),
+            KeyHasher::new([1, 2, 3, 5]).id_hash(b"key", b"id")
+        );
     }
 
     #[test]

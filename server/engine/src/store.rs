@@ -123,7 +123,7 @@ pub(crate) struct Store {
     /// The holds of keys that have many.
     sets: Sets,
     /// Puts what a lookup of a state reads on one line.
-    _gap: [u64; 4],
+    _gap: [u64; 2],
     /// States of limits: kept apart, because none may go for want of room while a plain item is
     /// left.
     states: Arena,
@@ -162,7 +162,7 @@ impl Store {
             may_evict,
             losses: Losses::default(),
             sets: Sets::default(),
-            _gap: [0; 4],
+            _gap: [0; 2],
             states: Arena::new(),
         };
         store.account();

@@ -12,7 +12,7 @@ use std::mem::take;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
 use cluster::replica::{At, Effect, Machine, Write};
-use engine::{HashRange, Nanos, Now};
+use engine::{HashRange, IdCopy, KeyChange, Nanos, Now};
 use protocol::{Command, Decoded, Get, Key, Operation, Request, decode};
 
 use super::Space;
@@ -25,6 +25,7 @@ use crate::plain::line;
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::{Round, counted_key, look_up_in};
+use crate::shards::Shards;
 
 /// 2025-01-01T00:00:00Z in nanoseconds since 1970: where the times in items count from, on all nodes.
 /// Deadlines have forty bits of milliseconds, thirty-four years.
@@ -106,6 +107,9 @@ const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing";
 /// Told for words that the node in front should not have sent.
 const NO_OPERATION: &str = "SERVER_ERROR not applied: no operation on a key";
 
+/// What ids are copied under: longer than a key.
+const IDS_KEY: &[u8] = &[b'i'; protocol::KEY_BYTES_MAX + 1];
+
 /// What became of a key.
 enum Changed<'a> {
     Nothing,
@@ -171,8 +175,11 @@ impl Keys<'_> {
         // Another partition of the shard must not name what this one makes.
         let _turn = shards.turn(hash);
         let before = shards.begin_change(hash, key, unique(at));
+        self.scratch.kept_id.set(None);
         work(&mut self.round(at));
-        if before == shards.mark_of(hash, key) {
+        let is_unchanged = before == shards.mark_of(hash, key);
+        let kept_id = self.scratch.kept_id.take();
+        if is_unchanged && kept_id.is_none() {
             return Changed::Nothing;
         }
         let state = &mut self.buffers.state;
@@ -180,6 +187,11 @@ impl Keys<'_> {
             *state = Vec::new();
         }
         state.clear();
+        if let Some(id) = kept_id {
+            // What the id was answered belongs to what became of the key: no copy has one alone.
+            id.encode_with(state, is_unchanged, |state| shards.copy_of(hash, key, state));
+            return Changed::To(state);
+        }
         if shards.copy_of(hash, key, state) { Changed::To(state) } else { Changed::Gone }
     }
 
@@ -277,6 +289,13 @@ impl Keys<'_> {
         });
     }
 
+    fn install_ids(&self, now: Now, mut ids: &[u8]) {
+        while let Some((id, rest)) = IdCopy::decode(ids) {
+            self.service.shards().put_id(now, self.partition.0, &id);
+            ids = rest;
+        }
+    }
+
     fn drop_value(&mut self, at: At, key: &[u8], effect: &mut Effect) {
         let hash = self.service.shards().hash(key);
         let is_bound = !matches!(self.in_force.limits().find(key, &mut Vec::new()), Ok(None));
@@ -353,10 +372,27 @@ impl Machine for Keys<'_> {
             shards.remove_range(self.range());
             return;
         }
-        let hash = shards.hash(key);
+        let (hash, now) = (shards.hash(key), self.now(pt_ns));
+        if let (IDS_KEY, Some(state)) = (key, state) {
+            return self.install_ids(now, state);
+        }
+        let state = match state.map(|state| (IdCopy::split(state), state)) {
+            None => None,
+            Some((None, state)) => Some(state),
+            Some((Some(Ok((id, change))), _)) => {
+                shards.put_id(now, self.partition.0, &id);
+                match change {
+                    KeyChange::Unchanged => return,
+                    KeyChange::Gone => None,
+                    KeyChange::Changed(state) => Some(state),
+                }
+            }
+            // Not of this version: without the state the key begins anew, as one that was evicted.
+            Some((Some(Err(())), _)) => None,
+        };
         match state {
             Some(state) => {
-                if let Err(error) = shards.put_copy(self.now(pt_ns), hash, key, state) {
+                if let Err(error) = shards.put_copy(now, hash, key, state) {
                     // What does not fit is as if it had been evicted here right after.
                     tracing::debug!(?error, partition = %self.partition, "item not kept in a copy");
                     shards.remove_copy(hash, key);
@@ -373,15 +409,28 @@ impl Machine for Keys<'_> {
         bytes_max: usize,
         out: &mut Vec<(Bytes, Bytes)>,
     ) -> Option<Bytes> {
-        let (range, now) = (self.range(), self.now(pt_ns));
-        let next = self.service.shards().export(now, range, cursor, bytes_max, |key, state| {
-            out.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(state)));
-        });
+        let (range, now, shards) = (self.range(), self.now(pt_ns), self.service.shards());
+        // First the items, then the ids.
+        if cursor.is_none_or(|cursor| !Shards::is_of_ids(cursor)) {
+            let next = shards.export(now, range, cursor, bytes_max, |key, state| {
+                out.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(state)));
+            });
+            if next.is_some() {
+                return next.map(Bytes::from);
+            }
+        }
+        let cursor = cursor.filter(|cursor| Shards::is_of_ids(cursor));
+        let mut ids = Vec::new();
+        let next = shards.export_ids(now, self.partition.0, cursor, bytes_max, &mut ids);
+        if !ids.is_empty() {
+            out.push((Bytes::from_static(IDS_KEY), ids.into()));
+        }
         next.map(Bytes::from)
     }
 
     fn clear(&mut self) {
         self.service.shards().remove_range(self.range());
+        self.service.shards().forget_ids(self.range());
     }
 }
 
