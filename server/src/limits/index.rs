@@ -15,6 +15,10 @@ use super::trie::Trie;
 
 /// Limits of one beginning that are simply asked one by one.
 const FEW: usize = 8;
+/// Most bytes of states that a thread keeps for the regexes of one beginning.
+const CACHE_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of states that a thread keeps for those of all beginnings.
+const CACHES_BYTES_MAX: usize = 32 << 20;
 
 /// The limits' patterns, ordered for the search.
 #[derive(Debug, Default)]
@@ -84,10 +88,12 @@ impl Index {
         for (number, pattern) in (0..).zip(patterns) {
             by_prefix.entry(pattern.prefix()).or_default().push((number, pattern));
         }
+        let sets = by_prefix.values().filter(|patterns| has_many_regexes(patterns)).count();
+        let cache_bytes_max = (CACHES_BYTES_MAX / sets.max(1)).min(CACHE_BYTES_MAX);
         let (mut strings, mut buckets) = (Vec::new(), Vec::new());
         for (prefix, patterns) in &by_prefix {
             strings.push((prefix.as_slice(), buckets.len() as u32));
-            buckets.push(Bucket::new(prefix.len(), patterns));
+            buckets.push(Bucket::new(prefix.len(), patterns, cache_bytes_max));
         }
         Self { trie: Trie::new(strings), buckets }
     }
@@ -171,19 +177,25 @@ impl FromIterator<Candidate> for List {
     }
 }
 
+/// Whether the regexes among `patterns` are worth a set.
+fn has_many_regexes(patterns: &[(u32, &Pattern)]) -> bool {
+    let is_regex = |(_, pattern): &&(u32, &Pattern)| matches!(pattern, Pattern::Regex(_));
+    patterns.iter().filter(is_regex).count() > FEW
+}
+
 impl Regexes {
     /// The regexes among `patterns`, if they are many and one automaton can have them.
-    fn new(patterns: &[(u32, &Pattern)]) -> Option<Self> {
+    fn new(patterns: &[(u32, &Pattern)], cache_bytes_max: usize) -> Option<Self> {
+        if !has_many_regexes(patterns) {
+            return None;
+        }
         let regexes = || {
             patterns.iter().filter_map(|(number, pattern)| match pattern {
                 Pattern::Regex(regex) => Some((Candidate::new(*number, pattern), regex)),
                 Pattern::Glob(_) => None,
             })
         };
-        if regexes().count() <= FEW {
-            return None;
-        }
-        let set = RegexSet::new(regexes().map(|(_, regex)| regex))?;
+        let set = RegexSet::new(regexes().map(|(_, regex)| regex), cache_bytes_max)?;
         Some(Self { set, candidates: regexes().map(|(candidate, _)| candidate).collect() })
     }
 
@@ -198,8 +210,8 @@ impl Regexes {
 }
 
 impl Bucket {
-    fn new(skip: usize, patterns: &[(u32, &Pattern)]) -> Self {
-        let Some(regexes) = Regexes::new(patterns) else {
+    fn new(skip: usize, patterns: &[(u32, &Pattern)], cache_bytes_max: usize) -> Self {
+        let Some(regexes) = Regexes::new(patterns, cache_bytes_max) else {
             return Self::of(skip, patterns);
         };
         let is_glob = |(_, pattern): &&(u32, &Pattern)| matches!(pattern, Pattern::Glob(_));

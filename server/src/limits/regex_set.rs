@@ -15,17 +15,29 @@ use super::regex::Regex;
 
 /// Most bytes of the automaton's description: beyond it regexes are asked one by one.
 const NFA_BYTES_MAX: usize = 16 << 20;
-/// Most bytes of states that a worker keeps; when they are used up, it begins anew.
-const CACHE_BYTES_MAX: usize = 4 << 20;
+
+/// So often a thread begins anew before it builds no more states: keys for which one is missing are then
+/// asked of each regex.
+const CLEARS_MAX: usize = 4;
+/// After so many of those keys it builds states again.
+const UNKNOWN_MAX: u32 = 100_000;
+
+/// What a thread keeps.
+#[derive(Debug)]
+struct Kept {
+    states: Cache,
+    /// Keys for which a state was missing since building ended.
+    unknown: u32,
+}
 
 type MakeCache =
-    Box<dyn Fn() -> Cache + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
+    Box<dyn Fn() -> Kept + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
 
 /// The regexes, in file order.
 pub(super) struct RegexSet {
     automaton: Arc<DFA>,
     /// One for each thread that asks.
-    caches: Pool<Cache, MakeCache>,
+    kept: Pool<Kept, MakeCache>,
 }
 
 impl fmt::Debug for RegexSet {
@@ -48,8 +60,12 @@ pub(super) enum First {
 }
 
 impl RegexSet {
-    /// The set of these; `None` when it would be too large.
-    pub(super) fn new<'r>(regexes: impl Iterator<Item = &'r Regex>) -> Option<Self> {
+    /// The set of these; `None` when it would be too large. A thread keeps about `cache_bytes_max` bytes
+    /// of states.
+    pub(super) fn new<'r>(
+        regexes: impl Iterator<Item = &'r Regex>,
+        cache_bytes_max: usize,
+    ) -> Option<Self> {
         let all: Vec<_> = regexes.map(Regex::hir).collect::<Option<_>>()?;
         let config = thompson::Config::new()
             .utf8(false)
@@ -59,19 +75,28 @@ impl RegexSet {
         let config = Config::new()
             // All that match, not the one that a search for text prefers.
             .match_kind(MatchKind::All)
-            .cache_capacity(CACHE_BYTES_MAX)
+            .minimum_cache_clear_count(Some(CLEARS_MAX))
+            .cache_capacity(cache_bytes_max)
             .skip_cache_capacity_check(true);
         let automaton = DFA::builder().configure(config).build_from_nfa(nfa).ok()?;
         let automaton = Arc::new(automaton);
         let of = Arc::clone(&automaton);
-        let make: MakeCache = Box::new(move || of.create_cache());
-        Some(Self { automaton, caches: Pool::new(make) })
+        let make: MakeCache = Box::new(move || Kept { states: of.create_cache(), unknown: 0 });
+        Some(Self { automaton, kept: Pool::new(make) })
     }
 
     /// The first that matches the key. Memory is taken only for states that no key needed before.
     pub(super) fn first(&self, key: &[u8]) -> First {
-        let mut cache = self.caches.get();
-        self.walk(&mut cache, key).unwrap_or(First::Unknown)
+        let mut kept = self.kept.get();
+        let told = self.walk(&mut kept.states, key).unwrap_or(First::Unknown);
+        if told == First::Unknown {
+            kept.unknown += 1;
+            if kept.unknown >= UNKNOWN_MAX {
+                kept.states.reset(&self.automaton);
+                kept.unknown = 0;
+            }
+        }
+        told
     }
 
     fn walk(&self, cache: &mut Cache, key: &[u8]) -> Option<First> {
@@ -129,7 +154,7 @@ mod tests {
             let texts: Vec<String> = texts.into_iter().map(str::to_owned).collect();
             let all: Vec<Regex> =
                 texts.iter().filter_map(|text| Some(Regex::parse(text).ok()?.0)).collect();
-            let set = RegexSet::new(all.iter()).expect("a small set");
+            let set = RegexSet::new(all.iter(), 1 << 20).expect("a small set");
             prop_assert_eq!(set.first(&key), twin(&all, &key), "{:?}", texts);
         }
     }
@@ -139,7 +164,7 @@ mod tests {
         let texts: Vec<String> =
             (0..1000).map(|number| format!("^.*:(?P<user>\\w+):route{number}$")).collect();
         let all = regexes(&texts);
-        let set = RegexSet::new(all.iter()).expect("it has its bound");
+        let set = RegexSet::new(all.iter(), 1 << 20).expect("it has its bound");
         for (key, expected) in [
             ("api:ann:route999", First::Number(999)),
             ("x:y:ann:route0", First::Number(0)),
@@ -157,8 +182,8 @@ mod tests {
         let texts: Vec<String> =
             (0..12).map(|number| format!("^.*a.{{{}}}b$", number + 6)).collect();
         let all = regexes(&texts);
-        let set = RegexSet::new(all.iter()).expect("it has its bound");
-        let mut state = 7_u64;
+        let set = RegexSet::new(all.iter(), 256 << 10).expect("it has its bound");
+        let (mut state, mut unknown) = (7_u64, Vec::new());
         for _ in 0..2_000 {
             let key: Vec<u8> = (0..60)
                 .map(|_| {
@@ -167,9 +192,17 @@ mod tests {
                 })
                 .collect();
             match set.first(&key) {
-                First::Unknown => {}
+                First::Unknown => unknown = key,
                 told => assert_eq!(told, twin(&all, &key)),
             }
         }
+        assert!(!unknown.is_empty(), "the memory was used up");
+        // States are built again after a while.
+        for _ in 0..UNKNOWN_MAX {
+            if set.first(&unknown) != First::Unknown {
+                break;
+            }
+        }
+        assert_eq!(set.first(&unknown), twin(&all, &unknown));
     }
 }
