@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use cluster::id::{NodeId, Partition};
 use cluster::map::{Entry, Map, Node, NodeState, clocks};
 use cluster::placement::COPIES_MAX;
-use control::{Place, Status};
+use control::{DiskState, Place, Status};
 
 pub use words::{SETTINGS, WordsError, command_of, node_of, setting};
 pub use write::{Topic, write, write_config};
@@ -97,6 +97,8 @@ pub struct NodeRow<'a> {
     pub is_ready: Option<bool>,
     /// Its operations a second, likewise.
     pub ops_per_second: Option<u32>,
+    /// How the disk under its control log does, which it knows of itself and a voter of others.
+    pub disk: Option<DiskState>,
     /// Partitions that it answers for.
     pub primaries: usize,
     /// In-sync copies beside these.
@@ -215,6 +217,11 @@ impl<'a> ClusterView<'a> {
                 is_ready: heard
                     .map(|heard| heard.is_ready && row.state == NodeState::Active && learners == 0),
                 ops_per_second: heard.map(|heard| heard.load),
+                disk: if Some(id) == node {
+                    Some(status.disk)
+                } else {
+                    heard.map(|heard| heard.disk)
+                },
                 primaries,
                 backups,
                 learners,
@@ -308,6 +315,16 @@ impl PartitionTotals {
         self.under_replicated += usize::from(is_under_replicated(map, entry, wanted));
         self.moving += usize::from(entry.transfer_to.is_some());
         self.learners += usize::from(entry.learner.is_some());
+    }
+}
+
+/// How a disk does, in a word.
+fn disk_word(disk: DiskState) -> &'static str {
+    match disk {
+        DiskState::Fine => "fine",
+        DiskState::Slow => "slow",
+        DiskState::Full => "full",
+        DiskState::Failed => "failed",
     }
 }
 

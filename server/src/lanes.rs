@@ -251,10 +251,8 @@ impl Hub {
     async fn end(&self, link: Link, ending: Ending) {
         let peer = link.peer.clone();
         let outbox = &peer.lane.outbox;
-        match ending {
-            Ending::Ours(_) | Ending::Theirs(_) => tracing::info!(%peer, ?ending, "link down"),
-            _ => tracing::warn!(%peer, ?ending, "link down"),
-        }
+        // What it means for the peer is told where it is known: that it cannot be dialled, or is dead.
+        tracing::info!(%peer, ?ending, "link down");
         let left = link.end(&ending).await;
         outbox.clear(left);
         outbox.figures().links_now.fetch_sub(1, Relaxed);

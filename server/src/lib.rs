@@ -52,6 +52,10 @@ pub use server::{Server, ServerError};
 /// version. Tollgate's own version is what `tollgate -V` prints.
 pub const MEMCACHED_VERSION: &str = config::Name::MEMCACHED_VERSION;
 
+/// The target of log lines that an operator sees at every level: the server's life, and what happens to
+/// the nodes of its cluster.
+pub const LIFE: &str = "tollgate::life";
+
 /// File descriptors kept for the process itself beside one per client: listeners, runtimes,
 /// logs, the snapshot.
 pub const RESERVED_FILES: usize = 64;

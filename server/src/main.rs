@@ -12,7 +12,7 @@ use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, 
 use tollgate::limits::shared::Text;
 use tollgate::limits::{self, Limits};
 use tollgate::process::{self, Pidfile};
-use tollgate::{Server, ServerError};
+use tollgate::{LIFE, Server, ServerError};
 use tracing_subscriber::EnvFilter;
 
 /// Asks for huge pages (`.cargo/config.toml`), and gives memory of items that are gone back to the system
@@ -22,9 +22,6 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Exit code when an address cannot be bound: `EX_OSERR` of sysexits.h, as memcached.
 const EX_OSERR: u8 = 71;
-
-/// Target of the lines that mark the server's life.
-const LIFE: &str = "tollgate::life";
 
 fn main() -> ExitCode {
     match Config::from_env_args() {
@@ -136,10 +133,11 @@ fn prepare_and_run(
     Ok(())
 }
 
-/// openraft tells of every step at the levels that are ours for operators.
+/// openraft tells of every step at the levels that are ours for operators, and of a node that is down
+/// several times a second. What matters of it is told elsewhere: its end (`control`), nodes that die.
 fn filter(level: &str) -> EnvFilter {
     let raft = match level {
-        "warn" | "info" => "error",
+        "warn" | "info" => "off",
         "debug" => "info",
         _ => level,
     };

@@ -7,8 +7,9 @@
 //! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
 //! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
 //! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `limits` which limits
-//! hold, in `report` what operators hear and say, in `life` its tasks from start to
-//! end. Not here: how a count is kept (`cluster::replica`), how the map is agreed
+//! hold, in `report` what operators hear and say, in `life` its tasks from start to end, in `leave` the
+//! way out of the cluster, in `events` what the log says of other nodes. Not here: how a count is kept
+//! (`cluster::replica`), how the map is agreed
 //! on (`control`), lanes (`crate::lanes`).
 //!
 //! ```text
@@ -20,10 +21,12 @@ mod clocks;
 pub(crate) mod copies;
 mod degraded;
 pub(crate) mod delivery;
+mod events;
 mod family;
 pub(crate) mod front;
 mod gather;
 pub(crate) mod hand_over;
+pub(crate) mod leave;
 pub(crate) mod life;
 mod limits;
 pub(crate) mod machine;

@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use crate::LIFE;
 use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
 use crate::connections::Ending;
@@ -26,6 +27,7 @@ use crate::limits_file::LimitsFile;
 use crate::net::{BoundListener, Listener};
 use crate::node;
 use crate::node::hand_over;
+use crate::node::leave::{self, Left};
 use crate::node::life::{self, NodeError, PeerPlaces};
 use crate::random;
 use crate::service::Service;
@@ -46,6 +48,8 @@ const DRAIN_LISTEN: Duration = Duration::from_millis(100);
 /// What clients had sent is read to its end for so long. Who then goes on sending is hung up on
 /// between two requests.
 const DRAIN_READ: Duration = Duration::from_secs(5);
+/// Threads that write to a disk may take so long to end.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 /// Then clients in the middle of a request or an answer have so long to end it.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
@@ -86,6 +90,15 @@ pub enum ServerError {
     /// The node of the cluster cannot start.
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// The control log could not be written when the server was told to end.
+    #[error("ended with a fault: {0}")]
+    Fault(String),
+    /// Another process is the same node.
+    #[error("{0}")]
+    Ended(String),
+    /// The server ended before others had what it held.
+    #[error("left {0} partitions of which no other node has a copy: --drain-timeout was too short")]
+    LeftCopies(usize),
     /// The system refused threads, signals or the like.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -105,6 +118,9 @@ impl ServerError {
             | Self::File { .. }
             | Self::Snapshot(_)
             | Self::Node(_)
+            | Self::Fault(_)
+            | Self::Ended(_)
+            | Self::LeftCopies(_)
             | Self::System(_) => false,
         }
     }
@@ -224,7 +240,7 @@ impl Server {
         let workers = (0..service.config().threads)
             .map(|number| worker::start(&service, number))
             .collect::<io::Result<_>>()?;
-        runtime.block_on(async {
+        let served = runtime.block_on(async {
             let setup = peers.map(|peers| peers.setup(service.config())).transpose()?;
             let infos = listeners.iter().map(BoundListener::info).collect();
             service.connections().set_listeners(infos);
@@ -232,10 +248,14 @@ impl Server {
             let listeners = listeners.collect::<io::Result<_>>()?;
             let until = watch_over(&service, limits_file, signals, keeper.as_ref());
             serve(&service, setup, listeners, workers, until).await
-        })?;
-        if let Some(why) = service.node().and_then(|node| node.limits_file.failure()) {
-            return Err(ServerError::NoLimits(why.to_owned()));
-        }
+        });
+        // A write may hang for as long as its disk does.
+        runtime.shutdown_timeout(SHUTDOWN_MAX);
+        let failure = service.node().and_then(|node| node.limits_file.failure());
+        let served = match failure {
+            Some(why) if served.is_ok() => Err(ServerError::NoLimits(why.to_owned())),
+            _ => served,
+        };
         let config = service.config();
         let unix_socket = config.unix_socket.as_ref().map(|socket| &socket.path);
         for path in unix_socket.into_iter().chain(&config.admin_socket) {
@@ -245,6 +265,7 @@ impl Server {
         if let Some(keeper) = keeper {
             keeper.end();
         }
+        served?;
         if let Some(path) = &service.config().snapshot_file {
             let items = snapshot::save(service.shards(), service.clock().now(), path, || true)
                 .map_err(ServerError::Snapshot)?;
@@ -280,17 +301,18 @@ pub(crate) async fn serve(
     let since = Instant::now();
     sleep(DRAIN_LISTEN).await;
     if let Some(cluster) = &service.config().cluster {
+        leave::announce(service);
         hand_over::hand_over(service, cluster.drain_timeout / 2).await;
     }
     accepting.abort_all();
     while accepting.join_next().await.is_some() {}
     drain(service).await;
     hand_over::stop_serving(service);
+    let mut ended = Ok(());
     if let (Some(life), Some(cluster)) = (&life, &service.config().cluster) {
         // When no client of this node's waits for others any more.
-        if !life.leave(cluster.drain_timeout.saturating_sub(since.elapsed())).await {
-            tracing::warn!("left with copies that were not given away");
-        }
+        let left = cluster.drain_timeout.saturating_sub(since.elapsed());
+        ended = verdict(service, life.leave(left).await, cluster.drain_timeout);
     }
     for worker in Arc::into_inner(workers).into_iter().flatten() {
         worker.end();
@@ -299,7 +321,24 @@ pub(crate) async fn serve(
     if let Some(life) = life {
         life.end().await;
     }
-    Ok(())
+    ended
+}
+
+/// Whether a node ended well: not with a fault, and not with what only it had, if it was to wait for that.
+fn verdict(service: &Service, left: Left, wait: Duration) -> Result<(), ServerError> {
+    let control = service.node().and_then(|node| node.control());
+    if let Some(why) = control.and_then(|control| control.ended()) {
+        return Err(ServerError::Ended(why));
+    }
+    if let Some(why) = control.and_then(|control| control.fault()) {
+        return Err(ServerError::Fault(why));
+    }
+    match left {
+        Left::Late(only_here) if only_here > 0 && !wait.is_zero() => {
+            Err(ServerError::LeftCopies(only_here))
+        }
+        Left::Late(_) | Left::Alone | Left::Everything => Ok(()),
+    }
 }
 
 /// Four seeds that nobody outside can know.
@@ -323,7 +362,7 @@ pub(crate) async fn keep_house_until_stopped(service: &Service) {
     tokio::select! {
         biased;
         () = service.stopped() => {}
-        why = life::gone(service) => tracing::info!(why, "stopping"),
+        why = leave::gone(service) => tracing::info!(why, "stopping"),
         never = keep_house(service) => match never {},
     }
 }
@@ -415,7 +454,7 @@ async fn watch_over(
             // memcached's warm restart: the snapshot is saved on the way out.
             _ = save.recv() => "SIGUSR1",
             () = service.stopped() => "shutdown command",
-            why = life::gone(service) => why,
+            why = leave::gone(service) => why,
             _ = reload.recv() => {
                 service.reload_users();
                 life::reload_security(service);
@@ -438,14 +477,14 @@ async fn watch_over(
             }
             never = &mut house => match never {},
         };
-        tracing::info!(why, "stopping");
+        tracing::info!(target: LIFE, why, "stopping");
         service.stop();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::warn!("second signal: exiting at once");
+            tracing::warn!(target: LIFE, "second signal: exiting at once");
             std::process::exit(1);
         });
         return;

@@ -237,7 +237,7 @@ impl Service {
         match self.limits.reload(path) {
             Ok(_) => {
                 let count = self.limits.load().limits().len();
-                tracing::info!(count, path = %path.display(), "limits read");
+                tracing::info!(target: crate::LIFE, count, path = %path.display(), "limits read");
             }
             Err(error) => tracing::error!(%error, "limits kept as they were"),
         }

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use control::Store;
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
@@ -22,7 +21,7 @@ use tokio::time::Instant;
 pub use cluster::map::Map;
 pub use cluster::replica::{Bug, Load, Part, Position};
 pub use control::Status;
-pub use control::simulation::Disk;
+pub use control::simulation::{Disk, Trouble};
 
 use crate::config::Config;
 use crate::limits::Limits;
@@ -232,12 +231,16 @@ impl Life {
         };
         let clients = vec![bind(ports.0).await?];
         let peers = vec![bind(ports.1).await?];
-        let store = Store::with_backend(disk).map_err(crate::node::life::NodeError::from)?;
+        let store = disk.store().map_err(crate::node::life::NodeError::from)?;
         let setup = Setup::new(service.config(), store, peers, ports)?;
         let workers =
             (0..service.config().threads).map(|number| worker::task(&service, number)).collect();
         let until = server::keep_house_until_stopped(&service);
-        server::serve(&service, Some(setup), clients, workers, until).await?;
+        match server::serve(&service, Some(setup), clients, workers, until).await {
+            // The disk was at fault, or the time too short: nothing that is wrong with the node.
+            Ok(()) | Err(ServerError::Fault(_) | ServerError::LeftCopies(_)) => {}
+            Err(error) => return Err(error),
+        }
         let control = service.node().and_then(|node| node.control());
         Ok(control.is_some_and(|control| control.place() == control::Place::Gone))
     }

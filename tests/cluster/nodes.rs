@@ -43,7 +43,22 @@ pub(super) struct Cluster {
     /// Each node has a wall clock of its own, by libfaketime.
     has_clocks: bool,
     flags: Vec<String>,
+    disks: Disks,
+    /// Nodes log as they do without flags.
+    is_quiet: bool,
     nodes: Vec<Node>,
+}
+
+/// What is under the data directories of a cluster.
+#[derive(Debug, Default)]
+pub(super) enum Disks {
+    /// The folder of the test.
+    #[default]
+    Plain,
+    /// The same, with this library preloaded: it fails writes on command.
+    Troubled(PathBuf),
+    /// A file system of its own for each node, mounted in memory.
+    Small,
 }
 
 /// A client's line to a node, which may be gone at any time.
@@ -107,13 +122,34 @@ impl Cluster {
 
     /// The same, in a network of its own or not, and with as many partitions as `flags` say.
     pub(super) fn start_in(own_net: Option<Net>, count: u8, flags: &[&str]) -> Self {
+        Self::found(own_net, Disks::Plain, false, count, flags)
+    }
+
+    /// The same, on other disks.
+    pub(super) fn start_on(disks: Disks, count: u8, flags: &[&str]) -> Self {
+        Self::found(None, disks, false, count, &[&["--partition-bits", "8"], flags].concat())
+    }
+
+    /// The same, and nodes log as they do by default.
+    pub(super) fn start_quietly(count: u8) -> Self {
+        Self::found(None, Disks::Plain, true, count, &["--partition-bits", "8"])
+    }
+
+    fn found(
+        own_net: Option<Net>,
+        disks: Disks,
+        is_quiet: bool,
+        count: u8,
+        flags: &[&str],
+    ) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         let net = ((std::process::id() % 250 + 2) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let nodes = Vec::new();
-        let mut cluster = Self { folder, net, own_net, has_clocks: false, flags, nodes };
-        cluster.found(count);
+        let mut cluster =
+            Self { folder, net, own_net, has_clocks: false, flags, disks, is_quiet, nodes };
+        cluster.begin(count);
         cluster
     }
 
@@ -135,11 +171,11 @@ impl Cluster {
         for (number, seconds) in (0..).zip(ahead) {
             cluster.set_clock(number, *seconds);
         }
-        cluster.found(ahead.len() as u8);
+        cluster.begin(ahead.len() as u8);
         cluster
     }
 
-    fn found(&mut self, count: u8) {
+    fn begin(&mut self, count: u8) {
         for _ in 0..count {
             self.add();
         }
@@ -165,6 +201,10 @@ impl Cluster {
             assert_eq!(net.add(), Ok(number));
         }
         self.nodes.push(Node { number, child: None });
+        if matches!(self.disks, Disks::Small) {
+            fs::create_dir(self.data(number)).expect("the folder is ours");
+            mount(&self.data(number)).expect("it was tried before");
+        }
         number
     }
 
@@ -205,13 +245,18 @@ impl Cluster {
         self.spawn(number, &[]);
     }
 
+    /// The same, with flags of its own.
+    pub(super) fn restart_with(&mut self, number: u8, flags: &[&str]) {
+        self.spawn(number, flags);
+    }
+
     /// Starts a node that has ended, with an empty memory of everything: as another one at its place.
     pub(super) fn replace(&mut self, number: u8) {
         fs::remove_dir_all(self.data(number)).expect("it had a data directory");
         self.spawn(number, &[]);
     }
 
-    fn data(&self, number: u8) -> PathBuf {
+    pub(super) fn data(&self, number: u8) -> PathBuf {
         self.folder.path().join(format!("data{number}"))
     }
 
@@ -239,8 +284,14 @@ impl Cluster {
                 command
             }
         };
+        if let Disks::Troubled(library) = &self.disks {
+            command.env("LD_PRELOAD", library).env("DISK_TROUBLE", self.trouble(number));
+        }
+        if !self.is_quiet {
+            command.arg("-v");
+        }
         command
-            .args(["-p", "11211", "-U", "0", "-t", "2", "-v", "-l", &host])
+            .args(["-p", "11211", "-U", "0", "-t", "2", "-l", &host])
             .args(["--seeds", &seeds.join(","), "--data-dir"])
             .arg(self.data(number))
             .args(&self.flags)
@@ -281,13 +332,26 @@ impl Cluster {
         }
     }
 
+    fn trouble(&self, number: u8) -> PathBuf {
+        self.folder.path().join(format!("trouble{number}"))
+    }
+
+    /// The disk of a node has trouble from now on, or none any more.
+    pub(super) fn set_trouble(&self, number: u8, kind: Option<&str>) {
+        let flag = self.trouble(number);
+        match kind {
+            Some(kind) => fs::write(flag, kind).expect("the folder is ours"),
+            None => fs::remove_file(flag).expect("it has trouble"),
+        }
+    }
+
     /// Lets a node drain and end.
     pub(super) fn end(&mut self, number: u8) -> ExitStatus {
         self.signal(number, Signal::SIGTERM);
         self.until_ended(number)
     }
 
-    /// Waits for a node to end that was told to.
+    /// Waits for the end of a node.
     pub(super) fn until_ended(&mut self, number: u8) -> ExitStatus {
         let mut child = self.nodes[usize::from(number)].child.take().expect("the node runs");
         let start = Instant::now();
@@ -419,6 +483,27 @@ impl Drop for Cluster {
                 let _ = child.kill();
                 let _ = child.wait();
             }
+            if matches!(self.disks, Disks::Small) {
+                let data = self.folder.path().join(format!("data{}", node.number));
+                let _ = Command::new("umount").arg(data).status();
+            }
         }
     }
+}
+
+/// Mounts a file system of a few megabytes.
+///
+/// # Errors
+///
+/// Why there can be none here.
+pub(super) fn mount(place: &std::path::Path) -> Result<(), String> {
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=12m", "tmpfs"])
+        .arg(place)
+        .output()
+        .map_err(|error| format!("mount: {error}"))?;
+    if mounted.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&mounted.stderr).trim().to_owned())
 }

@@ -56,7 +56,7 @@ fn set_up(cluster: &Cluster) -> Vec<u64> {
 }
 
 /// The number of the node that leads, in a cluster whose node ids are looked up.
-fn leader(cluster: &Cluster, nodes: u8) -> u8 {
+pub(super) fn leader(cluster: &Cluster, nodes: u8) -> u8 {
     let start = Instant::now();
     loop {
         let leads = |&number: &u8| {

@@ -3,10 +3,11 @@
 //! Here: the handle, and what the server may ask of it. Not here: what it shares with its tasks
 //! (`node`), finding a cluster or founding one (`seek`), beats (`beat`), what a leader does (`lead`),
 //! commands on their way to it (`propose`), what others are answered (`answer`), a leader that leaves
-//! (`step_aside`).
+//! (`step_aside`), a disk that fails (`disk`).
 
 mod answer;
 mod beat;
+mod disk;
 mod lead;
 mod node;
 mod propose;
@@ -23,10 +24,11 @@ use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Command, Description, Map, NodeState};
 use cluster::placement::Placement;
 
-use crate::network::Peers;
+use crate::network::{NoAnswer, Peers, Unreachable};
 use crate::published::Watch;
+use crate::rpc::{Call, DiskState};
 use crate::store::{Identity, Store, StoreError};
-use node::{Node, Raft};
+use node::{Node, NodeCondition, Raft};
 
 pub use propose::{NoOutcome, Outcome};
 
@@ -95,8 +97,11 @@ pub struct Status {
     pub contact: Option<Duration>,
     /// See [`Control::lease`].
     pub lease: Option<Duration>,
-    /// Why Raft does not run any more: the disk, mostly. The process should end.
+    /// Why Raft does not run, mostly the disk; or that the disk is slow. The node serves all the same,
+    /// and Raft runs again when the disk can be written.
     pub fault: Option<String>,
+    /// How the disk under the control log does.
+    pub disk: DiskState,
     /// What this node knows of itself, and of those that beat it, if it is a voter.
     pub heard: Vec<Heard>,
 }
@@ -112,6 +117,8 @@ pub struct Heard {
     pub is_ready: bool,
     /// Its operations a second, likewise.
     pub load: u32,
+    /// How the disk under its control log does, likewise.
+    pub disk: DiskState,
 }
 
 impl Control {
@@ -128,10 +135,15 @@ impl Control {
         // The seed itself, not a draw: whoever drew it saw to it that no other node has it.
         let identity = store.begin(options.seed).await?;
         let node = Arc::new(Node::new(store, options, peers, identity));
+        seek::is_the_only_one(&node).await?;
         if identity.seat.is_some() {
             node.start_raft().await?;
         }
-        for task in [tokio::spawn(beat::run(node.clone())), tokio::spawn(lead::run(node.clone()))] {
+        for task in [
+            tokio::spawn(beat::run(node.clone())),
+            tokio::spawn(lead::run(node.clone())),
+            tokio::spawn(disk::run(node.clone())),
+        ] {
             node.tasks.lock().push(task);
         }
         Ok(Self { node })
@@ -229,6 +241,31 @@ impl Control {
         self.node.lease_age()
     }
 
+    /// Why the process should end: another one is this node.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        self.node.state.lock().ended.clone()
+    }
+
+    /// Whether another node's process answers; an error says why not.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`].
+    pub async fn ping(&self, node: NodeId) -> Result<(), Unreachable> {
+        match self.node.post.call_node(node, Call::Ping, PING_TTL).await {
+            // Whoever declines is there.
+            Ok(_) | Err(NoAnswer::Declined(_)) => Ok(()),
+            Err(NoAnswer::Unreachable(why)) => Err(why),
+        }
+    }
+
+    /// Why Raft does not run on this node: its disk, mostly.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        disk::failure(&self.node)
+    }
+
     /// How the node stands with its cluster.
     #[must_use]
     pub fn place(&self) -> Place {
@@ -246,14 +283,17 @@ impl Control {
         let leader = node.leader();
         let now = node.now();
         let map = node.published.map();
+        let (disk, fault) = (disk::state(node), disk::fault(node));
         let state = node.state.lock();
         let word = state.liveness.word(now);
         let heard = |&(id, _, ago_ms): &(NodeId, Incarnation, u32)| {
             // Beats go to others only, and voters alone get them.
             let own = (state.identity.seat.is_some_and(|seat| seat.node == id))
-                .then_some((state.is_ready, state.load));
-            let (is_ready, load) = own.or_else(|| state.conditions.get(&id).copied())?;
-            Some(Heard { node: id, ago: Duration::from_millis(ago_ms.into()), is_ready, load })
+                .then(|| NodeCondition { is_ready: state.is_ready, load: state.load, disk });
+            let condition = own.or_else(|| state.conditions.get(&id).copied())?;
+            let NodeCondition { is_ready, load, disk } = condition;
+            let ago = Duration::from_millis(ago_ms.into());
+            Some(Heard { node: id, ago, is_ready, load, disk })
         };
         Status {
             identity: state.identity,
@@ -264,7 +304,8 @@ impl Control {
             map_ver: map.ver(),
             contact,
             lease,
-            fault: metrics.and_then(|metrics| metrics.running_state.err()).map(|e| e.to_string()),
+            fault,
+            disk,
             heard: word.iter().filter_map(heard).collect(),
         }
     }
@@ -278,10 +319,16 @@ impl Control {
         }
         let raft = self.node.state.lock().raft.take();
         if let Some(raft) = raft {
-            let _ = raft.shutdown().await;
+            // A write may hang for as long as its disk does.
+            let _ = tokio::time::timeout(STOP_MAX, raft.shutdown()).await;
         }
     }
 }
+
+/// For [`Control::ping`].
+const PING_TTL: Duration = Duration::from_millis(500);
+/// Raft may take so long to end.
+const STOP_MAX: Duration = Duration::from_secs(2);
 
 impl fmt::Debug for Control {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

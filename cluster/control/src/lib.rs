@@ -31,6 +31,7 @@ pub mod simulation;
 pub use control::{Begin, Control, Heard, NoOutcome, Options, Outcome, Place, Status};
 pub use network::{Called, Peers, Unreachable};
 pub use published::{News, Watch};
+pub use rpc::DiskState;
 pub use store::{Identity, Seat, Store, StoreError};
 
 #[cfg(test)]

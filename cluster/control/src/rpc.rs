@@ -21,7 +21,7 @@ use crate::liveness::Heard;
 use crate::network::Types;
 
 /// Of all that follows. Who gets another one declines.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A call with its sender.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,8 +81,24 @@ pub(crate) struct Beat {
     pub(crate) is_ready: bool,
     /// Operations a second.
     pub(crate) load: u32,
+    /// How the disk under its control log does.
+    pub(crate) disk: DiskState,
     /// Whom it hears, from a voter to a voter.
     pub(crate) heard: Vec<Heard>,
+}
+
+/// How the disk under a node's control log does.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiskState {
+    /// As it should.
+    #[default]
+    Fine,
+    /// Slow: another node should lead.
+    Slow,
+    /// There is no room for more: another node should lead.
+    Full,
+    /// It cannot be written: the node takes no part in Raft.
+    Failed,
 }
 
 /// A piece of a snapshot; all of them in order.
@@ -191,6 +207,7 @@ mod tests {
             map_ver: 300,
             is_ready: true,
             load: 9,
+            disk: DiskState::Slow,
             heard: vec![(NodeId(1), Incarnation(1), 7)],
         };
         let bytes = encode(&Letter { from, to: Some(NodeId(3)), call: Call::Beat(beat) });

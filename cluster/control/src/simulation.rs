@@ -16,6 +16,7 @@ use tokio::time::sleep;
 
 use crate::control::Control;
 use crate::network::{Called, Peers, Unreachable};
+use crate::store::{Store, StoreError};
 
 /// What a disk writes at once, or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -35,6 +36,18 @@ struct Platter {
     syncs: u64,
     cut_at: Option<u64>,
     is_cut: bool,
+    trouble: Option<Trouble>,
+}
+
+/// What may be wrong with a disk that goes on being there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing can be written for want of space.
+    Full,
+    /// Reads are right, writes and syncs fail.
+    Broken,
+    /// Each synced write takes so much longer.
+    Slow(Duration),
 }
 
 impl Disk {
@@ -42,6 +55,24 @@ impl Disk {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Opens the store on it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], if the disk fails or holds something else.
+    pub fn store(&self) -> Result<Store, StoreError> {
+        let disk = self.clone();
+        Store::with_backend(self.clone(), move || match disk.platter.lock().trouble {
+            Some(Trouble::Slow(delay)) => delay,
+            _ => Duration::ZERO,
+        })
+    }
+
+    /// Something goes wrong with it, or is repaired.
+    pub fn set_trouble(&self, trouble: Option<Trouble>) {
+        self.platter.lock().trouble = trouble;
     }
 
     /// How often it was synced.
@@ -91,6 +122,15 @@ impl Platter {
     fn powered(&self) -> io::Result<()> {
         if self.is_cut { Err(io::Error::other("the power is cut")) } else { Ok(()) }
     }
+
+    fn writable(&self) -> io::Result<()> {
+        self.powered()?;
+        match self.trouble {
+            Some(Trouble::Full) => Err(io::ErrorKind::StorageFull.into()),
+            Some(Trouble::Broken) => Err(io::Error::other("the disk is broken")),
+            Some(Trouble::Slow(_)) | None => Ok(()),
+        }
+    }
 }
 
 impl StorageBackend for Disk {
@@ -111,14 +151,14 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut platter = self.platter.lock();
-        platter.powered()?;
+        platter.writable()?;
         platter.cached.resize(length as usize, 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut platter = self.platter.lock();
-        platter.powered()?;
+        platter.writable()?;
         platter.syncs += 1;
         if platter.cut_at == Some(platter.syncs) {
             platter.is_cut = true;
@@ -132,7 +172,7 @@ impl StorageBackend for Disk {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut platter = self.platter.lock();
-        platter.powered()?;
+        platter.writable()?;
         let offset = offset as usize;
         let place = platter.cached.get_mut(offset..offset + bytes.len());
         place.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);

@@ -1,32 +1,41 @@
 //! What a node keeps on disk: who it is, Raft's vote and log, and the last snapshot of the map.
 //!
-//! Here: the file, its tables, who the node is. Not here: what Raft writes when (`log`), what a
-//! snapshot is of (`machine`).
+//! Here: the file, its tables, who the node is, opening the file again after a fault. Not here: what
+//! Raft writes when (`log`), what a snapshot is of (`machine`), how well the disk does (`health`).
 //!
 //! One redb file, `control.redb`. Every write is synced before it is reported done, but for
 //! `committed`, which rides on the next one: if it is lost, the leader says it again.
 
+pub(crate) mod health;
 pub(crate) mod log;
 pub(crate) mod machine;
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
+use parking_lot::Mutex;
 use redb::backends::InMemoryBackend;
 use redb::{
-    Builder, Database, Durability, ReadableDatabase as _, StorageBackend, TableDefinition,
+    Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
     WriteTransaction,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use health::Health;
 
 const FACTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("facts");
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 
 const FORMAT: &str = "format";
 const IDENTITY: &str = "identity";
+const ADDRESS: &str = "address";
+const PROBE: &str = "probe";
 /// Of the tables and what is in them. Another one is not read.
 const FORMAT_VERSION: u32 = 1;
 
@@ -58,9 +67,47 @@ pub struct Seat {
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory.
-    #[error("the data directory: {0}")]
-    Directory(#[from] std::io::Error),
+    /// The system refuses the directory, or a file in it.
+    #[error("data directory: {}: {source}", path.display())]
+    Directory {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has the directory.
+    #[error(
+        "data directory {} is in use by {by}: each server needs a directory of its own",
+        path.display()
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The process, as far as it is known.
+        by: String,
+    },
+    /// The file is there and is not what was written.
+    #[error(
+        "control log {} is damaged ({what}): restore the file from a copy, or move {} away and start \
+         with an empty directory; the node then joins its cluster as a new one. It holds no counters",
+        path.display(),
+        path.parent().unwrap_or(path).display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// In short.
+        what: String,
+    },
+    /// The directory was copied: the node that it is of runs somewhere else.
+    #[error(
+        "the node of this data directory runs at {address}: the directory was copied while in use. \
+         Start with an empty one"
+    )]
+    Copied {
+        /// Where it runs.
+        address: String,
+    },
     /// The database says so.
     #[error("the control log: {0}")]
     Database(#[source] Box<redb::Error>),
@@ -70,6 +117,33 @@ pub enum StoreError {
     /// The runtime went down while something was being written.
     #[error("the control log: interrupted")]
     Interrupted,
+    /// The file was closed after a fault, and has not been opened again.
+    #[error("the control log: closed after a fault")]
+    Closed,
+}
+
+impl StoreError {
+    /// The same, with the file that it is about.
+    fn at(self, path: Option<&Path>) -> Self {
+        let Some(path) = path else { return self };
+        let path = path.to_owned();
+        match self {
+            Self::Unreadable(what) => {
+                Self::Damaged { path, what: format!("{what} is not readable") }
+            }
+            Self::Database(error) => match *error {
+                redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
+                    Self::Directory { path, source }
+                }
+                redb::Error::DatabaseAlreadyOpen => {
+                    let path = path.parent().map_or(path.clone(), Path::to_owned);
+                    Self::InUse { path, by: "another process".to_owned() }
+                }
+                error => Self::Damaged { path, what: error.to_string() },
+            },
+            other => other,
+        }
+    }
 }
 
 impl<E: Into<redb::Error>> From<Wrapped<E>> for StoreError {
@@ -91,13 +165,48 @@ impl<T, E: Into<redb::Error>> Wrap<T> for Result<T, E> {
     }
 }
 
+/// What there should be room for.
+const ROOM_BYTES: usize = 64 << 10;
+/// How long users of a file that failed may take to let go of it, before it can be opened again.
+const LET_GO_MAX: Duration = Duration::from_secs(2);
+
 /// The file. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Store {
-    database: Arc<Database>,
+    inner: Arc<Inner>,
+    /// Which opening of the file this handle is for; none: whichever is current. A Raft has a handle for
+    /// one opening, so that nothing of an ended Raft writes beside the next one.
+    opening: Option<u64>,
+}
+
+type Reopen = Box<dyn Fn() -> Result<Database, StoreError> + Send + Sync>;
+type Delay = Box<dyn Fn() -> Duration + Send + Sync>;
+
+struct Inner {
+    opened: Mutex<Opened>,
+    /// Opens what has failed; none: memory, which does not fail.
+    reopen: Option<Reopen>,
+    /// How much longer a simulated disk takes.
+    delay: Option<Delay>,
     /// Writes go to a thread that may wait for the disk. Not so where the disk is memory, so that
     /// a simulation does the same twice.
     is_disk: bool,
+    file: Option<PathBuf>,
+    health: Health,
+    /// Keeps other processes off the directory.
+    _lock: Option<File>,
+}
+
+struct Opened {
+    number: u64,
+    database: Option<Arc<Database>>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { inner, opening } = self;
+        out.debug_struct("Store").field("file", &inner.file).field("opening", opening).finish()
+    }
 }
 
 impl Store {
@@ -107,11 +216,27 @@ impl Store {
     ///
     /// [`StoreError`]; another process that has it open is one reason.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        fs::create_dir_all(directory)?;
-        let database = builder().create(directory.join("control.redb")).wrap()?;
+        let failed = |source| StoreError::Directory { path: directory.to_owned(), source };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let lock = lock(directory)?;
+        let file = directory.join("control.redb");
+        // A damaged file may fail an assertion of redb's; the operator gets the same advice.
+        let opened = catch_unwind(AssertUnwindSafe(|| builder().create(&file).wrap()));
+        let opened = opened.unwrap_or(Err(StoreError::Unreadable("its structure")));
+        let database = opened.map_err(|error| error.at(Some(&file)))?;
         // A file is durable when its name is.
-        File::open(directory)?.sync_all()?;
-        Self::new(database, true)
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        let place = file.clone();
+        let inner = Inner {
+            opened: Mutex::new(Opened { number: 0, database: Some(Arc::new(database)) }),
+            reopen: Some(Box::new(move || rewrite(&place))),
+            delay: None,
+            is_disk: true,
+            file: Some(file),
+            health: Health::default(),
+            _lock: Some(lock),
+        };
+        Self::new(inner)
     }
 
     /// One that is gone with the process.
@@ -120,41 +245,132 @@ impl Store {
     ///
     /// None that happen.
     pub fn in_memory() -> Result<Self, StoreError> {
-        Self::with_backend(InMemoryBackend::new())
+        let database = builder().create_with_backend(InMemoryBackend::new()).wrap()?;
+        Self::on(database, None, None)
     }
 
-    /// One on a disk of the caller's making.
+    /// One on a simulated disk, which takes `delay` for each write.
     ///
     /// # Errors
     ///
     /// [`StoreError`], if the backend fails or holds something else.
-    pub fn with_backend(backend: impl StorageBackend) -> Result<Self, StoreError> {
-        Self::new(builder().create_with_backend(backend).wrap()?, false)
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn with_backend(
+        backend: impl redb::StorageBackend + Clone,
+        delay: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Result<Self, StoreError> {
+        let open = move || builder().create_with_backend(backend.clone()).wrap();
+        Self::on(open()?, Some(Box::new(open)), Some(Box::new(delay)))
     }
 
-    fn new(database: Database, is_disk: bool) -> Result<Self, StoreError> {
-        let store = Self { database: Arc::new(database), is_disk };
+    fn on(
+        database: Database,
+        reopen: Option<Reopen>,
+        delay: Option<Delay>,
+    ) -> Result<Self, StoreError> {
+        Self::new(Inner {
+            opened: Mutex::new(Opened { number: 0, database: Some(Arc::new(database)) }),
+            reopen,
+            delay,
+            is_disk: false,
+            file: None,
+            health: Health::default(),
+            _lock: None,
+        })
+    }
+
+    fn new(inner: Inner) -> Result<Self, StoreError> {
+        let store = Self { inner: Arc::new(inner), opening: None };
+        let file = store.file();
         match store.fact::<u32>(FORMAT) {
             Ok(Some(FORMAT_VERSION)) => return Ok(store),
-            Ok(Some(_)) => return Err(StoreError::Unreadable("its format")),
-            // No table, as in a new file.
-            Ok(None) | Err(_) => {}
+            Ok(Some(_)) => return Err(StoreError::Unreadable("its format").at(file)),
+            Ok(None) => {}
+            // A new file.
+            Err(StoreError::Database(error))
+                if matches!(*error, redb::Error::TableDoesNotExist(_)) => {}
+            Err(error) => return Err(error.at(file)),
         }
-        commit(&store.database, Durability::Immediate, |write| {
+        let made = commit(&*store.database()?, Durability::Immediate, |write| {
             write.open_table(LOG).wrap()?;
             put(write, FORMAT, &FORMAT_VERSION)
-        })?;
+        });
+        made.map_err(|error| error.at(file))?;
         Ok(store)
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.inner.file.as_deref()
+    }
+
+    /// The file by name, for people.
+    pub(crate) fn name(&self) -> String {
+        self.file().map_or_else(|| "in memory".to_owned(), |file| file.display().to_string())
+    }
+
+    /// How well the disk does.
+    pub(crate) fn health(&self) -> &Health {
+        &self.inner.health
+    }
+
+    /// A handle for one Raft: it ends when the file is opened again.
+    pub(crate) fn of_this_opening(&self) -> Self {
+        Self { inner: self.inner.clone(), opening: Some(self.inner.opened.lock().number) }
+    }
+
+    fn database(&self) -> Result<Arc<Database>, StoreError> {
+        let opened = self.inner.opened.lock();
+        if self.opening.is_some_and(|number| number != opened.number) {
+            return Err(StoreError::Closed);
+        }
+        opened.database.clone().ok_or(StoreError::Closed)
+    }
+
+    /// Opens the file again after a fault. Handles of a Raft that had it are of no use from then on.
+    pub(crate) async fn reopen(&self) -> Result<(), StoreError> {
+        let inner = self.inner.clone();
+        if !inner.is_disk {
+            return inner.reopen();
+        }
+        let opened = tokio::task::spawn_blocking(move || inner.reopen()).await;
+        opened.unwrap_or(Err(StoreError::Interrupted)).map_err(|error| error.at(self.file()))
+    }
+
+    /// Writes something of no meaning, to learn how the disk does.
+    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
+        if let Some(directory) = self.file().and_then(Path::parent).map(Path::to_owned) {
+            let room = tokio::task::spawn_blocking(move || room(&directory)).await;
+            if let Ok(room) = room {
+                self.inner.health.note_room(room);
+            }
+        }
+        self.write(Durability::Immediate, |write| put(write, PROBE, &())).await
     }
 
     /// Begins a life: draws the birth of a new directory, and counts the incarnation.
     pub(crate) async fn begin(&self, birth: u128) -> Result<Identity, StoreError> {
-        let before = self.fact::<Identity>(IDENTITY)?;
+        let before = self.fact::<Identity>(IDENTITY).map_err(|error| error.at(self.file()))?;
         let mut identity =
             before.unwrap_or(Identity { birth, incarnation: Incarnation(0), seat: None });
         identity.incarnation.0 += 1;
-        self.write(Durability::Immediate, move |write| put(write, IDENTITY, &identity)).await?;
+        let written =
+            self.write(Durability::Immediate, move |write| put(write, IDENTITY, &identity)).await;
+        written.map_err(|error| error.at(self.file()))?;
         Ok(identity)
+    }
+
+    /// From now on other nodes reach this one there.
+    pub(crate) async fn moves_to(&self, address: &str) -> Result<(), StoreError> {
+        if self.last_address()?.as_deref() == Some(address) {
+            return Ok(());
+        }
+        let address = address.to_owned();
+        self.write(Durability::Immediate, move |write| put(write, ADDRESS, &address)).await
+    }
+
+    /// Where other nodes reached the last life of this node.
+    pub(crate) fn last_address(&self) -> Result<Option<String>, StoreError> {
+        self.fact::<String>(ADDRESS)
     }
 
     /// Takes a seat. What Raft had under another one is gone: it belonged to that id.
@@ -174,7 +390,7 @@ impl Store {
         &self,
         name: &'static str,
     ) -> Result<Option<T>, StoreError> {
-        let read = self.database.begin_read().wrap()?;
+        let read = self.database()?.begin_read().wrap()?;
         let table = read.open_table(FACTS).wrap()?;
         let Some(bytes) = table.get(name).wrap()? else { return Ok(None) };
         decode(bytes.value(), name).map(Some)
@@ -186,13 +402,128 @@ impl Store {
         durability: Durability,
         job: impl FnOnce(&WriteTransaction) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        if !self.is_disk {
-            return commit(&self.database, durability, job);
-        }
-        let database = self.database.clone();
-        let written = tokio::task::spawn_blocking(move || commit(&database, durability, job)).await;
-        written.unwrap_or(Err(StoreError::Interrupted))
+        let store = self.clone();
+        let is_synced = matches!(durability, Durability::Immediate);
+        let begun = store.inner.health.begin(is_synced);
+        let run = move || {
+            let written = store.database().and_then(|database| commit(&database, durability, job));
+            (store, written)
+        };
+        let (store, written) = if self.inner.is_disk {
+            let ran = tokio::task::spawn_blocking(run).await;
+            ran.unwrap_or_else(|_| (self.clone(), Err(StoreError::Interrupted)))
+        } else {
+            let ran = run();
+            if let Some(delay) = self.inner.delay.as_ref().map(|delay| delay())
+                && is_synced
+                && !delay.is_zero()
+            {
+                tokio::time::sleep(delay).await;
+            }
+            ran
+        };
+        store.inner.health.end(begun, written.as_ref().err());
+        written
     }
+}
+
+impl Inner {
+    fn reopen(&self) -> Result<(), StoreError> {
+        let old = {
+            let mut opened = self.opened.lock();
+            opened.number += 1;
+            opened.database.take()
+        };
+        let Some(reopen) = &self.reopen else {
+            self.opened.lock().database = old;
+            return Ok(());
+        };
+        if let Some(mut old) = old {
+            // Whoever reads or writes there ends soon, unless the disk hangs.
+            let mut left = LET_GO_MAX;
+            while let Err(still) = Arc::try_unwrap(old) {
+                old = still;
+                if !self.is_disk || left.is_zero() {
+                    self.opened.lock().database = Some(old);
+                    return Err(StoreError::Closed);
+                }
+                let pause = Duration::from_millis(20);
+                std::thread::sleep(pause);
+                left = left.saturating_sub(pause);
+            }
+        }
+        let database = reopen()?;
+        self.opened.lock().database = Some(Arc::new(database));
+        self.health.reset();
+        Ok(())
+    }
+}
+
+/// Opens a file that failed, by way of a copy of all that is in it. After a sync that failed, what the
+/// system shows of the file may not be on the disk, and a second sync would not say so.
+fn rewrite(file: &Path) -> Result<Database, StoreError> {
+    let failed = |source| StoreError::Directory { path: file.to_owned(), source };
+    // Never made anew: a node without its vote could vote twice.
+    let old = builder().open(file).wrap()?;
+    let beside = file.with_extension("redb.new");
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let new = builder().create(&beside).wrap()?;
+    let read = old.begin_read().wrap()?;
+    commit(&new, Durability::Immediate, |write| {
+        let mut log = write.open_table(LOG).wrap()?;
+        for row in read.open_table(LOG).wrap()?.iter().wrap()? {
+            let (index, entry) = row.wrap()?;
+            log.insert(index.value(), entry.value()).wrap()?;
+        }
+        let mut facts = write.open_table(FACTS).wrap()?;
+        for row in read.open_table(FACTS).wrap()?.iter().wrap()? {
+            let (name, fact) = row.wrap()?;
+            facts.insert(name.value(), fact.value()).wrap()?;
+        }
+        Ok(())
+    })?;
+    drop(read);
+    fs::rename(&beside, file).map_err(failed)?;
+    let directory = file.parent().unwrap_or(Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+    Ok(new)
+}
+
+/// Whether there is room for more in a directory: the control log needs some now and then, and not every
+/// write finds out.
+fn room(directory: &Path) -> io::Result<()> {
+    let path = directory.join("probe");
+    let written = fs::write(&path, [0; ROOM_BYTES]);
+    let removed = fs::remove_file(&path);
+    written.and(removed)
+}
+
+/// Takes the directory for this process, which the file `lock` there names.
+fn lock(directory: &Path) -> Result<File, StoreError> {
+    let path = directory.join("lock");
+    let failed = |source| StoreError::Directory { path: path.clone(), source };
+    let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let by = match pid.trim().parse::<u32>() {
+                Ok(pid) => format!("process {pid}"),
+                Err(_) => "another process".to_owned(),
+            };
+            return Err(StoreError::InUse { path: directory.to_owned(), by });
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    // A full disk is no reason not to start: the number is for people.
+    let _ = file.set_len(0).and_then(|()| file.rewind());
+    let _ = writeln!(file, "{}", std::process::id());
+    Ok(file)
 }
 
 fn builder() -> Builder {

@@ -1,5 +1,6 @@
 //! Whole control planes in one process, on held time.
 
+mod disks;
 mod durable;
 mod failures;
 mod founding;
@@ -19,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::simulation::{Disk, Net};
-use crate::{Begin, Control, Options, Place, Store};
+use crate::{Begin, Control, Options, Place};
 
 /// A heartbeat, and the way there and back.
 const BEAT: Duration = Duration::from_millis(250 + 10);
@@ -59,7 +60,7 @@ impl World {
 
     async fn start_on(&mut self, name: &'static str, disk: Disk, begin: Begin) -> Control {
         self.starts += 1;
-        let store = Store::with_backend(disk.clone()).expect("the disk works");
+        let store = disk.store().expect("the disk works");
         let mut options = options(name, self.starts, self.bits, begin);
         options.description.zone = self.zones.get(name).copied().unwrap_or_default().to_owned();
         options.seeds = self.names.iter().map(|&name| name.to_owned()).collect();

@@ -204,4 +204,7 @@ pub enum Refused {
     /// No setting has this name, or it does not take this value.
     #[error("no such setting, or not such a value")]
     NoSetting,
+    /// The node runs at another address: its data directory was copied.
+    #[error("the node of this data directory runs somewhere else")]
+    RunsElsewhere,
 }

@@ -241,7 +241,7 @@ fn verdict(stats: &Stats) -> String {
         more => Some(format!("{more} partitions {what}")),
     };
     if text("fault") != "-" {
-        return format!("This node's part in the control plane has failed: {}", text("fault"));
+        return format!("This node serves on with a fault: {}", text("fault"));
     }
     if !matches!(text("place"), "active" | "joining" | "draining") {
         return format!("This node is in no cluster now: {}.", text("place"));

@@ -199,7 +199,7 @@ fn a_status_begins_with_a_sentence() {
     );
     assert_eq!(
         said(&[("fault -", "fault no space left")]),
-        "This node's part in the control plane has failed: no space left"
+        "This node serves on with a fault: no space left"
     );
     let page = show::status(&stats(good), false);
     assert!(page.contains("\n\nnode        n1, active, not ready: -\ncluster"), "{page}");

@@ -6,7 +6,7 @@ use cluster::id::Incarnation;
 use cluster::map::command::{Change, Setting};
 use cluster::map::{Answer, Command, Description, Step};
 use cluster::placement::{Placement, Scheme};
-use control::{Heard, Identity, Seat};
+use control::{DiskState, Heard, Identity, Seat};
 use protocol::ClusterVerb;
 
 use super::*;
@@ -80,6 +80,7 @@ fn status(map: &Map) -> Status {
         ago: Duration::from_millis(ago),
         is_ready: node < 3,
         load: node * 100,
+        disk: DiskState::Fine,
     };
     Status {
         identity: Identity { birth: 0, incarnation: LIFE, seat: Some(seat) },
@@ -91,6 +92,7 @@ fn status(map: &Map) -> Status {
         contact: Some(Duration::from_millis(120)),
         lease: None,
         fault: None,
+        disk: DiskState::Fine,
         heard: vec![heard(2, 80), heard(3, 9000)],
     }
 }

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use cluster::id::NodeId;
 use cluster::map::NodeState;
 
-use super::{ClusterView, NodeRow, PartitionRow, PartitionState, millis, place_word, state_word};
+use super::{
+    ClusterView, NodeRow, PartitionRow, PartitionState, disk_word, millis, place_word, state_word,
+};
 use crate::config::listen::host_and_port;
 use crate::limits::shared::entries;
 
@@ -153,6 +155,7 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
     lines.stat("clock_off", known(own.and_then(NodeRow::is_clock_off).map(yes)));
     let fault = status.fault.as_deref().or(view.refusal.as_deref());
     lines.stat("fault", known(fault.map(told)));
+    lines.stat("disk", disk_word(status.disk));
     let scheme = head.map(|head| format!("{:?}", head.placement.scheme()).to_ascii_lowercase());
     lines.stat("placement", known(scheme));
     lines.stat("replicas", settings.replicas);
@@ -216,6 +219,7 @@ fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut Lines) {
     stat("heard_ms_ago", &known(row.heard_ms_ago));
     stat("ready", &known(row.is_ready.map(yes)));
     stat("ops_per_second", &known(row.ops_per_second));
+    stat("disk", &known(row.disk.map(disk_word)));
     stat("primaries", &row.primaries);
     stat("backups", &row.backups);
     stat("learners", &row.learners);

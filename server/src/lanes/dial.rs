@@ -24,6 +24,8 @@ use crate::net::Stream;
 
 /// What links to addresses are told apart by from those to nodes, of which each has a core's number.
 const CORE_OF_ADDRESSES: u16 = u16::MAX;
+/// Most reasons that are told while there is no link.
+const REASONS_MAX: usize = 8;
 
 /// A lane that we open links for.
 #[derive(Debug, Clone)]
@@ -55,7 +57,7 @@ pub(super) fn way(hub: &Arc<Hub>, whom: Whom, address: &str) -> Lane {
 /// Keeps a lane until it is closed or everything stops.
 async fn keep(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, way: Way) {
     let mut pause = hub.timing.pause_min;
-    let mut told = None;
+    let mut told = Vec::new();
     loop {
         tokio::select! {
             biased;
@@ -74,7 +76,7 @@ async fn keep(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, way: Way) {
         };
         match opened.unwrap_or(Err(NoLink::Late)) {
             Ok(link) => {
-                told = None;
+                told.clear();
                 if serve(&hub, &mut phase, identity, &way, link).await {
                     pause = hub.timing.pause_min;
                     continue;
@@ -124,8 +126,9 @@ async fn serve(
     }
 }
 
-/// Once for each reason: a peer that is down is dialled every second.
-fn tell(way: &Way, why: &NoLink, told: &mut Option<NoLink>) {
+/// Once for each reason, until there is a link: a peer that is down is dialled every second, and the
+/// reason may change each time.
+fn tell(way: &Way, why: &NoLink, told: &mut Vec<NoLink>) {
     let Way { whom, address, .. } = way;
     let is_seed = matches!(whom, Whom::Address(_));
     let is_myself =
@@ -133,11 +136,22 @@ fn tell(way: &Way, why: &NoLink, told: &mut Option<NoLink>) {
     if is_seed && is_myself {
         // All nodes may have the same seeds, so each has its own address among them.
         tracing::debug!(address, "this seed is the node itself");
-    } else if told.as_ref() == Some(why) {
+    } else if told.contains(why) || told.len() >= REASONS_MAX {
         tracing::debug!(%whom, address, %why, "still no link");
     } else {
-        tracing::warn!(%whom, address, %why, "no link");
-        *told = Some(why.clone());
+        let is_strange = matches!(
+            why,
+            NoLink::Ours(Farewell::OtherCluster) | NoLink::Theirs(Farewell::OtherCluster)
+        );
+        if is_seed && is_strange {
+            tracing::warn!(
+                "{address} is ignored: it is in another cluster than the data directory of this node. To \
+                 join that one, start with an empty data directory"
+            );
+        } else {
+            tracing::warn!(%whom, address, %why, "no link");
+        }
+        told.push(why.clone());
     }
 }
 

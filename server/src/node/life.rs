@@ -1,7 +1,8 @@
 //! A node's tasks, from its start to its end.
 //!
-//! Here: starting lanes and control plane, following the map, ticks, asking the controller, leaving.
-//! Not here: what the map means to a copy (`copies`), what the control plane decides (`control`).
+//! Here: starting lanes and control plane, following the map, ticks, asking the controller. Not here:
+//! what the map means to a copy (`copies`), what the control plane decides (`control`), the way out
+//! (`leave`), what the log says of other nodes (`events`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,15 +13,16 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, FOUNDED, Setting, YES};
-use cluster::map::{Command, Map, NodeState, clocks};
-use control::{Control, Options, Place, Store, StoreError};
+use cluster::map::{Command, Map, clocks};
+use control::{Control, Options, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::copies::Copies;
+use super::leave::{self, Left};
 use super::peers::{Post, Reception};
-use super::{Node, Space, limits};
+use super::{Node, Space, events, limits};
 use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::lanes::{Handler as _, Identity, Lanes, LanesOptions, SecurityError, Whom};
@@ -37,13 +39,13 @@ const TICKS_OF_SESSIONS: u32 = 250;
 /// Most changes of the map that copies ask for in one command.
 const ASKS_MAX: usize = cluster::map::command::CHANGES_MAX;
 /// For a command of ours.
-const COMMAND_TTL: Duration = Duration::from_secs(2);
+pub(super) const COMMAND_TTL: Duration = Duration::from_secs(2);
 /// How often names of seeds are looked up.
 const SEEDS_PERIOD: Duration = Duration::from_secs(30);
 /// A node that has heard nothing of most voters for this long is cut off.
 const ALONE: Duration = Duration::from_secs(1);
 /// How often a task looks again at what nobody tells it of.
-const LOOK: Duration = Duration::from_millis(20);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -203,15 +205,15 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, 
         let texts = node.limits_file.get();
         tasks.spawn(limits::follow_file(Arc::clone(&node), control.clone(), texts));
     }
+    tasks.spawn(events::tell(control.clone()));
     tasks.spawn(ask(Arc::clone(&node), control));
     Ok(Life { node, tasks })
 }
 
 impl Life {
-    /// Gives all away that others need, and leaves the cluster; false when `deadline` passed before.
-    pub(crate) async fn leave(&self, deadline: Duration) -> bool {
-        let left = timeout(deadline, leave(&self.node)).await;
-        left.unwrap_or(false)
+    /// Gives all away that others need, and leaves the cluster.
+    pub(crate) async fn leave(&self, deadline: Duration) -> Left {
+        leave::leave(&self.node, deadline).await
     }
 
     /// Ends the tasks.
@@ -223,25 +225,6 @@ impl Life {
         if let Some(lanes) = self.node.lanes() {
             lanes.stop().await;
         }
-    }
-}
-
-/// Waits until this node has no place in its cluster any more, or is asked to leave it: for ever where
-/// there is no cluster.
-pub(crate) async fn gone(service: &Service) -> &'static str {
-    loop {
-        if service.node().is_some_and(|node| node.limits_file.failure().is_some()) {
-            return "no limits can be put in force";
-        }
-        if let Some(control) = service.node().and_then(|node| node.control()) {
-            match control.place() {
-                Place::Gone => return "the cluster let this node go",
-                Place::Member(NodeState::Draining) => return "this node is drained",
-                _ if control.status().fault.is_some() => return "the control plane failed",
-                _ => {}
-            }
-        }
-        sleep(10 * LOOK).await;
     }
 }
 
@@ -264,35 +247,6 @@ async fn look_up(control: Control, seeds: Vec<Seed>) {
         let seeds = seeds.clone();
         if let Ok(places) = tokio::task::spawn_blocking(move || resolve(&seeds)).await {
             control.set_seeds(places);
-        }
-    }
-}
-
-/// Leaves the cluster; false when there is nobody to leave to.
-async fn leave(node: &Node) -> bool {
-    let Some(control) = node.control() else { return false };
-    let (id, incarnation) = node.me();
-    if id == NodeId::default() {
-        return false;
-    }
-    loop {
-        match control.place() {
-            Place::Gone => return true,
-            Place::Member(NodeState::Draining) => {
-                if control.map().members().is_empty() {
-                    // All leave at once: there is nobody to give to.
-                    return false;
-                }
-                sleep(LOOK).await;
-            }
-            _ => {
-                if control.map().members().len() <= 1 {
-                    // The last one, likewise.
-                    return false;
-                }
-                let _ = control.propose(Command::Drain(id, incarnation), COMMAND_TTL).await;
-                sleep(LOOK).await;
-            }
         }
     }
 }
@@ -347,7 +301,7 @@ async fn follow(
     // No key may be counted as a plain one that is bound.
     let _ = has_limits.await;
     let _ = node.me.set(me);
-    tracing::info!(node = %me.0, incarnation = me.1.0, "in the cluster");
+    tracing::info!(target: crate::LIFE, node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();
     let mut vers: Vec<u32> = Vec::new();
     let mut last_lost_after = node.options.copies.lost_after_ns;

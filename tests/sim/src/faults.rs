@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::rng::Rng;
-use tollgate::simulation::{self, Disk};
+use tollgate::simulation::{self, Disk, Trouble};
 use turmoil::Sim;
 
 use crate::history::History;
@@ -23,6 +23,8 @@ enum Undo {
     Mend(Vec<(IpAddr, IpAddr)>),
     Release(IpAddr, IpAddr),
     Latency(IpAddr, IpAddr),
+    /// The disk of a host works again.
+    Disk(usize),
 }
 
 /// How far wall clocks step: two minutes, an hour, a day, ten years.
@@ -158,6 +160,7 @@ impl Faults {
                 sim.release(one, other);
                 self.busy.remove(&pair(one, other));
             }
+            Undo::Disk(number) => self.hosts[number].disk.borrow().set_trouble(None),
             Undo::Latency(one, other) => {
                 sim.set_link_max_message_latency(one, other, LATENCY_MAX);
                 self.busy.remove(&pair(one, other));
@@ -309,6 +312,18 @@ impl Faults {
                 let Some((one, other)) = self.rng.pick(&ways) else { return };
                 simulation::break_streams(one, other);
                 "loses its streams on a way"
+            }
+            14 if self.is_running(number) => {
+                let trouble = if self.rng.chance(1, 2) { Trouble::Full } else { Trouble::Broken };
+                self.hosts[number].disk.borrow().set_trouble(Some(trouble));
+                self.later(now, 500, 6000, Undo::Disk(number));
+                "has a disk that cannot be written"
+            }
+            15 if self.is_running(number) => {
+                let delay = Duration::from_millis(self.rng.between(100, 1000));
+                self.hosts[number].disk.borrow().set_trouble(Some(Trouble::Slow(delay)));
+                self.later(now, 500, 8000, Undo::Disk(number));
+                "has a slow disk"
             }
             _ => return,
         };

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::id::NodeId;
+use cluster::id::{Incarnation, NodeId};
 use openraft::Snapshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::node::NodeCondition;
 use super::{Begin, Node, lead, step_aside};
+use crate::liveness::SILENCE;
 use crate::network::PIECE_BYTES;
 use crate::rpc::{self, Beat, Call, Declined, Greeting, Install, Letter, News, Reply, Sender};
 
@@ -51,6 +53,9 @@ async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
         return Ok(Reply::Told(lead::decide(node, command, sender, ttl).await));
     }
     let sender = sender.ok_or(Declined::NoSeat)?;
+    if runs_elsewhere(node, sender, from.incarnation, &from.address) {
+        return Err(Declined::OtherNode);
+    }
     node.post.learn(sender, from.incarnation, &from.address);
     match call {
         Call::Beat(beat) => Ok(Reply::News(news(node, sender, &from, beat))),
@@ -63,6 +68,25 @@ async fn reply(node: &Arc<Node>, letter: Letter) -> Result<Reply, Declined> {
         Call::Append(_) | Call::Vote(_) | Call::Install(_) => for_raft(node, call).await,
         Call::Greet { .. } | Call::Ping | Call::Ask { .. } => Err(Declined::OtherNode),
     }
+}
+
+/// A node that the map knows was heard in its present life just now, so whoever says to be its next
+/// life, at another address, has a copy of its data directory.
+pub(super) fn runs_elsewhere(
+    node: &Node,
+    id: NodeId,
+    incarnation: Incarnation,
+    address: &str,
+) -> bool {
+    let map = node.published.map();
+    let Some(known) = map.nodes().get(&id) else { return false };
+    if incarnation <= known.incarnation || known.description.peer_address == address {
+        return false;
+    }
+    let state = node.state.lock();
+    let is_me = state.identity.seat.is_some_and(|seat| seat.node == id);
+    let heard = state.lives.get(&id);
+    is_me || heard.is_some_and(|(life, at)| *life == known.incarnation && at.elapsed() < SILENCE)
 }
 
 fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>, founds: bool) -> Greeting {
@@ -98,7 +122,17 @@ fn news(node: &Arc<Node>, id: NodeId, from: &Sender, beat: Beat) -> News {
     {
         let mut state = node.state.lock();
         state.liveness.hear(id, from.incarnation, now);
-        state.conditions.insert(id, (beat.is_ready, beat.load));
+        if node
+            .published
+            .map()
+            .nodes()
+            .get(&id)
+            .is_some_and(|it| it.incarnation == from.incarnation)
+        {
+            state.lives.insert(id, (from.incarnation, Instant::now()));
+        }
+        let Beat { is_ready, load, disk, .. } = beat;
+        state.conditions.insert(id, NodeCondition { is_ready, load, disk });
         if !beat.heard.is_empty() {
             state.liveness.take_word(id, beat.heard, now);
         }

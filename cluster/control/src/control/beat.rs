@@ -13,7 +13,7 @@ use cluster::map::{Answer, Command, Delta, Map, NodeState, Refused};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{Node, Place, propose, seek};
+use super::{Node, Place, disk, propose, seek};
 use crate::liveness::SILENCE;
 use crate::network::{NoAnswer, Unreachable};
 use crate::rpc::{self, Call, Reply};
@@ -35,16 +35,30 @@ const GAP: Duration = Duration::from_millis(500);
 const LEASE_MAX: Duration = SILENCE;
 /// Without contact for so long a node looks for voters at its seeds.
 const LOST: Duration = Duration::from_secs(1);
+/// So long a process is refused as the double of a node that runs before it ends: the other may be its
+/// own last life, heard a moment ago at another address.
+const DOUBLED_MAX: Duration = Duration::from_secs(4);
+/// Between two tries to take a place that the disk could not note down.
+const SEEK_AGAIN: Duration = Duration::from_secs(5);
 /// A registration may take so long, and is tried so often.
 const REGISTER_TTL: Duration = Duration::from_secs(2);
 const REGISTER_PERIOD: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(node: Arc<Node>) {
-    if let Err(error) = seek::seek(&node).await {
-        tracing::error!(%error, "the node cannot take its place");
-        return;
+    let had_seat = node.seat().is_some();
+    while let Err(error) = seek::seek(&node).await {
+        tracing::error!(%error, "the node cannot take its place in the cluster: it is tried again");
+        sleep(SEEK_AGAIN).await;
     }
     let mut flights = JoinSet::new();
+    if had_seat {
+        // Seeds of another cluster than the directory's are a mistake, which a node that reaches its own
+        // would never notice.
+        let seeds = node.state.lock().seeds.clone();
+        for seed in seeds {
+            flights.spawn(greet_one(node.clone(), seed));
+        }
+    }
     let mut last = Instant::now();
     loop {
         let gap = last.elapsed().saturating_sub(PERIOD);
@@ -86,14 +100,16 @@ fn round(node: &Arc<Node>, flights: &mut JoinSet<()>) {
     if let (Some(raft), Some(metrics)) = (node.raft(), &metrics) {
         // Who was replaced while it was away does not know it, and would stand for ever.
         let ours = metrics.membership_config.log_id().map_or(0, |id| id.index + 1);
-        raft.runtime_config().elect(voters.contains(&me) || index <= ours);
+        let may_vote = voters.contains(&me) || index <= ours;
+        raft.runtime_config().elect(may_vote && !disk::is_outdone(node));
     }
     let (is_ready, load) = {
         let state = node.state.lock();
         (state.is_ready, state.load)
     };
+    let disk = disk::state(node);
     for voter in voters.iter().copied().filter(|voter| *voter != me) {
-        let beat = rpc::Beat { map_ver: map.ver(), is_ready, load, heard: heard.clone() };
+        let beat = rpc::Beat { map_ver: map.ver(), is_ready, load, disk, heard: heard.clone() };
         flights.spawn(beat_one(node.clone(), voter, beat));
     }
     if node.contact_age().is_none_or(|age| age > LOST) {
@@ -121,7 +137,15 @@ async fn greet_one(node: Arc<Node>, seed: String) {
     let ours = node.seat().map(|seat| seat.cluster);
     let Some((cluster, id)) = greeting.from.seat else { return };
     if Some(cluster) != ours {
-        tracing::warn!(seed, "a seed is in another cluster");
+        if node.state.lock().strange_seeds.insert(seed.clone()) {
+            let front = |cluster: u128| format!("{:08x}", (cluster >> 96) as u32);
+            tracing::warn!(
+                "{seed} is ignored: it is in cluster {}, and the data directory of this node is of \
+                 cluster {}. To join the other, start with an empty data directory",
+                front(cluster),
+                front(ours.unwrap_or_default())
+            );
+        }
         return;
     }
     node.post.learn(id, greeting.from.incarnation, &greeting.from.address);
@@ -238,7 +262,6 @@ fn check_registration(node: &Arc<Node>, map: &Map, flights: &mut JoinSet<()>) {
 }
 
 async fn register(node: Arc<Node>, seat: Seat) {
-    let incarnation = node.state.lock().identity.incarnation;
     let command = registration(&node);
     match propose::propose(&node, command, REGISTER_TTL).await.map(|outcome| outcome.answer) {
         Ok(Ok(Answer::Registered(id))) if id != seat.node => {
@@ -249,14 +272,41 @@ async fn register(node: Arc<Node>, seat: Seat) {
                 tracing::error!(%error, "the node cannot take its place");
             }
         }
-        Ok(Ok(_)) | Err(_) => {}
-        Ok(Err(Refused::OtherIncarnation)) => {
-            tracing::error!(?incarnation, "a later life of this node is in the cluster already");
+        Ok(Ok(_)) => node.state.lock().doubled = None,
+        Err(_) => {}
+        Ok(Err(refused @ (Refused::OtherIncarnation | Refused::RunsElsewhere))) => {
+            note_double(&node, seat, refused);
         }
-        Ok(Err(refused)) => tracing::warn!(%refused, "the cluster does not take the node"),
+        Ok(Err(refused)) => {
+            let is_new = std::mem::replace(&mut node.state.lock().refused, Some(refused.clone()))
+                != Some(refused.clone());
+            if is_new {
+                tracing::warn!(%refused, "the cluster does not take the node: it asks again");
+            }
+        }
     }
     node.state.lock().is_registering = false;
     node.progress.send_modify(|count| *count += 1);
+}
+
+/// Another process is this node, says the cluster. A moment later it still does: one of the two has a
+/// copy of the other's data directory, and this is the one to end.
+fn note_double(node: &Node, seat: Seat, refused: Refused) {
+    let now = Instant::now();
+    let mut state = node.state.lock();
+    let since = *state.doubled.get_or_insert(now);
+    let is_final = refused == Refused::OtherIncarnation || since.elapsed() > DOUBLED_MAX;
+    if !is_final || state.ended.is_some() {
+        return;
+    }
+    let map = node.published.map();
+    let place = map.nodes().get(&seat.node).map(|node| node.description.peer_address.clone());
+    let place = place.map_or_else(String::new, |place| format!(" at {place}"));
+    state.ended = Some(format!(
+        "another process runs as node {}{place}: the data directory of this one, or of that one, was \
+         copied. Start one of them with an empty directory",
+        seat.node
+    ));
 }
 
 /// What a node says of itself to be in the map.

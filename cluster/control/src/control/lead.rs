@@ -18,8 +18,9 @@ use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
 use tokio::time::{sleep, timeout};
 
+use super::answer::runs_elsewhere;
 use super::node::LEASE_MAX;
-use super::{Node, Raft, step_aside};
+use super::{Node, Raft, disk, step_aside};
 use crate::network::{NoAnswer, Unreachable, node_id};
 use crate::rpc::{Call, Told};
 use crate::store::encode;
@@ -155,7 +156,7 @@ impl Lead {
         let (off, unmeasured) = self.judge_clocks(node, map, me);
         let serving = {
             let state = node.state.lock();
-            let serves = |id: &NodeId| state.conditions.get(id).is_some_and(|(ready, _)| *ready);
+            let serves = |id: &NodeId| state.conditions.get(id).is_some_and(|told| told.is_ready);
             let draining =
                 map.nodes().iter().filter(|(_, known)| known.state == NodeState::Draining);
             draining.map(|(id, _)| *id).filter(serves).collect()
@@ -205,7 +206,7 @@ impl Lead {
         let metrics = raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();
         let current: BTreeSet<NodeId> = membership.voter_ids().map(node_id).collect();
-        let wanted = controller::voters(&map, &current, &BTreeSet::new());
+        let wanted = controller::voters(&map, &current, &disk::unfit(node));
         let learners: BTreeSet<u64> = membership.learner_ids().collect();
         if wanted.is_empty() {
             return None;
@@ -314,6 +315,9 @@ pub(super) async fn decide(
         for (&id, known) in map.nodes() {
             let is_dead = known.state == NodeState::Dead;
             if known.birth == *birth {
+                if runs_elsewhere(node, id, *incarnation, &description.peer_address) {
+                    return Told::Answered(map.ver(), Err(Refused::RunsElsewhere));
+                }
                 // Who is heard by few would be buried again at once. But who does not sit there yet
                 // cannot be heard: the answer that told it its place was lost, and it was buried.
                 let sits = sender == Some(id);

@@ -3,12 +3,12 @@
 //! Here: the state, how Raft is started, and what can be read off: who leads, contact, lease, place.
 //! Not here: what the tasks do (`beat`, `lead`, `seek`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::id::NodeId;
-use cluster::map::NodeState;
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{NodeState, Refused};
 use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -19,7 +19,7 @@ use super::{Options, Place, seek};
 use crate::liveness::Liveness;
 use crate::network::{Peers, Post, Types, node_id};
 use crate::published::Published;
-use crate::rpc::Sender;
+use crate::rpc::{DiskState, Sender};
 use crate::store::log::Log;
 use crate::store::machine::Machine;
 use crate::store::{Identity, Seat, Store, StoreError};
@@ -61,19 +61,49 @@ pub(super) struct State {
     pub(super) moved_at: Option<Instant>,
     /// This life was seen in the map.
     pub(super) was_member: bool,
+    /// When each node last beat in the life that the map knows.
+    pub(super) lives: BTreeMap<NodeId, (Incarnation, Instant)>,
+    /// Since when the cluster says that another process is this node.
+    pub(super) doubled: Option<Instant>,
+    /// Seeds that are in another cluster: each is warned of once.
+    pub(super) strange_seeds: BTreeSet<String>,
+    /// Why the cluster did not take this life, when it was last asked.
+    pub(super) refused: Option<Refused>,
+    /// Why the process should end.
+    pub(super) ended: Option<String>,
     /// A registration, or the fetching of the whole map, is on its way.
     pub(super) is_registering: bool,
     pub(super) is_fetching: bool,
     pub(super) registered_at: Option<Instant>,
     pub(super) is_ready: bool,
     pub(super) load: u32,
-    /// What the others said of themselves: whether they serve, and operations a second.
-    pub(super) conditions: BTreeMap<NodeId, (bool, u32)>,
+    /// What the others said of themselves.
+    pub(super) conditions: BTreeMap<NodeId, NodeCondition>,
     /// How many milliseconds each node's wall clock is ahead of this node's, as far as it is known.
     pub(super) clocks: BTreeMap<NodeId, i64>,
+    /// Why Raft does not run, since when.
+    pub(super) fault: Option<Fault>,
     /// A snapshot that comes in pieces.
     pub(super) incoming: Option<(String, Vec<u8>)>,
     pub(super) seekers: seek::Seekers,
+}
+
+/// What a node says of itself in its beats.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct NodeCondition {
+    pub(super) is_ready: bool,
+    pub(super) load: u32,
+    pub(super) disk: DiskState,
+}
+
+/// Why Raft does not run.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub(super) since: Instant,
+    /// For people.
+    pub(super) why: String,
+    /// What stood in the way of going on, the last time that it was tried.
+    pub(super) still: Option<String>,
 }
 
 /// Chance, from a seed: `SplitMix64`. Source: Steele, Lea and Flood, "Fast splittable pseudorandom
@@ -127,6 +157,11 @@ impl Node {
             answered: BTreeMap::new(),
             moved_at: None,
             was_member: false,
+            lives: BTreeMap::new(),
+            doubled: None,
+            strange_seeds: BTreeSet::new(),
+            refused: None,
+            ended: None,
             is_registering: false,
             is_fetching: false,
             registered_at: None,
@@ -134,6 +169,7 @@ impl Node {
             load: 0,
             conditions: BTreeMap::new(),
             clocks: BTreeMap::new(),
+            fault: None,
             incoming: None,
             seekers: seek::Seekers::default(),
         };
@@ -182,6 +218,13 @@ impl Node {
         self.metrics().is_some_and(|metrics| metrics.state == ServerState::Leader)
     }
 
+    /// Nobody but this node votes.
+    pub(super) fn is_sole_voter(&self) -> bool {
+        let me = self.id();
+        let (_, voters) = self.published.voters();
+        !voters.is_empty() && voters.iter().all(|voter| Some(*voter) == me)
+    }
+
     /// Who leads: by Raft where this node votes, else by the last news.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let metrics = self.metrics();
@@ -195,13 +238,14 @@ impl Node {
 
     /// A leader knows from its followers; any other node from whoever it beat.
     pub(super) fn contact_age(&self) -> Option<Duration> {
-        let me = self.id();
         let metrics = self.metrics().filter(|metrics| metrics.state == ServerState::Leader);
+        let is_alone = self.is_sole_voter();
         let state = self.state.lock();
-        let Some(metrics) = metrics else { return state.contact.map(|contact| contact.elapsed()) };
-        if self.published.voters().1.iter().all(|voter| Some(*voter) == me) {
+        // Without the only voter nothing is decided: what it knows is the newest that there is.
+        if is_alone && (metrics.is_some() || state.fault.is_some()) {
             return Some(Duration::ZERO);
         }
+        let Some(metrics) = metrics else { return state.contact.map(|contact| contact.elapsed()) };
         let by_raft = metrics.millis_since_quorum_ack.map(Duration::from_millis);
         let by_news = state.contact.map(|contact| contact.elapsed());
         by_raft.into_iter().chain(by_news).min()
@@ -261,8 +305,9 @@ impl Node {
             max_in_snapshot_log_to_keep: 200,
             ..Config::default()
         };
-        let machine = Machine::new(self.store.clone(), self.published.clone())?;
-        let log = Log::new(self.store.clone());
+        let store = self.store.of_this_opening();
+        let machine = Machine::new(store.clone(), self.published.clone())?;
+        let log = Log::new(store);
         let id = u64::from(seat.node.0);
         let raft = Raft::new(id, Arc::new(config), self.post.clone(), log, machine).await;
         let raft = raft.map_err(|error| {
@@ -295,7 +340,8 @@ impl Node {
             state.was_member = false;
             state.answered.clear();
         }
-        tracing::info!(node = %seat.node, cluster = format!("{:x}", seat.cluster), "has a place");
+        let cluster = format!("{:08x}", (seat.cluster >> 96) as u32);
+        tracing::info!(target: "tollgate::life", node = %seat.node, cluster, "has a place in a cluster");
         self.start_raft().await
     }
 }

@@ -141,10 +141,37 @@ pub(super) async fn seek(node: &Arc<Node>) -> Result<(), StoreError> {
     }
 }
 
+/// Sees to it that the node of this directory does not run already, at the address of its last life: a
+/// copy of the directory would vote with the same name.
+///
+/// # Errors
+///
+/// [`StoreError::Copied`]; those of the disk.
+pub(super) async fn is_the_only_one(node: &Arc<Node>) -> Result<(), StoreError> {
+    let here = node.options.description.peer_address.clone();
+    if node.seat().is_some()
+        && let Some(before) = node.store.last_address()?
+        && before != here
+    {
+        let call = Call::Greet { pledge: None, founds: false };
+        let reply = node.post.call(None, &before, call, GREET_TTL).await;
+        let birth = node.state.lock().identity.birth;
+        if let Ok(Reply::Greeting(greeting)) = reply
+            && greeting.from.birth == birth
+            && greeting.from.address == before
+        {
+            return Err(StoreError::Copied { address: before });
+        }
+    }
+    node.store.moves_to(&here).await
+}
+
 /// Begins a cluster. Its first node has the id that the map gives first.
 async fn found(node: &Arc<Node>) -> Result<(), StoreError> {
     let cluster = node.state.lock().rng.wide();
-    tracing::info!(cluster = format!("{cluster:x}"), "founds a cluster");
+    // The rest of the id is kept from logs, for key hashes are seeded with it.
+    let cluster_front = format!("{:08x}", (cluster >> 96) as u32);
+    tracing::info!(target: "tollgate::life", cluster = cluster_front, "founds a cluster");
     node.sit(Seat { cluster, node: NodeId(1), is_founder: true }).await
 }
 

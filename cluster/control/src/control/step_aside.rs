@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::Node;
 use super::node::LEASE_MAX;
 use crate::network::node_id;
-use crate::rpc::{Call, Declined, Reply};
+use crate::rpc::{Call, Declined, DiskState, Reply};
 
 /// A voter that was asked to stand leads within this time, or the next one is asked.
 const STAND_TTL: Duration = Duration::from_millis(300);
@@ -67,7 +67,10 @@ fn heirs(node: &Node, metrics: &RaftMetrics<u64, openraft::BasicNode>) -> Vec<No
     let voters = metrics.membership_config.membership().voter_ids().map(node_id);
     let mut heirs: Vec<NodeId> =
         voters.filter(|id| Some(*id) != me && stays(&map, *id) && has(id).is_some()).collect();
-    heirs.sort_by_key(|id| std::cmp::Reverse(has(id)));
+    // A disk that is not fit to lead with is the last choice.
+    let state = node.state.lock();
+    let disk = |id: &NodeId| state.conditions.get(id).map(|other| other.disk).unwrap_or_default();
+    heirs.sort_by_key(|id| (disk(id) != DiskState::Fine, std::cmp::Reverse(has(id))));
     heirs.truncate(ASKED_MAX);
     heirs
 }

@@ -41,7 +41,7 @@ impl Log {
         range: impl RangeBounds<u64>,
         bytes_max: usize,
     ) -> Result<Vec<Entry>, StoreError> {
-        let read = self.store.database.begin_read().wrap()?;
+        let read = self.store.database()?.begin_read().wrap()?;
         let table = read.open_table(LOG).wrap()?;
         let mut entries = Vec::new();
         let mut left = bytes_max;
@@ -59,7 +59,7 @@ impl Log {
 
     fn state(&self) -> Result<LogState<Types>, StoreError> {
         let last_purged_log_id = self.store.fact::<LogId<u64>>(PURGED)?;
-        let read = self.store.database.begin_read().wrap()?;
+        let read = self.store.database()?.begin_read().wrap()?;
         let table = read.open_table(LOG).wrap()?;
         let last = match table.last().wrap()? {
             Some((_, bytes)) => Some(decode::<Entry>(bytes.value(), "a log entry")?.log_id),

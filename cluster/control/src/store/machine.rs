@@ -72,7 +72,7 @@ impl Machine {
 
     fn stored(&self) -> Result<Option<(Meta, Bytes)>, StoreError> {
         let Some(meta) = self.store.fact(META)? else { return Ok(None) };
-        let read = self.store.database.begin_read().wrap()?;
+        let read = self.store.database()?.begin_read().wrap()?;
         let table = read.open_table(FACTS).wrap()?;
         let bytes = table.get(MAP).wrap()?.ok_or(StoreError::Unreadable("the map"))?;
         Ok(Some((meta, Bytes::copy_from_slice(bytes.value()))))

@@ -143,7 +143,7 @@ async fn write(store: &Store, write: &Write, machine: &mut Machine) -> Result<()
 #[tokio::test]
 async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
     let disk = Disk::new();
-    let store = Store::with_backend(disk.clone()).expect("the disk works");
+    let store = disk.store().expect("the disk works");
     let (_, mut machine) = open(&store);
     let mut images = vec![image(&store).await];
     let mut syncs = vec![disk.syncs()];
@@ -162,7 +162,7 @@ async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
     for cut in before + 1..=after {
         for round in 0..8 {
             let disk = Disk::new();
-            let store = Store::with_backend(disk.clone()).expect("the disk works");
+            let store = disk.store().expect("the disk works");
             let (_, mut machine) = open(&store);
             disk.cut_at(cut);
             let mut acknowledged = 0;
@@ -182,7 +182,7 @@ async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
                     chance >> 62 != 0
                 }
             });
-            let store = Store::with_backend(left).expect("it opens");
+            let store = left.store().expect("it opens");
             let found = image(&store).await;
             let next = (acknowledged + 1).min(SCRIPT.len());
             assert!(
@@ -209,12 +209,48 @@ async fn a_later_snapshot_is_not_replaced_by_an_earlier_one() {
 #[tokio::test]
 async fn a_store_of_another_format_is_not_read() {
     let disk = Disk::new();
-    let store = Store::with_backend(disk.clone()).expect("the disk works");
+    let store = disk.store().expect("the disk works");
     let newer = super::FORMAT_VERSION + 1;
     let written = store
         .write(redb::Durability::Immediate, move |write| super::put(write, super::FORMAT, &newer));
     written.await.expect("the disk works");
     drop(store);
-    let opened = Store::with_backend(disk.after_power_cut(|| false));
+    let opened = disk.after_power_cut(|| false).store();
     assert!(matches!(opened, Err(StoreError::Unreadable("its format"))), "{opened:?}");
+}
+
+#[tokio::test]
+async fn a_reopened_file_has_what_was_written() {
+    let directory = tempfile::tempdir().expect("a place for it");
+    let store = Store::open(directory.path()).expect("it can be written");
+    let identity = store.begin(7).await.expect("it can be written");
+    let mut log = Log::new(store.of_this_opening());
+    log.save_vote(&Vote::new(3, 1)).await.expect("it can be written");
+    log.blocking_append((1..200).map(|index| entry(3, index))).await.expect("it can be written");
+    let before = log.try_get_log_entries(0..1000).await.expect("it can be read");
+    store.reopen().await.expect("it can be opened again");
+    // A Raft that had the file before has it no more.
+    assert!(log.save_vote(&Vote::new(9, 1)).await.is_err());
+    assert!(log.read_vote().await.is_err());
+    drop(log);
+    let mut log = Log::new(store.of_this_opening());
+    assert_eq!(log.read_vote().await.expect("it can be read"), Some(Vote::new(3, 1)));
+    let after = log.try_get_log_entries(0..1000).await.expect("it can be read");
+    assert_eq!(format!("{after:?}"), format!("{before:?}"));
+    assert!(matches!(Store::open(directory.path()), Err(StoreError::InUse { .. })));
+    drop((log, store));
+    let store = Store::open(directory.path()).expect("nobody has it");
+    let again = store.begin(8).await.expect("it can be written");
+    assert_eq!((again.birth, again.incarnation.0), (identity.birth, 2));
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_is_not_made_anew() {
+    let directory = tempfile::tempdir().expect("a place for it");
+    let store = Store::open(directory.path()).expect("it can be written");
+    store.begin(7).await.expect("it can be written");
+    std::fs::remove_file(directory.path().join("control.redb")).expect("it is there");
+    // A node without its vote could vote twice in one term.
+    assert!(store.reopen().await.is_err());
+    assert!(!directory.path().join("control.redb").exists());
 }

@@ -1,6 +1,7 @@
 //! What survives restarts.
 
 use super::*;
+use crate::Store;
 
 #[tokio::test(start_paused = true)]
 async fn a_single_node_keeps_its_id_and_its_limits() {

@@ -125,7 +125,9 @@ fn what_a_thousand_nodes_say_when_nothing_happens() {
     };
     let heard = |count: u32| (0..count).map(|n| (NodeId(n), Incarnation(3), n % 250)).collect();
     let beat = |count| {
-        let beat = Beat { map_ver: 100_000, is_ready: true, load: 50_000, heard: heard(count) };
+        let disk = rpc::DiskState::Fine;
+        let heard = heard(count);
+        let beat = Beat { map_ver: 100_000, is_ready: true, load: 50_000, disk, heard };
         let letter = Letter { from: from.clone(), to: Some(NodeId(3)), call: Call::Beat(beat) };
         frame_bytes(rpc::encode(&letter))
     };

@@ -1,0 +1,162 @@
+//! What the log says of the other nodes: a line when one joins, dies, comes back or leaves, and when
+//! the control plane has no leader.
+//!
+//! Here: comparing one map with the next. Not here: links between nodes (`lanes`), this node's disk
+//! (`control`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{Map, NodeState};
+use control::{Control, Place};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::LIFE;
+
+/// How often the leader is looked at.
+const PERIOD: Duration = Duration::from_secs(1);
+/// What lasts is said again once in so many periods.
+const SAY_AGAIN: u32 = 60;
+/// Without contact for so long the control plane has no leader, as far as this node knows.
+const CONTACT_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    state: NodeState,
+    incarnation: Incarnation,
+    /// Name and address, for people.
+    name: String,
+}
+
+/// Says what changes, for as long as the node runs.
+pub(super) async fn tell(control: Control) {
+    control.registered().await;
+    let mut watch = control.watch();
+    let mut tick = interval(PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut known: Option<BTreeMap<NodeId, Known>> = None;
+    let mut leader = None;
+    let mut ticks = 0_u32;
+    let mut is_lost = false;
+    loop {
+        tokio::select! {
+            biased;
+            news = watch.changed() => {
+                let now = all(&news.map);
+                drop(news);
+                if known.as_ref() != Some(&now) {
+                    tell_changes(known.as_ref(), &now);
+                    known = Some(now);
+                }
+            }
+            _ = tick.tick() => {
+                ticks = ticks.wrapping_add(1);
+                let status = control.status();
+                let contact = status.contact.unwrap_or(Duration::MAX);
+                let is_member = matches!(status.place, Place::Member(_));
+                let was_lost = std::mem::replace(&mut is_lost, is_member && contact > CONTACT_MAX);
+                if is_lost && (!was_lost || ticks.is_multiple_of(SAY_AGAIN)) {
+                    tracing::warn!(
+                        target: LIFE,
+                        "no control leader in reach: keys are served on, but no node can join, leave or \
+                         be replaced"
+                    );
+                } else if was_lost && !is_lost {
+                    tracing::info!(target: LIFE, "a control leader is in reach again");
+                }
+                let Some(known) = &known else { continue };
+                if status.leader.is_some() && status.leader != leader {
+                    leader = status.leader;
+                    if let Some((id, node)) = leader.and_then(|id| known.get_key_value(&id)) {
+                        tracing::info!(target: LIFE, "node {id} ({}) leads the control plane", node.name);
+                    }
+                }
+                let me = status.identity.seat.map(|seat| seat.node);
+                if ticks.is_multiple_of(SAY_AGAIN) && status.leader.is_some() && status.leader == me {
+                    for (id, node) in known.iter().filter(|(_, node)| node.state == NodeState::Dead) {
+                        tracing::warn!(target: LIFE, "node {id} ({}) is still dead", node.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn all(map: &Map) -> BTreeMap<NodeId, Known> {
+    let one = |(id, node): (&NodeId, &cluster::map::Node)| {
+        let described = &node.description;
+        let name = format!("{} at {}", described.ring_name, described.peer_address);
+        let name = name.replace(char::is_control, "?");
+        (*id, Known { state: node.state, incarnation: node.incarnation, name })
+    };
+    map.nodes().iter().map(one).collect()
+}
+
+/// A line for each node that is another than before. At the start only what is wrong is told.
+fn tell_changes(before: Option<&BTreeMap<NodeId, Known>>, now: &BTreeMap<NodeId, Known>) {
+    for (id, node) in now {
+        let was = before.and_then(|before| before.get(id));
+        match line(before.is_none(), was, node) {
+            Some((true, what)) => tracing::warn!(target: LIFE, "node {id} ({}) {what}", node.name),
+            Some((false, what)) => tracing::info!(target: LIFE, "node {id} ({}) {what}", node.name),
+            None => {}
+        }
+    }
+    for (id, node) in before.into_iter().flatten().filter(|(id, _)| !now.contains_key(id)) {
+        let how = if node.state == NodeState::Draining { "has left" } else { "was forgotten" };
+        tracing::info!(target: LIFE, "node {id} ({}) {how}", node.name);
+    }
+}
+
+/// What is to be said of a node, and whether it is bad news.
+fn line(is_start: bool, was: Option<&Known>, now: &Known) -> Option<(bool, &'static str)> {
+    const DEAD: (bool, &str) = (true, "is dead: most voters do not hear it");
+    let Some(was) = was else {
+        return match now.state {
+            NodeState::Dead => Some(DEAD),
+            _ if is_start => None,
+            _ => Some((false, "joins")),
+        };
+    };
+    let is_new_life = was.incarnation != now.incarnation;
+    match (was.state, now.state) {
+        (NodeState::Dead, NodeState::Dead) => None,
+        (_, NodeState::Dead) => Some(DEAD),
+        (NodeState::Dead, _) => Some((false, "is back")),
+        _ if is_new_life => Some((false, "has restarted")),
+        (NodeState::Joining, NodeState::Active) => Some((false, "has all its copies")),
+        (NodeState::Joining | NodeState::Active, NodeState::Draining) => Some((false, "leaves")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(state: NodeState, incarnation: u64) -> Known {
+        Known { state, incarnation: Incarnation(incarnation), name: "a at a:1".to_owned() }
+    }
+
+    #[test]
+    fn each_change_of_a_node_is_one_line() {
+        use NodeState::{Active, Dead, Draining, Joining};
+        let changes = [
+            (None, known(Joining, 1), Some("joins")),
+            (Some(known(Joining, 1)), known(Active, 1), Some("has all its copies")),
+            (Some(known(Active, 1)), known(Active, 1), None),
+            (Some(known(Active, 1)), known(Dead, 1), Some("is dead: most voters do not hear it")),
+            (Some(known(Dead, 1)), known(Dead, 1), None),
+            (Some(known(Dead, 1)), known(Joining, 2), Some("is back")),
+            (Some(known(Active, 1)), known(Joining, 2), Some("has restarted")),
+            (Some(known(Active, 1)), known(Draining, 1), Some("leaves")),
+        ];
+        for (was, now, said) in changes {
+            let told = line(false, was.as_ref(), &now).map(|(_, what)| what);
+            assert_eq!(told, said, "{was:?} {now:?}");
+        }
+        assert_eq!(line(true, None, &known(Active, 1)), None);
+        assert!(line(true, None, &known(Dead, 1)).is_some());
+    }
+}

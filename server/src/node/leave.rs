@@ -1,0 +1,185 @@
+//! The way out of the cluster: what makes a node leave, what it waits for then, and what it says.
+//!
+//! Not here: handing partitions over (`cluster::map::controller`, `copies`), signals (`server`).
+
+use std::time::Duration;
+
+use cluster::id::{CopyId, NodeId};
+use cluster::map::{Command, Map, NodeState};
+use control::{Control, Place};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::Node;
+use super::life::{COMMAND_TTL, LOOK};
+use crate::LIFE;
+use crate::service::Service;
+
+/// Between two lines about what is waited for.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+/// Between two rounds of asking the other nodes whether they are there.
+const ASK_PERIOD: Duration = Duration::from_millis(500);
+/// Rounds in which no other node answered, after which nobody is there to give to.
+const SILENT_ROUNDS: u32 = 3;
+
+/// How a node came out of its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It gave everything away, or holds nothing that counts.
+    Everything,
+    /// No other node could take anything.
+    Alone,
+    /// The time was up. So many partitions have no copy but the one here.
+    Late(usize),
+}
+
+/// Waits until this node has no place in its cluster any more, or is asked to leave it: for ever where
+/// there is no cluster.
+pub(crate) async fn gone(service: &Service) -> &'static str {
+    loop {
+        if service.node().is_some_and(|node| node.limits_file.failure().is_some()) {
+            return "no limits can be put in force";
+        }
+        if let Some(control) = service.node().and_then(|node| node.control()) {
+            match control.place() {
+                Place::Gone => return "the cluster let this node go",
+                Place::Member(NodeState::Draining) => return "this node is drained",
+                _ if control.ended().is_some() => return "another process is this node",
+                _ => {}
+            }
+        }
+        sleep(10 * LOOK).await;
+    }
+}
+
+/// Says what a node that is told to end waits for, if it waits for anything.
+pub(crate) fn announce(service: &Service) {
+    let Some(node) = service.node() else { return };
+    let Some(control) = node.control() else { return };
+    let (id, _) = node.me();
+    if id != NodeId::default() && !members_but(&control.map(), id).is_empty() {
+        tracing::info!(
+            target: LIFE,
+            "leaving the cluster: {}; a second signal ends the process at once",
+            waits_for(control, id)
+        );
+    }
+}
+
+/// Leaves the cluster, for as long as `deadline`. A node whose control log cannot be written goes on
+/// beyond that while it has the only copy of anything: it is told to end by a second signal.
+pub(super) async fn leave(node: &Node, deadline: Duration) -> Left {
+    let Some(control) = node.control() else { return Left::Everything };
+    let (id, incarnation) = node.me();
+    if id == NodeId::default() || control.ended().is_some() {
+        return Left::Everything;
+    }
+    let others = members_but(&control.map(), id);
+    if others.is_empty() {
+        return alone(control, id, "there is no other node");
+    }
+    let (rounds, heard) = watch::channel(0);
+    let (seconds, passed) = watch::channel(0);
+    let mut beside = JoinSet::new();
+    beside.spawn(ask_others(control.clone(), id, rounds));
+    beside.spawn(count_seconds(seconds));
+    let mut is_late = false;
+    let mut said = 0;
+    loop {
+        let map = control.map();
+        match control.place() {
+            Place::Gone => return Left::Everything,
+            // All leave at once: there is nobody to give to.
+            _ if members_but(&map, id).is_empty() => {
+                return alone(control, id, "no other node stays");
+            }
+            _ if *heard.borrow() >= SILENT_ROUNDS => {
+                return alone(control, id, "no other node answers");
+            }
+            Place::Member(NodeState::Draining) => {}
+            _ => {
+                let drain = Command::Drain(id, incarnation);
+                let _ = control.propose(drain, COMMAND_TTL).await;
+            }
+        }
+        sleep(LOOK).await;
+        let waited = Duration::from_secs(*passed.borrow());
+        if waited >= deadline {
+            let only_here = only_here(&map, id);
+            if only_here == 0 || control.fault().is_none() {
+                tracing::warn!(target: LIFE, "the time to leave is up: {}", waits_for(control, id));
+                return Left::Late(only_here);
+            }
+            if !std::mem::replace(&mut is_late, true) {
+                tracing::warn!(
+                    target: LIFE,
+                    "the time to leave is up, and nobody else has what is here: {}; a second signal \
+                     ends the process",
+                    waits_for(control, id)
+                );
+            }
+        }
+        if waited.as_secs() >= said + SAY_AGAIN.as_secs() {
+            said = waited.as_secs();
+            tracing::info!(target: LIFE, "still leaving: {}", waits_for(control, id));
+        }
+    }
+}
+
+fn alone(control: &Control, id: NodeId, why: &str) -> Left {
+    let count = only_here(&control.map(), id);
+    tracing::warn!(target: LIFE, "{why} to take over: {count} partitions end with this node");
+    Left::Alone
+}
+
+/// The other nodes that should hold something.
+fn members_but(map: &Map, me: NodeId) -> Vec<NodeId> {
+    map.members().into_iter().map(|member| member.node).filter(|node| *node != me).collect()
+}
+
+/// Partitions whose only living in-sync copy is this node's.
+fn only_here(map: &Map, me: NodeId) -> usize {
+    let is_only_here = |in_sync: &[CopyId]| {
+        let mut living = in_sync.iter().filter(|copy| map.is_living(**copy)).peekable();
+        living.peek().is_some() && living.all(|copy| copy.node == me)
+    };
+    map.partitions().iter().filter(|entry| is_only_here(&entry.in_sync)).count()
+}
+
+/// What stands between this node and its end, for people.
+fn waits_for(control: &Control, me: NodeId) -> String {
+    let map = control.map();
+    let led = |entry: &&cluster::map::Entry| entry.primary.is_some_and(|copy| copy.node == me);
+    let led = map.partitions().iter().filter(led).count();
+    let only_here = only_here(&map, me);
+    let leader = match control.status().leader {
+        Some(leader) => format!("node {leader} leads"),
+        None => "no control leader is in reach".to_owned(),
+    };
+    format!("{led} partitions to hand over, {only_here} of which have no other copy yet; {leader}")
+}
+
+async fn count_seconds(seconds: watch::Sender<u64>) {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        seconds.send_modify(|count| *count += 1);
+    }
+}
+
+/// Asks the other nodes again and again whether they are there, and counts the rounds since one was.
+async fn ask_others(control: Control, me: NodeId, rounds: watch::Sender<u32>) {
+    loop {
+        let mut asked = JoinSet::new();
+        for other in members_but(&control.map(), me) {
+            let control = control.clone();
+            asked.spawn(async move { control.ping(other).await });
+        }
+        let mut is_there = false;
+        while let Some(answered) = asked.join_next().await {
+            is_there |= matches!(answered, Ok(Ok(())));
+        }
+        rounds.send_modify(|count| *count = if is_there { 0 } else { *count + 1 });
+        sleep(ASK_PERIOD).await;
+    }
+}
