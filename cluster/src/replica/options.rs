@@ -114,6 +114,12 @@ pub enum Bug {
     OwnerUnbounded,
     /// Items are swept by their node's wall clock.
     SweepByWall,
+    /// A record has what became of the key, but not the id of the request (the model's payload).
+    RecordWithoutId,
+    /// Ids are not part of a copy (the model's payload).
+    CopyWithoutIds,
+    /// A copy that begins anew still answers the ids it had (the model's payload).
+    ClearWithoutIds,
 }
 
 impl Options {

@@ -67,7 +67,9 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
             let replica = &node.replicas[at];
             // The same time for all: what is past its deadline by then is gone everywhere.
             let states = node.payloads[at].states(LATE_NS);
-            Some((*copy, replica.position(), states, replica.results()))
+            // And a time at which no id is over.
+            let ids = node.payloads[at].all_ids(0);
+            Some((*copy, replica.position(), states, replica.results(), ids))
         })
         .collect();
     let wanted = world.control.replicas().min(world.nodes.len());
@@ -81,6 +83,9 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
         }
         if left.3 != right.3 {
             found.push(format!("{partition}: results of {} and {} differ", left.0, right.0));
+        }
+        if left.4 != right.4 {
+            found.push(format!("{partition}: ids of {} and {} differ", left.0, right.0));
         }
     }
 }
@@ -164,6 +169,7 @@ impl<'a> Keyed<'a> {
         }
         self.history = last;
         self.once();
+        self.ids();
         self.replay();
         self.limit();
         self.time();
@@ -299,10 +305,36 @@ impl<'a> Keyed<'a> {
         }
     }
 
+    /// An id is in the history once, and whoever repeats it hears the first answer.
+    fn ids(&mut self) {
+        let (mut done, mut answers) = (BTreeSet::new(), BTreeMap::new());
+        for number in self.history.clone() {
+            let call = self.step(number).call;
+            let Verb::Once(_, id) = self.world.calls[call as usize].verb else { continue };
+            if !done.insert(id) {
+                self.figures.double += 1;
+                self.found.push(format!("{}: id {id} is counted again by {call}", self.name));
+            }
+        }
+        for (number, call) in &self.calls {
+            if let (Verb::Once(_, id), Ended::Done(answer)) = (call.verb, call.ended)
+                && !self.may_lose()
+            {
+                let first = *answers.entry(id).or_insert(answer.value);
+                self.figures.ids_repeated += u64::from(id != *number);
+                if first != answer.value {
+                    let (name, value) = (&self.name, answer.value);
+                    let what = format!("call {number} got {value} for id {id}, {first} is right");
+                    self.found.push(format!("{name}: {what}"));
+                }
+            }
+        }
+    }
+
     /// A fresh engine that does the same in the same order says the same: nothing of a state was lost
     /// on its way through copies and takeovers.
     fn replay(&mut self) {
-        let mut twin = Payload::new(std::rc::Rc::default());
+        let mut twin = Payload::new(std::rc::Rc::default(), None);
         let mut leases: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
         let mut borrowers: BTreeMap<u32, u32> = BTreeMap::new();
         for number in self.history.clone() {
@@ -349,7 +381,10 @@ impl<'a> Keyed<'a> {
         /// The levels' unit is a millionth of a billionth of a token.
         const TOKEN: u128 = 1_000_000_000_000_000;
         // What is lent is not refilled: leases let no more through than takes.
-        if !matches!(Sort::of(self.key), Sort::Bucket | Sort::EarlyBucket | Sort::Leases) {
+        if !matches!(
+            Sort::of(self.key),
+            Sort::Bucket | Sort::EarlyBucket | Sort::Leases | Sort::Ids
+        ) {
             return;
         }
         let (mut level, mut before_ns) = (0_u128, 0);

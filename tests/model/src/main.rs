@@ -193,6 +193,7 @@ fn print(figures: &Figures) {
         (figures.refused, "attempts refused"),
         (figures.holds_moved, "holds settled at another primary than took them"),
         (figures.leases_moved, "leases of quota gone on with at another primary"),
+        (figures.ids_repeated, "ids repeated and answered"),
         (figures.messages, "messages"),
         (figures.relayed, "of them through a third node"),
         (figures.simulated_ns / 1_000_000_000, "simulated seconds"),

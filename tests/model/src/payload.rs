@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
 use cluster::Term;
-use cluster::replica::{At, Effect, Machine};
+use cluster::replica::{At, Bug, Effect, Machine};
 use engine::{
-    Budget, Engine, KeyHasher, LeaseAsk, Leased, LimitRecord, Limited, Nanos, Now, Options, Record,
-    Rule, Take,
+    Budget, Engine, IdCopy, IdCursor, IdHash, IdPartition, Ids, KeyChange, KeyHasher, LeaseAsk,
+    Leased, LimitRecord, Limited, Nanos, Now, Options, Record, RepeatedAnswer, Rule, Take,
 };
 use protocol::{
-    Algorithm, Arithmetic, Command, Delete, Exptime, Key, Oldest, Operation, Outcome, Policy, Rate,
-    Set, SetMode, Value,
+    Algorithm, Arithmetic, Command, CountLine, Delete, Exptime, Key, Oldest, Operation, Outcome,
+    Policy, Rate, Set, SetMode, Value,
 };
 
 use crate::journal::{Journal, Step};
@@ -40,10 +40,12 @@ pub(crate) enum Sort {
     Plain,
     /// A token bucket of which nodes lease quota.
     Leases,
+    /// A token bucket whose takes have ids, and are repeated.
+    Ids,
 }
 
 /// Every sort there is; a key's number is its place here plus a multiple of their count.
-pub(crate) const SORTS: [Sort; 8] = [
+pub(crate) const SORTS: [Sort; 9] = [
     Sort::Counter,
     Sort::Early,
     Sort::Bucket,
@@ -52,6 +54,7 @@ pub(crate) const SORTS: [Sort; 8] = [
     Sort::EarlyBucket,
     Sort::Plain,
     Sort::Leases,
+    Sort::Ids,
 ];
 
 /// Tokens a bucket holds.
@@ -107,6 +110,8 @@ pub(crate) enum Verb {
     Look,
     /// Takes units.
     Take(u64),
+    /// Takes units under an id: once, however often it is asked.
+    Once(u64, u32),
     /// Takes units and holds them.
     Hold(u64),
     /// Settles a hold: the lease, and what it came to.
@@ -169,6 +174,7 @@ impl Deed {
             Verb::Lease(Borrower { client, used }, want) => {
                 (7, u64::from(client) << 32 | u64::from(used), want)
             }
+            Verb::Once(cost, id) => (8, cost, id.into()),
         };
         out.put_u8(verb);
         out.put_u64(first);
@@ -187,6 +193,7 @@ impl Deed {
             4 => Verb::Settle(first, second),
             5 => Verb::Put(first),
             7 => Verb::Lease(Borrower { client: (first >> 32) as u32, used: first as u32 }, second),
+            8 => Verb::Once(first, second as u32),
             _ => Verb::Delete,
         };
         Self { call, key, verb }
@@ -220,8 +227,12 @@ pub(crate) struct Payload {
     engine: Engine,
     hasher: KeyHasher,
     heads: BTreeMap<u8, u32>,
+    ids: Ids,
+    /// Sum of the hashes in `ids`.
+    ids_sum: u64,
     journal: Rc<RefCell<Journal>>,
     term: Term,
+    bug: Option<Bug>,
 }
 
 fn name(key: u8) -> [u8; 4] {
@@ -236,15 +247,54 @@ fn now(pt_ns: u64) -> Now {
     Now { mono: Nanos(pt_ns), unix_ms: pt_ns / 1_000_000 }
 }
 
+/// The time for ids, which goes so slowly that none is over within a run.
+fn ids_now(pt_ns: u64) -> Now {
+    now(pt_ns / 1000)
+}
+
+/// Ids are copied under a name that is no key's.
+const IDS_NAME: &[u8] = b"ids";
+
 const MEMORY_BYTES: usize = 64 << 20;
 
 impl Payload {
     /// No keys.
-    pub(crate) fn new(journal: Rc<RefCell<Journal>>) -> Self {
+    pub(crate) fn new(journal: Rc<RefCell<Journal>>, bug: Option<Bug>) -> Self {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
         let budget = Arc::new(Budget::new(MEMORY_BYTES));
         let engine = Engine::new(hasher.clone(), budget, Options::default());
-        Self { engine, hasher, heads: BTreeMap::new(), journal, term: Term(0) }
+        let (heads, ids) = (BTreeMap::new(), Ids::default());
+        Self { engine, hasher, heads, ids, ids_sum: 0, journal, term: Term(0), bug }
+    }
+
+    /// What an id on a key was answered before.
+    fn recalled(&self, pt_ns: u64, hash: IdHash) -> Option<u64> {
+        match self.ids.find(ids_now(pt_ns), IdPartition::default(), hash, |_| true)? {
+            RepeatedAnswer::Counted(line) => Some(line.value.cast_unsigned()),
+            RepeatedAnswer::Verdict(_) => None,
+        }
+    }
+
+    fn put_id(&mut self, pt_ns: u64, copy: &IdCopy) {
+        if self.recalled(pt_ns, copy.hash).is_none() {
+            self.ids.keep(0, IdPartition::default(), copy, MEMORY_BYTES);
+            self.ids_sum = self.ids_sum.wrapping_add(copy.hash.0 as u64);
+        }
+    }
+
+    /// All ids with their answers, in the order of their hashes.
+    pub(crate) fn all_ids(&self, pt_ns: u64) -> Vec<(IdHash, Option<u64>)> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let now = ids_now(pt_ns);
+            let partition = IdPartition::default();
+            after = self.ids.export(now, partition, after, 100, |copy| all.push(copy.hash));
+            if after.is_none() {
+                break;
+            }
+        }
+        all.sort_unstable();
+        all.into_iter().map(|hash| (hash, self.recalled(pt_ns, hash))).collect()
     }
 
     /// The last step of a key's history; 0: it has none.
@@ -259,7 +309,7 @@ impl Payload {
 
     /// The last steps of all keys in one number.
     pub(crate) fn digest(&self) -> u64 {
-        self.heads.iter().fold(0, |digest, (key, head)| {
+        self.heads.iter().fold(self.ids_sum, |digest, (key, head)| {
             let mixed = digest ^ (u64::from(*key) << 32) ^ u64::from(*head);
             (mixed ^ (mixed >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         })
@@ -286,7 +336,7 @@ impl Payload {
                 take.peek = true;
                 decided(&self.engine.take(now, hash, &key, Some(Rule::from(&policy)), &take))
             }
-            Verb::Take(cost) => {
+            Verb::Take(cost) | Verb::Once(cost, _) => {
                 take.cost = cost;
                 decided(&self.engine.take(now, hash, &key, Some(Rule::from(&policy)), &take))
             }
@@ -440,6 +490,15 @@ impl Machine for Payload {
     fn apply(&mut self, at: At, op: &[u8], effect: &mut Effect) {
         self.enter(at);
         let deed = Deed::decode(op);
+        let id = match deed.verb {
+            Verb::Once(_, id) => Some(self.hasher.id_hash(&name(deed.key), &id.to_be_bytes())),
+            _ => None,
+        };
+        if let Some(value) = id.and_then(|hash| self.recalled(at.pt_ns, hash)) {
+            let answer = Answer { head: self.head(deed.key), changed: false, value, lease: 0 };
+            effect.answer(&answer.encode());
+            return;
+        }
         let (value, lease, changed) =
             self.perform(at.pt_ns, deed, Some(u64::from(at.term.0) << 40 | at.lsn));
         let mut head = self.head(deed.key);
@@ -455,17 +514,47 @@ impl Machine for Payload {
             head = self.journal.borrow_mut().add(head, step);
             self.heads.insert(deed.key, head);
         }
-        if changed {
-            let key = name(deed.key);
-            match self.state(at.pt_ns, deed.key) {
-                Some(state) => effect.put(&key, &state),
-                None => effect.delete(&key),
+        let (key, state) = (name(deed.key), self.state(at.pt_ns, deed.key));
+        let id = id.map(|hash| {
+            let (exists, applied, ttl_ms, cas) = (false, 0, None, None);
+            let value = value.cast_signed();
+            let answer = RepeatedAnswer::Counted(CountLine { exists, value, applied, ttl_ms, cas });
+            let copy = IdCopy::new(ids_now(at.pt_ns), hash, answer);
+            self.put_id(at.pt_ns, &copy);
+            copy
+        });
+        match (id, state) {
+            (Some(id), state) if self.bug != Some(Bug::RecordWithoutId) => {
+                let mut bytes = Vec::new();
+                id.encode_with(&mut bytes, !changed, |out| {
+                    out.extend_from_slice(state.as_deref().unwrap_or_default());
+                    state.is_some()
+                });
+                effect.put(&key, &bytes);
             }
+            _ if !changed => {}
+            (_, Some(state)) => effect.put(&key, &state),
+            (_, None) => effect.delete(&key),
         }
         effect.answer(&Answer { head, changed, value, lease }.encode());
     }
 
-    fn install(&mut self, pt_ns: u64, key: &[u8], state: Option<&[u8]>) {
+    fn install(&mut self, pt_ns: u64, key: &[u8], mut state: Option<&[u8]>) {
+        if let (IDS_NAME, Some(mut ids)) = (key, state) {
+            while let Some((id, rest)) = IdCopy::decode(ids) {
+                self.put_id(pt_ns, &id);
+                ids = rest;
+            }
+            return;
+        }
+        if let Some(Ok((id, change))) = state.and_then(IdCopy::split) {
+            self.put_id(pt_ns, &id);
+            state = match change {
+                KeyChange::Unchanged => return,
+                KeyChange::Gone => None,
+                KeyChange::Changed(state) => Some(state),
+            };
+        }
         let number = number(key);
         let Some(mut state) = state else {
             self.heads.remove(&number);
@@ -512,21 +601,45 @@ impl Machine for Payload {
         bytes_max: usize,
         out: &mut Vec<(Bytes, Bytes)>,
     ) -> Option<Bytes> {
-        let first = cursor.map_or(0, |cursor| cursor[0]);
-        let mut bytes = 0;
-        for (key, state) in self.states(pt_ns).range(first..) {
-            if bytes >= bytes_max {
-                return Some(Bytes::copy_from_slice(&[*key]));
+        // Keys first, then the ids: their place has four bytes.
+        let mut after = None;
+        match cursor {
+            Some(place) if place.len() == 4 => {
+                let place = place.try_into().expect("it has four bytes");
+                after = Some(IdCursor::of_number(u32::from_be_bytes(place)));
             }
-            bytes += state.len();
-            out.push((Bytes::copy_from_slice(&name(*key)), state.clone()));
+            _ => {
+                let first = cursor.map_or(0, |cursor| cursor[0]);
+                let mut bytes = 0;
+                for (key, state) in self.states(pt_ns).range(first..) {
+                    if bytes >= bytes_max {
+                        return Some(Bytes::copy_from_slice(&[*key]));
+                    }
+                    bytes += state.len();
+                    out.push((Bytes::copy_from_slice(&name(*key)), state.clone()));
+                }
+            }
         }
-        None
+        if self.bug == Some(Bug::CopyWithoutIds) {
+            return None;
+        }
+        let (mut ids, count) = (Vec::new(), 1 + bytes_max / 40);
+        let partition = IdPartition::default();
+        let next =
+            self.ids.export(ids_now(pt_ns), partition, after, count, |copy| copy.encode(&mut ids));
+        if !ids.is_empty() {
+            out.push((Bytes::from_static(IDS_NAME), ids.into()));
+        }
+        next.map(|cursor| Bytes::copy_from_slice(&cursor.number().to_be_bytes()))
     }
 
     fn clear(&mut self) {
-        if !self.heads.is_empty() || !self.engine.is_empty() {
-            *self = Self::new(Rc::clone(&self.journal));
+        if !self.heads.is_empty() || !self.engine.is_empty() || !self.ids.is_empty() {
+            let ids = (std::mem::take(&mut self.ids), self.ids_sum);
+            *self = Self::new(Rc::clone(&self.journal), self.bug);
+            if self.bug == Some(Bug::ClearWithoutIds) {
+                (self.ids, self.ids_sum) = ids;
+            }
         }
     }
 }

@@ -201,6 +201,9 @@ pub const FAULTS: &[(&str, Fault)] = &[
     ("relay-renames", Fault::Relay(RelayBug::Renames)),
     ("relay-refuses", Fault::Relay(RelayBug::Refuses)),
     ("relayed-taken-for-new", Fault::Relay(RelayBug::TakenForNew)),
+    ("record-without-id", Fault::Replica(Bug::RecordWithoutId)),
+    ("copy-without-ids", Fault::Replica(Bug::CopyWithoutIds)),
+    ("clear-without-ids", Fault::Replica(Bug::ClearWithoutIds)),
 ];
 
 /// The rule of that name.

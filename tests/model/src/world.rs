@@ -96,6 +96,8 @@ pub struct Figures {
     pub holds_moved: u64,
     /// Leases of quota gone on with at another primary.
     pub leases_moved: u64,
+    /// Requests that were answered and had an id that another had before.
+    pub ids_repeated: u64,
     /// Operations found lost, and done twice.
     pub lost: u64,
     /// See `lost`.
@@ -132,6 +134,7 @@ impl Figures {
         self.refused += other.refused;
         self.holds_moved += other.holds_moved;
         self.leases_moved += other.leases_moved;
+        self.ids_repeated += other.ids_repeated;
         self.lost += other.lost;
         self.double += other.double;
         self.simulated_ns += other.simulated_ns;
@@ -372,6 +375,16 @@ impl World {
             Sort::Leases => {
                 let borrower = Borrower { client: at.0, used: rng.below(5) as u32 };
                 Verb::Lease(borrower, rng.between(1, 8))
+            }
+            Sort::Ids => {
+                let is_once = |call: &&Call| (call.partition, call.key) == (partition, key);
+                let before = self.calls.iter().rev().filter(is_once).map(|call| call.verb);
+                let mut before = before.filter(|verb| matches!(verb, Verb::Once(..)));
+                let place = rng.below(8) as usize;
+                // A repeat: of a request that was answered, is under way or was given up.
+                let again = before.nth(place);
+                let id = self.calls.len() as u32;
+                again.unwrap_or_else(|| Verb::Once(rng.between(1, 3), id))
             }
             Sort::Plain if rng.chance(1, 3) => Verb::Delete,
             Sort::Plain => Verb::Put(rng.below(60)),

@@ -43,6 +43,8 @@ fn rules_that_are_left_out_are_missed() {
         "relay-renames",
         "relay-refuses",
         "relayed-taken-for-new",
+        "record-without-id",
+        "copy-without-ids",
     ];
     on_two_threads(|first| {
         for name in quick.iter().skip(first as usize).step_by(2) {

@@ -70,7 +70,7 @@ impl Node {
         for at in 0..partitions {
             let partition = Partition(at as u16);
             node.replicas.push(Replica::new(partition, id, incarnation, options, now));
-            node.payloads.push(Payload::new(Rc::clone(journal)));
+            node.payloads.push(Payload::new(Rc::clone(journal), options.bug));
         }
         node
     }
