@@ -5,6 +5,7 @@
 
 mod ahead;
 mod hints;
+mod past;
 mod range;
 mod sets;
 pub(crate) mod sums;
@@ -23,6 +24,7 @@ use crate::placer::KeyHasher;
 use crate::time::{Deadline, Now};
 
 use self::hints::Hints;
+use self::past::is_past;
 use self::sets::Sets;
 pub(crate) use self::sets::{HAS_SET, SetId};
 
@@ -510,13 +512,15 @@ impl Store {
             if item.key() == keep {
                 continue;
             }
-            let rank = if self.is_past(item, now) {
+            // Ages of items of several partitions compare only each by its own time.
+            let own = self.hasher.time_of(item.key(), now);
+            let rank = if is_past(item, now, own) {
                 Rank::Past
             } else if states {
-                let left_ms = item.deadline().left_ms(now).unwrap_or(u64::MAX);
+                let left_ms = item.deadline().left_ms(own.unwrap_or(now)).unwrap_or(u64::MAX);
                 Rank::State(Reverse((item.has(Mark::REFUSED), left_ms)))
             } else {
-                Rank::Plain(item.idle(now))
+                Rank::Plain(item.idle(own.unwrap_or(now)))
             };
             let slot = if states { slot.in_second() } else { slot };
             if best.is_none_or(|(other, _)| rank > other) {
@@ -537,20 +541,13 @@ impl Store {
         }
         let unfetched = !item.has(Mark::FETCHED);
         // A state that is not past its deadline is still at work.
-        let active = item.state().is_some() || item.idle(now) < ACTIVE_WITHIN;
+        let own = self.hasher.time_of(item.key(), now).unwrap_or(now);
+        let active = item.state().is_some() || item.idle(own) < ACTIVE_WITHIN;
         self.losses.evicted += 1;
         self.losses.evicted_unfetched += u64::from(unfetched);
         self.losses.evicted_active += u64::from(active);
         self.remove(hash, victim);
         Ok(())
-    }
-
-    /// Whether an item is past its deadline at `now`, and by the time of its partition where there are
-    /// partitions: `now` may be another partition's.
-    fn is_past(&self, item: Item<'_>, now: Now) -> bool {
-        let deadline = item.deadline();
-        deadline.is_past(now)
-            && self.hasher.time_of(item.key(), now).is_none_or(|own| deadline.is_past(own))
     }
 
     /// Removes everything.

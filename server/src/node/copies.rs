@@ -27,10 +27,6 @@ use crate::limits::InForce;
 use crate::scratch::Scratch;
 use crate::service::Service;
 
-/// Items are swept this long after their end: a copy that takes over may know the time of its partition
-/// later than the one before it, by what a message took.
-const SWEEP_BEHIND_NS: u64 = 5_000_000_000;
-
 /// What a node knows of one partition.
 #[derive(Default)]
 struct Slot {
@@ -377,11 +373,10 @@ impl Hands<'_> {
         work(&mut Turn { now: self.now, machine: &mut machine, actions: &mut self.work.actions });
     }
 
-    /// Tells the items of a partition what time it is there, for the sweep. It is told while the copy is
+    /// Tells the store what time it is in a partition, for the sweep and evictions. It is told while the copy is
     /// locked, so that no item of a partition that begins anew is looked at by its old time.
     fn note_time(&self, partition: Partition, replica: &mut Replica) {
-        let behind_ns = replica.time(self.now).map(|pt_ns| pt_ns.saturating_sub(SWEEP_BEHIND_NS));
-        let time = behind_ns.map_or(Nanos(0), items_time);
+        let time = replica.time(self.now).map_or(Nanos(0), items_time);
         self.node.placer.set_time(u64::from(partition.0), time);
     }
 

@@ -253,8 +253,8 @@ mod tests {
         };
         for (at_slow, at_fast, left) in [
             (0, 1000 + 3 * HOUR_MS, (1000, 0)),
-            (600_999, 1000 + 3 * HOUR_MS, (1000, 0)),
-            (601_000, 1000 + 3 * HOUR_MS, (0, 0)),
+            (605_999, 1000 + 3 * HOUR_MS, (1000, 0)),
+            (606_000, 1000 + 3 * HOUR_MS, (0, 0)),
         ] {
             placer.set_time(0, engine::Nanos(at_slow * 1_000_000));
             placer.set_time(1, engine::Nanos(at_fast * 1_000_000));
@@ -263,6 +263,30 @@ mod tests {
             }
             assert_eq!((all("p"), all("q")), left);
         }
+    }
+
+    #[test]
+    fn an_eviction_takes_no_living_item_for_an_ended_one() {
+        let placer = Arc::new(Placer::default());
+        let shards = shards(1 << 20, Some(Arc::clone(&placer)));
+        placer.set(4, [1, 2, 3, 4], |key| u64::from(key[key.len() - 1] % 16));
+        // Partition 1 is a day ahead of partition 0.
+        let (slow, fast) = (Now::at_ms(1000), Now::at_ms(86_401_000));
+        placer.set_time(0, slow.mono);
+        placer.set_time(1, fast.mono);
+        for (now, end) in [(slow, "p"), (fast, "q")] {
+            for number in 0..20_000 {
+                let key = format!("{number}:{end}");
+                let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime(600), b"1");
+                let command = Command {
+                    key: protocol::Key::plain(key.as_bytes()).expect("a key"),
+                    operation: Operation::Set(set),
+                };
+                shards.apply(now, shards.hash(key.as_bytes()), &command, |_| ());
+            }
+        }
+        let losses = shards.totals().losses;
+        assert!(losses.evicted > 1000 && losses.reclaimed == 0, "{losses:?}");
     }
 
     #[test]

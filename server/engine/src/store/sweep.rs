@@ -2,6 +2,7 @@
 //!
 //! Not here: those of a partition (`range`), making room (`store`).
 
+use super::past::is_past;
 use super::{FIRST, Item, Slot, Store};
 use crate::time::Now;
 
@@ -16,7 +17,10 @@ impl Store {
             };
             self.losses.sweep_checked += 1;
             let item = self.item(slot);
-            if self.is_past(item, now) {
+            // `now` is no earlier than the time of any partition: most items need no closer look.
+            if item.deadline().is_past(now)
+                && is_past(item, now, self.hasher.time_of(item.key(), now))
+            {
                 let hash = self.hasher.hash(item.key());
                 self.losses.swept += 1;
                 // Another item lies in `slot` afterwards: look there again.
