@@ -17,6 +17,7 @@ mod ids;
 mod last;
 mod limits;
 mod links;
+mod mixed;
 pub(crate) mod net;
 mod nodes;
 mod operator;

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Debian's; `tests/setup.sh` installs it.
-const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+pub(crate) const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
 /// The wall clock of one process, which may be set while it runs.
 #[derive(Debug)]

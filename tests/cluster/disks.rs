@@ -33,7 +33,7 @@ enum Role {
 }
 
 /// The library that makes trouble; it is built once for a test.
-fn library(folder: &Path) -> PathBuf {
+pub(super) fn library(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/disk_trouble.c");
     let library = folder.join("disk_trouble.so");
     let built = Command::new("cc")

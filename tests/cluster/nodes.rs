@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::net::Net;
-use crate::faketime::WallClock;
+use crate::faketime::{self, WallClock};
 use crate::live::{PATIENCE, Program};
 
 /// A cluster takes longer than a server for what ought to happen at once.
@@ -157,16 +157,18 @@ impl Cluster {
     /// so many seconds.
     pub(super) fn start_with_clocks(ahead: &[i64], flags: &[&str]) -> Self {
         let flags = [&["--partition-bits", "6"], flags].concat();
-        Self::start_with_clocks_in(None, ahead, &flags)
+        Self::start_with_clocks_in(None, Disks::Plain, ahead, &flags)
     }
 
-    /// The same, in a network of its own or not, and with as many partitions as `flags` say.
+    /// The same, in a network of its own or not, on other disks or not, and with as many partitions as
+    /// `flags` say.
     pub(super) fn start_with_clocks_in(
         own_net: Option<Net>,
+        disks: Disks,
         ahead: &[i64],
         flags: &[&str],
     ) -> Self {
-        let mut cluster = Self::start_in(own_net, 0, flags);
+        let mut cluster = Self::found(own_net, disks, false, 0, flags);
         cluster.has_clocks = true;
         for (number, seconds) in (0..).zip(ahead) {
             cluster.set_clock(number, *seconds);
@@ -284,8 +286,17 @@ impl Cluster {
                 command
             }
         };
+        let mut preloaded = Vec::new();
         if let Disks::Troubled(library) = &self.disks {
-            command.env("LD_PRELOAD", library).env("DISK_TROUBLE", self.trouble(number));
+            preloaded.push(library.display().to_string());
+            command.env("DISK_TROUBLE", self.trouble(number));
+        }
+        if self.has_clocks {
+            self.clock(number).give_to(&mut command);
+            preloaded.push(faketime::LIBRARY.to_owned());
+        }
+        if !preloaded.is_empty() {
+            command.env("LD_PRELOAD", preloaded.join(":"));
         }
         if !self.is_quiet {
             command.arg("-v");
@@ -299,9 +310,6 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        if self.has_clocks {
-            self.clock(number).give_to(&mut command);
-        }
         let child = command.spawn().expect("the node starts");
         self.nodes[usize::from(number)].child = Some(child);
     }

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use super::{
     net::Net,
-    nodes::Cluster,
+    nodes::{Cluster, Disks},
     work::{Account, Work},
 };
 
@@ -346,7 +346,7 @@ fn keeps_its_promises(setting: Setting) {
     let more = ["--lost-after", &lost_after, "--partition-bits", "8"];
     let flags = [setting.flags(), &more].concat();
     let right = [0; NODES as usize];
-    let mut cluster = Cluster::start_with_clocks_in(Some(net), &right, &flags);
+    let mut cluster = Cluster::start_with_clocks_in(Some(net), Disks::Plain, &right, &flags);
     let mut nodes: Vec<u8> = (0..NODES).collect();
     for fault in FAULTS {
         let measured = measure(&mut cluster, fault, &mut nodes);

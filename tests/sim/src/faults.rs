@@ -25,6 +25,11 @@ enum Undo {
     Latency(IpAddr, IpAddr),
     /// The disk of a host works again.
     Disk(usize),
+    /// A host gets a processor for a moment, after it got none: its ways are released, and it may get none
+    /// for some more times.
+    Run(usize, Vec<(IpAddr, IpAddr)>, u64),
+    /// It gets none again.
+    Starve(usize, u64),
 }
 
 /// How far wall clocks step: two minutes, an hour, a day, ten years.
@@ -119,6 +124,12 @@ impl Faults {
         let mut undos = std::mem::take(&mut self.undos);
         undos.sort_by_key(|(when, _)| *when);
         for (_, undo) in undos {
+            // All get what they need from now on.
+            let undo = match undo {
+                Undo::Starve(..) => continue,
+                Undo::Run(number, ways, _) => Undo::Run(number, ways, 0),
+                undo => undo,
+            };
             self.undo(sim, undo);
         }
         self.hosts.iter().for_each(Host::right_clock);
@@ -160,6 +171,16 @@ impl Faults {
                 sim.release(one, other);
                 self.busy.remove(&pair(one, other));
             }
+            Undo::Run(number, ways, times) => {
+                for (one, other) in ways {
+                    sim.release(one, other);
+                    self.busy.remove(&pair(one, other));
+                }
+                if times > 0 {
+                    self.later(now, 5, 60, Undo::Starve(number, times - 1));
+                }
+            }
+            Undo::Starve(number, times) => self.starve(sim, number, times),
             Undo::Disk(number) => self.hosts[number].disk.borrow().set_trouble(None),
             Undo::Latency(one, other) => {
                 sim.set_link_max_message_latency(one, other, LATENCY_MAX);
@@ -218,13 +239,24 @@ impl Faults {
         }
     }
 
+    /// Nothing that a host says or is told goes through for a moment, clients' words among it: so others
+    /// see a host whose processors are busy with something else.
+    fn starve(&mut self, sim: &Sim<'_>, number: usize, times: u64) {
+        let ways = self.ways_of(number, true);
+        for (one, other) in &ways {
+            sim.hold(*one, *other);
+            self.busy.insert(pair(*one, *other));
+        }
+        self.later(sim.elapsed(), 50, 900, Undo::Run(number, ways, times));
+    }
+
     fn strike(&mut self, sim: &mut Sim<'_>) {
         let now = sim.elapsed();
         let number = usize::try_from(self.rng.below(self.hosts.len() as u64)).unwrap_or(0);
         let name = self.hosts[number].name.clone();
         let here = self.hosts[number].address;
         let mut ways = self.ways_of(number, false);
-        let kind = self.rng.below(16);
+        let kind = self.rng.below(19);
         let told = match kind {
             0 | 1 if self.is_running(number) => {
                 self.crash(sim, number);
@@ -313,17 +345,22 @@ impl Faults {
                 simulation::break_streams(one, other);
                 "loses its streams on a way"
             }
-            14 if self.is_running(number) => {
+            16 if self.is_running(number) => {
                 let trouble = if self.rng.chance(1, 2) { Trouble::Full } else { Trouble::Broken };
                 self.hosts[number].disk.borrow().set_trouble(Some(trouble));
                 self.later(now, 500, 6000, Undo::Disk(number));
                 "has a disk that cannot be written"
             }
-            15 if self.is_running(number) => {
+            17 if self.is_running(number) => {
                 let delay = Duration::from_millis(self.rng.between(100, 1000));
                 self.hosts[number].disk.borrow().set_trouble(Some(Trouble::Slow(delay)));
                 self.later(now, 500, 8000, Undo::Disk(number));
                 "has a slow disk"
+            }
+            18 if self.is_running(number) => {
+                let times = self.rng.between(2, 12);
+                self.starve(sim, number, times);
+                "gets no processor, again and again"
             }
             _ => return,
         };
