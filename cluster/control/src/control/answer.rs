@@ -84,9 +84,12 @@ pub(super) fn runs_elsewhere(
         return false;
     }
     let state = node.state.lock();
-    let is_me = state.identity.seat.is_some_and(|seat| seat.node == id);
+    if state.identity.seat.is_some_and(|seat| seat.node == id) {
+        // This process may be restarted at another address, and take note of itself.
+        return state.identity.incarnation != incarnation;
+    }
     let heard = state.lives.get(&id);
-    is_me || heard.is_some_and(|(life, at)| *life == known.incarnation && at.elapsed() < SILENCE)
+    heard.is_some_and(|(life, at)| *life == known.incarnation && at.elapsed() < SILENCE)
 }
 
 fn greeting(node: &Arc<Node>, from: &Sender, pledge: Option<u128>, founds: bool) -> Greeting {
