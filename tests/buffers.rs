@@ -271,7 +271,9 @@ fn many_large_answers_let_a_small_one_through() {
     let value = "v".repeat(1_000_000);
     first.ask(format!("set big 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
     let mut readers: Vec<Client> = (0..READERS).map(|_| server.connect()).collect();
-    readers.iter_mut().for_each(|client| client.ask("mn\r\n", "MN\r\n"));
+    for client in &mut readers {
+        client.ask("mn\r\n", "MN\r\n");
+    }
     // All requests are there before the server looks at the first; the small one came last.
     server.signal(Signal::SIGSTOP);
     for (number, client) in readers.iter_mut().enumerate() {

@@ -142,7 +142,7 @@ fn a_refused_block_is_never_run_by_a_server() {
     let mut client = server.connect();
     client.ask("set n 0 0 1\r\n7\r\n", "STORED\r\n");
     for Refused { line, block, told } in all() {
-        client.ask(&format!("{line}\r\n{block}\r\nmn\r\n"), &format!("{told}MN\r\n"));
+        client.ask(format!("{line}\r\n{block}\r\nmn\r\n"), &format!("{told}MN\r\n"));
     }
     client.ask("get n\r\n", "VALUE n 0 1\r\n7\r\nEND\r\n");
 }

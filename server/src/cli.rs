@@ -56,7 +56,7 @@ pub struct Request {
     #[command(subcommand)]
     verb: Verb,
     /// The node to ask: host, host:port, or the path of its admin socket, with a slash
-    /// [default: TOLLGATE_ADMIN_SOCKET, or 127.0.0.1:11211]
+    /// [default: `TOLLGATE_ADMIN_SOCKET`, or 127.0.0.1:11211]
     #[arg(long, global = true, value_name = "ADDR", value_parser = server)]
     server: Option<String>,
     #[command(flatten)]

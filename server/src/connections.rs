@@ -301,7 +301,7 @@ impl Connections {
         let open = self.open.lock();
         let stalled = open
             .values()
-            .filter(|client| !std::ptr::eq(&***client, but))
+            .filter(|client| !std::ptr::eq(&raw const ***client, but))
             .filter_map(|client| Some((client.holding.stalled_ms(buffer, now_ms)?, client)))
             .max_by_key(|(stalled_ms, _)| *stalled_ms);
         let (_, client) = stalled?;

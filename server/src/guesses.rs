@@ -100,6 +100,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "clients of a socket file have no address")]
     fn v4(number: u32) -> Option<IpAddr> {
         Some(Ipv4Addr::from_bits(number).into())
     }

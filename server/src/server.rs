@@ -327,10 +327,10 @@ pub(crate) async fn serve(
 /// Whether a node ended well: not with a fault, and not with what only it had, if it was to wait for that.
 fn verdict(service: &Service, left: Left, wait: Duration) -> Result<(), ServerError> {
     let control = service.node().and_then(|node| node.control());
-    if let Some(why) = control.and_then(|control| control.ended()) {
+    if let Some(why) = control.and_then(control::Control::ended) {
         return Err(ServerError::Ended(why));
     }
-    if let Some(why) = control.and_then(|control| control.fault()) {
+    if let Some(why) = control.and_then(control::Control::fault) {
         return Err(ServerError::Fault(why));
     }
     match left {

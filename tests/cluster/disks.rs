@@ -63,14 +63,14 @@ fn disk(cluster: &Cluster, number: u8) -> String {
 fn find(cluster: &Cluster, role: Role, nodes: u8) -> u8 {
     let led = leader(cluster, nodes);
     let voters = cluster.figure(led, "voters").expect("it answers");
-    let votes = |number: u8| {
+    let is_voter = |number: u8| {
         let id = cluster.figure(number, "node").expect("it answers");
         voters.split(',').any(|voter| voter == id)
     };
     let found = (0..nodes).find(|&number| match role {
         Role::Leader => number == led,
-        Role::Follower => number != led && votes(number),
-        Role::Observer => !votes(number),
+        Role::Follower => number != led && is_voter(number),
+        Role::Observer => !is_voter(number),
     });
     found.expect("four nodes have one of each")
 }

@@ -33,7 +33,7 @@ impl Image {
                 "RUN" => {
                     for command in rest.split("&&").map(str::trim) {
                         match command.split(' ').next() {
-                            Some("install") => image.folders.push_str(&format!("{command}\n")),
+                            Some("install") => image.folders.push_str(&[command, "\n"].concat()),
                             // The user; every machine has it.
                             Some("groupadd" | "useradd") => assert!(command.contains("id 11211")),
                             _ => panic!("the test does not know {command}"),

@@ -156,7 +156,7 @@ fn units_start_three_nodes_that_count_as_one() {
                              printf 0123456789abcdef0123456789abcdef > /etc/tollgate/peer.key\n\
                              chown tollgate /etc/tollgate/peer.key\n\
                              chmod 0400 /etc/tollgate/peer.key\n";
-            plan.prepare += &format!("install -m 0644 {limits} /etc/tollgate/limits.toml\n");
+            plan.prepare += &["install -m 0644 ", limits, " /etc/tollgate/limits.toml\n"].concat();
             plan
         })
         .collect();

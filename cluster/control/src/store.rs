@@ -448,6 +448,7 @@ impl Inner {
                     return Err(StoreError::Closed);
                 }
                 let pause = Duration::from_millis(20);
+                #[expect(clippy::disallowed_methods, reason = "it is on a thread that may block")]
                 std::thread::sleep(pause);
                 left = left.saturating_sub(pause);
             }
@@ -496,7 +497,7 @@ fn rewrite(file: &Path) -> Result<Database, StoreError> {
 /// write finds out.
 fn room(directory: &Path) -> io::Result<()> {
     let path = directory.join("probe");
-    let written = fs::write(&path, [0; ROOM_BYTES]);
+    let written = fs::write(&path, vec![0; ROOM_BYTES]);
     let removed = fs::remove_file(&path);
     written.and(removed)
 }

@@ -287,7 +287,7 @@ impl Engine {
         (lines_max, bytes_max): (usize, usize),
         mut out: impl FnMut(&[u8], &[u8]),
     ) -> Option<Cursor> {
-        let (mut sent, mut copy) = (0, Vec::new());
+        let (mut pieces, mut copy) = (0, Vec::new());
         let mut inside = after.and_then(|cursor| cursor.inside);
         let (from, mut stopped) = (Cursor::from(after), None);
         let next = self.store.read_range(range, from, lines_max, |item| {
@@ -305,15 +305,15 @@ impl Engine {
                 if self.encode_head_of_holders(item, &mut copy).is_none() {
                     return true;
                 }
-                let room = bytes_max.saturating_sub(sent).max(PIECE_BYTES_MIN);
+                let room = bytes_max.saturating_sub(pieces).max(PIECE_BYTES_MIN);
                 let next = holders.encode_piece(at, room, &mut copy);
                 stopped = next.map(|hold| Cursor { spread: spread(), inside: Some(hold) });
             } else if self.encode(item, &mut copy).is_none() {
                 return true;
             }
             out(item.key(), &copy);
-            sent += item.key().len() + copy.len();
-            sent < bytes_max && stopped.is_none()
+            pieces += item.key().len() + copy.len();
+            pieces < bytes_max && stopped.is_none()
         });
         stopped.or(next.map(Cursor::at))
     }

@@ -290,12 +290,12 @@ mod tests {
     #[test]
     fn ids_hash_alike_wherever_the_seeds_are_the_same() {
         let placer = Arc::new(Placer::default());
-        let placed = KeyHasher::placed([9; 4], Arc::clone(&placer), 14);
+        let in_cluster = KeyHasher::placed([9; 4], Arc::clone(&placer), 14);
         let plain = KeyHasher::new(SEEDS);
-        assert_ne!(placed.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
+        assert_ne!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
         assert!(placer.set(14, SEEDS, |_| 0));
-        assert_eq!((placed.partition_bits(), plain.partition_bits()), (14, 0));
-        assert_eq!(placed.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
+        assert_eq!((in_cluster.partition_bits(), plain.partition_bits()), (14, 0));
+        assert_eq!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
         // No key and id run together.
         assert_ne!(plain.id_hash(b"key", b"id"), plain.id_hash(b"keyi", b"d"));
         assert_ne!(

@@ -377,7 +377,8 @@ impl Machine for Keys<'_> {
             return self.install_ids(now, state);
         }
         let state = match state.map(|state| (IdCopy::split(state), state)) {
-            None => None,
+            // Not of this version: without the state the key begins anew, as one that was evicted.
+            None | Some((Some(Err(())), _)) => None,
             Some((None, state)) => Some(state),
             Some((Some(Ok((id, change))), _)) => {
                 shards.put_id(now, self.partition.0, &id);
@@ -387,8 +388,6 @@ impl Machine for Keys<'_> {
                     KeyChange::Changed(state) => Some(state),
                 }
             }
-            // Not of this version: without the state the key begins anew, as one that was evicted.
-            Some((Some(Err(())), _)) => None,
         };
         match state {
             Some(state) => {

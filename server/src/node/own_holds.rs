@@ -163,20 +163,17 @@ impl Front {
         let Local { engine, hasher, holds } = &mut *local;
         for (_, hold) in holds.of_lease(lease) {
             let hash = hasher.hash(&hold.key);
-            let done = match native {
-                Native::Settle { actual, .. } => {
-                    node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
-                    // What was used stays used; a holder holds nothing any more.
-                    if !hold.is_holder && *actual > 0 {
-                        owed.push(((hold.rule.clone(), hold.key.clone()), hold.partition));
-                    }
-                    engine.settle(now, hash, &hold.key, lease, *actual)
+            let done = if let Native::Settle { actual, .. } = native {
+                node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+                // What was used stays used; a holder holds nothing any more.
+                if !hold.is_holder && *actual > 0 {
+                    owed.push(((hold.rule.clone(), hold.key.clone()), hold.partition));
                 }
-                _ => {
-                    let for_ns = renewed_ns.unwrap_or(0);
-                    hold.end_ns = lent.now.mono_ns.saturating_add(for_ns);
-                    engine.renew(now, hash, &hold.key, lease, for_ns)
-                }
+                engine.settle(now, hash, &hold.key, lease, *actual)
+            } else {
+                let for_ns = renewed_ns.unwrap_or(0);
+                hold.end_ns = lent.now.mono_ns.saturating_add(for_ns);
+                engine.renew(now, hash, &hold.key, lease, for_ns)
             };
             first.get_or_insert(done);
         }

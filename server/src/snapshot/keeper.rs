@@ -134,13 +134,14 @@ pub(crate) fn restore(service: &Service) -> Result<(), SnapshotError> {
         ),
         Ok(None) => {}
         // A server that does not start for want of old counts would be worse than one without.
-        Err(error) => match put_damaged_aside(path) {
-            Ok(aside) => {
+        Err(error) => {
+            if let Ok(aside) = put_damaged_aside(path) {
                 let aside = aside.display();
                 tracing::error!(%error, %aside, "snapshot left aside: starting empty");
+            } else {
+                tracing::error!(%error, "snapshot not read: starting empty");
             }
-            Err(_) => tracing::error!(%error, "snapshot not read: starting empty"),
-        },
+        }
     }
     Ok(())
 }

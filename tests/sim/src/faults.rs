@@ -250,6 +250,7 @@ impl Faults {
         self.later(sim.elapsed(), 50, 900, Undo::Run(number, ways, times));
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each fault")]
     fn strike(&mut self, sim: &mut Sim<'_>) {
         let now = sim.elapsed();
         let number = usize::try_from(self.rng.below(self.hosts.len() as u64)).unwrap_or(0);

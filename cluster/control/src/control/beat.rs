@@ -278,8 +278,7 @@ async fn register(node: Arc<Node>, seat: Seat) {
             note_double(&node, seat, refused);
         }
         Ok(Err(refused)) => {
-            let is_new = std::mem::replace(&mut node.state.lock().refused, Some(refused.clone()))
-                != Some(refused.clone());
+            let is_new = node.state.lock().refused.replace(refused) != Some(refused);
             if is_new {
                 tracing::warn!(%refused, "the cluster does not take the node: it asks again");
             }

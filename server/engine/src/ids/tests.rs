@@ -182,7 +182,9 @@ proptest! {
             }
             let bytes = |copies: &[IdCopy]| {
                 let mut out = Vec::new();
-                copies.iter().for_each(|copy| copy.encode(&mut out));
+                for copy in copies {
+                    copy.encode(&mut out);
+                }
                 out
             };
             let expected = by_partition.remove(&number).unwrap_or_default();

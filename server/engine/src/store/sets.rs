@@ -37,8 +37,11 @@ impl SetId {
 
     /// The body that names the set.
     pub(crate) fn body(self) -> [u8; BODY_BYTES] {
-        let ([a, b], [c, d, e, f]) = (HAS_SET.to_le_bytes(), self.0.to_le_bytes());
-        [a, b, c, d, e, f]
+        let mut body = [0; BODY_BYTES];
+        let (mark, number) = body.split_at_mut(size_of_val(&HAS_SET));
+        mark.copy_from_slice(&HAS_SET.to_le_bytes());
+        number.copy_from_slice(&self.0.to_le_bytes());
+        body
     }
 }
 

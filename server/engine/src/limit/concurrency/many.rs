@@ -60,10 +60,10 @@ impl Concurrency {
         };
         let end = holders.end_of(least(all));
         // With the new hold ended too, fewer of the others have to.
-        let with_begun = begun.and_then(|(_, end)| {
+        let with_begun = begun.map(|(_, end)| {
             let least = least(holders.all());
             let others = if least == Sum::default() { None } else { holders.end_of(least) };
-            Some(others.map_or(end, |others| others.max(end)))
+            others.map_or(end, |others| others.max(end))
         });
         let end = match (end, with_begun) {
             (Some(one), Some(other)) => one.min(other),
@@ -135,7 +135,7 @@ mod tests {
                         prop_assert_eq!(holders.settle(hold.lease, instant(time)), settled);
                     }
                     (4, Some(hold)) => {
-                        let end = instant(time) + nanos as i64;
+                        let end = instant(time) + nanos.cast_signed();
                         let renewed =
                             !state.is_empty() && limit.renew(&mut state, time, hold.lease, nanos);
                         prop_assert_eq!(holders.renew(hold.lease, instant(time), end), renewed);
