@@ -81,6 +81,8 @@ pub(super) struct State {
     pub(super) conditions: BTreeMap<NodeId, NodeCondition>,
     /// How many milliseconds each node's wall clock is ahead of this node's, as far as it is known.
     pub(super) clocks: BTreeMap<NodeId, i64>,
+    /// This node has led in this life, and nobody else votes since then.
+    pub(super) has_led_alone: bool,
     /// Why Raft does not run, since when.
     pub(super) fault: Option<Fault>,
     /// A snapshot that comes in pieces.
@@ -169,6 +171,7 @@ impl Node {
             load: 0,
             conditions: BTreeMap::new(),
             clocks: BTreeMap::new(),
+            has_led_alone: false,
             fault: None,
             incoming: None,
             seekers: seek::Seekers::default(),
@@ -240,9 +243,11 @@ impl Node {
     pub(super) fn contact_age(&self) -> Option<Duration> {
         let metrics = self.metrics().filter(|metrics| metrics.state == ServerState::Leader);
         let is_alone = self.is_sole_voter();
-        let state = self.state.lock();
-        // Without the only voter nothing is decided: what it knows is the newest that there is.
-        if is_alone && (metrics.is_some() || state.fault.is_some()) {
+        let mut state = self.state.lock();
+        // Without the only voter nothing is decided: once it has led, what it knows is the newest that
+        // there is, whether its Raft runs or not.
+        state.has_led_alone = is_alone && (state.has_led_alone || metrics.is_some());
+        if state.has_led_alone {
             return Some(Duration::ZERO);
         }
         let Some(metrics) = metrics else { return state.contact.map(|contact| contact.elapsed()) };
