@@ -242,12 +242,15 @@ fn a_kill_after_a_warm_start_restores_nothing_old() {
     let mut client = server.connect();
     client.ask("set n 0 0 1\r\n5\r\nset deleted 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
     client.ask_until("take k 3 fixed:3/h\r\n", "\r\n");
-    let server = start_in(ended_by(server, Signal::SIGTERM));
+    let mut server = start_in(ended_by(server, Signal::SIGTERM));
+    // It listens before it reads the snapshot, and serves after that.
+    server.until("the snapshot is put aside", |server| {
+        server.folder().join("snapshot.loaded").exists()
+    });
     let mut client = server.connect();
     let log = server.log();
     assert!(log.contains("snapshot read items=3 age_s="), "{log}");
     assert!(!server.folder().join("snapshot").exists());
-    assert!(server.folder().join("snapshot.loaded").exists());
     client.ask("incr n 1\r\ndelete deleted\r\n", "6\r\nDELETED\r\n");
     let server = killed_and_started(server, FLAGS);
     server.connect().ask("get n deleted\r\n", "END\r\n");

@@ -55,9 +55,14 @@ const ADMIN_SOCKET_VARIABLE: &str = "TOLLGATE_ADMIN_SOCKET";
 pub struct Request {
     #[command(subcommand)]
     verb: Verb,
-    /// The node to ask: host, host:port, or the path of its admin socket, with a slash
-    /// [default: `TOLLGATE_ADMIN_SOCKET`, or 127.0.0.1:11211]
-    #[arg(long, global = true, value_name = "ADDR", value_parser = server)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        value_parser = server,
+        help = "The node to ask: host, host:port, or the path of its admin socket, with a slash \
+                [default: TOLLGATE_ADMIN_SOCKET, or 127.0.0.1:11211]"
+    )]
     server: Option<String>,
     #[command(flatten)]
     login: login::LoginFlags,
