@@ -15,6 +15,8 @@ use cluster::map::{Map, NodeState};
 
 /// Who was not heard for so long is silent.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
+/// A node that is heard so long after it refused a connection lives.
+const IN_FLIGHT: Duration = Duration::from_millis(250);
 /// A voter's word counts for so long: three of its beats.
 const FRESH: Duration = Duration::from_millis(750);
 
@@ -31,7 +33,8 @@ pub(crate) struct Liveness {
     words: BTreeMap<NodeId, (Duration, Word)>,
     /// Who votes, and since when we know that.
     voters: (BTreeSet<NodeId>, Duration),
-    refused: BTreeSet<(NodeId, Incarnation)>,
+    /// Lives whose host refused a connection, since when.
+    refused: BTreeMap<(NodeId, Incarnation), Duration>,
 }
 
 impl Liveness {
@@ -47,7 +50,7 @@ impl Liveness {
         }
         self.heard.retain(|node, _| map.nodes().contains_key(node));
         self.words.retain(|node, _| map.nodes().contains_key(node));
-        self.refused.retain(|(node, life)| {
+        self.refused.retain(|(node, life), _| {
             map.nodes()
                 .get(node)
                 .is_some_and(|node| node.incarnation == *life && node.state != NodeState::Dead)
@@ -66,6 +69,11 @@ impl Liveness {
         if incarnation >= heard.0 {
             *heard = (incarnation, now);
         }
+        // What was on its way when the process ended does not count.
+        let refused = self.refused.get(&(node, incarnation));
+        if refused.is_some_and(|at| now.saturating_sub(*at) > IN_FLIGHT) {
+            self.refused.remove(&(node, incarnation));
+        }
     }
 
     /// A voter said whom it hears.
@@ -75,8 +83,8 @@ impl Liveness {
     }
 
     /// A life is known to be over: its host refuses connections to it.
-    pub(crate) fn refuse(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.refused.insert((node, incarnation));
+    pub(crate) fn refuse(&mut self, node: NodeId, incarnation: Incarnation, now: Duration) {
+        self.refused.insert((node, incarnation), now);
     }
 
     /// We did not run for `gap`, so we could hear nobody.
@@ -123,7 +131,7 @@ impl Liveness {
                 word.get(&node)
                     .is_some_and(|(_, ago_ms)| u128::from(*ago_ms) >= SILENCE.as_millis())
             };
-            self.refused.contains(&(node, incarnation))
+            self.refused.contains_key(&(node, incarnation))
                 || !is_new && words.iter().filter(missed).count() >= majority
         };
         let nodes = map.nodes().iter().filter(|&(&id, _)| id != me);

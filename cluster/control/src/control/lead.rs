@@ -368,7 +368,8 @@ pub(super) async fn succeed(node: &Arc<Node>, gone: NodeId, incarnation: Incarna
     if !matches!(probed, Err(NoAnswer::Unreachable(Unreachable::Refused))) {
         return;
     }
-    node.state.lock().liveness.refuse(gone, incarnation);
+    let now = node.now();
+    node.state.lock().liveness.refuse(gone, incarnation, now);
     sleep(LEASE_MAX + STAND_GAP * u32::try_from(rank).unwrap_or(u32::MAX)).await;
     if node.leader() == Some(gone)
         && let Some(raft) = node.raft()
@@ -379,8 +380,13 @@ pub(super) async fn succeed(node: &Arc<Node>, gone: NodeId, incarnation: Incarna
 }
 
 /// Looks once whether a process is still there. A host that is and refuses has lost it.
+///
+/// Every voter looks, not the leader alone: the leader may have died in the same moment, and the next
+/// one should know.
 pub(super) async fn probe(node: &Arc<Node>, suspect: NodeId, incarnation: Incarnation) {
-    if !node.is_leader() || Some(suspect) == node.id() {
+    let (_, voters) = node.published.voters();
+    let is_voter = node.id().is_some_and(|me| voters.contains(&me));
+    if !is_voter || Some(suspect) == node.id() {
         return;
     }
     let known = node.published.map().nodes().get(&suspect).map(|known| known.incarnation);
@@ -389,7 +395,8 @@ pub(super) async fn probe(node: &Arc<Node>, suspect: NodeId, incarnation: Incarn
     }
     let probed = node.post.call_node(suspect, Call::Ping, PROBE_TTL).await;
     if matches!(probed, Err(NoAnswer::Unreachable(Unreachable::Refused))) {
-        node.state.lock().liveness.refuse(suspect, incarnation);
+        let now = node.now();
+        node.state.lock().liveness.refuse(suspect, incarnation, now);
         node.lead_now.notify_one();
     }
 }

@@ -109,8 +109,9 @@ pub(super) async fn suspect(node: &Arc<Node>, suspect: NodeId) {
         Some(leader) if leader == suspect => lead::succeed(node, suspect, incarnation).await,
         Some(leader) => {
             let call = Call::Suspect { node: suspect, incarnation };
-            let _ = node.post.call_node(leader, call, beat::PERIOD * 2).await;
+            let told = node.post.call_node(leader, call, beat::PERIOD * 2);
+            tokio::join!(told, lead::probe(node, suspect, incarnation)).0.ok();
         }
-        None => {}
+        None => lead::probe(node, suspect, incarnation).await,
     }
 }

@@ -108,8 +108,13 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
     assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1499)), ids([]));
     assert_eq!(liveness.silent(&reborn, NodeId(1), now + ms(1500)), ids([2, 3]));
     liveness.see(&map, &ids([1]), NodeId(1), now);
-    liveness.refuse(NodeId(2), LIFE);
+    liveness.refuse(NodeId(2), LIFE, now);
     assert_eq!(liveness.silent(&map, NodeId(1), now), ids([2]));
+    // A message that was on its way is no sign of life, a later one is.
+    liveness.hear(NodeId(2), LIFE, now + ms(250));
+    assert_eq!(liveness.silent(&map, NodeId(1), now + ms(250)), ids([2]));
+    liveness.hear(NodeId(2), LIFE, now + ms(251));
+    assert_eq!(liveness.silent(&map, NodeId(1), now + ms(251)), ids([]));
 }
 
 #[test]
