@@ -89,6 +89,11 @@ pub(super) struct Reach {
 }
 
 impl Reach {
+    /// The map has a node: the path to it. The control plane may have opened the link before.
+    pub(super) fn meet(&mut self, node: NodeId) -> Path {
+        self.peers.entry(node).or_default().path
+    }
+
     /// A link is being opened.
     pub(super) fn opening(&mut self, node: NodeId, now_ns: u64) {
         let peer = self.peers.entry(node).or_default();
@@ -165,10 +170,11 @@ impl Reach {
     /// others too, for what follows at once.
     pub(super) fn tick(&mut self, now_ns: u64, is_alone: bool) -> Vec<Step> {
         let mut steps = Vec::new();
-        let up: Vec<NodeId> = self
+        // A link that is idle is opened by the first frame.
+        let relays: Vec<NodeId> = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.link == Link::Up)
+            .filter(|(_, peer)| matches!(peer.link, Link::Up | Link::Idle))
             .map(|(node, _)| *node)
             .collect();
         for (&node, peer) in &mut self.peers {
@@ -178,7 +184,7 @@ impl Reach {
                 peer.link = Link::Broken(since_ns);
             }
             let path = if let Link::Broken(since_ns) = peer.link {
-                peer.look_for_relay(node, now_ns, &up, &mut steps);
+                peer.look_for_relay(node, now_ns, &relays, &mut steps);
                 match peer.relay {
                     Some(relay) => Path::Through(relay),
                     None => broken_for(now_ns.saturating_sub(since_ns), is_alone),
@@ -203,13 +209,19 @@ fn broken_for(silence_ns: u64, is_alone: bool) -> Path {
 
 impl Peer {
     /// Asks for signs of life: through the relay, or for want of one through whoever is in reach.
-    fn look_for_relay(&mut self, node: NodeId, now_ns: u64, up: &[NodeId], steps: &mut Vec<Step>) {
+    fn look_for_relay(
+        &mut self,
+        node: NodeId,
+        now_ns: u64,
+        relays: &[NodeId],
+        steps: &mut Vec<Step>,
+    ) {
         if now_ns.saturating_sub(self.wanted_ns) >= WANTED_NS {
             self.relay = None;
             return;
         }
         let waited_ns = now_ns.saturating_sub(self.asked_ns);
-        if self.relay.is_some_and(|relay| !up.contains(&relay))
+        if self.relay.is_some_and(|relay| !relays.contains(&relay))
             || (!self.is_answered && waited_ns >= SILENT_NS)
         {
             self.relay = None;
@@ -228,9 +240,9 @@ impl Peer {
         } else {
             self.pause_ns = (self.pause_ns * 2).clamp(ASK_NS, SEARCH_NS_MAX);
             // Others begin at another place: not all go through the same node.
-            let from = up.iter().position(|other| *other > node).unwrap_or(0);
-            let relays = up.iter().cycle().skip(from).take(up.len().min(RELAYS_MAX));
-            steps.extend(relays.map(|&relay| Step::Ask { peer: node, relay, number }));
+            let from = relays.iter().position(|other| *other > node).unwrap_or(0);
+            let asked = relays.iter().cycle().skip(from).take(relays.len().min(RELAYS_MAX));
+            steps.extend(asked.map(|&relay| Step::Ask { peer: node, relay, number }));
         }
         // The link is tried all the while.
         steps.push(Step::Probe(node));
@@ -295,6 +307,19 @@ mod tests {
         assert_eq!(path(&reach.tick(5411 * MS, false)), Some(Path::Through(OTHER)));
         reach.heard(PEER);
         assert_eq!(path(&reach.tick(5412 * MS, false)), Some(Path::Direct));
+    }
+
+    #[test]
+    fn node_whose_link_was_up_before_the_map_had_it_is_a_relay() {
+        let mut reach = Reach::default();
+        reach.heard(OTHER);
+        reach.retain(|node| node == PEER);
+        for node in [PEER, OTHER] {
+            reach.meet(node);
+        }
+        reach.broken(PEER, 5000 * MS, 300 * MS);
+        reach.wanted(PEER, 5000 * MS);
+        assert_eq!(asks(&reach.tick(5000 * MS, false)), [(OTHER, 1)]);
     }
 
     #[test]

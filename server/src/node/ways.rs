@@ -59,9 +59,9 @@ impl Ways {
 
     /// The map has a node, which is reached over this lane.
     pub(super) fn insert(&self, node: NodeId, lane: Lane) {
-        let mut ways = self.ways.write();
-        let path = ways.get(&node).map(|way| way.path).unwrap_or_default();
-        ways.insert(node, Way { lane, path, is_wanted: AtomicBool::new(false) });
+        let mut reach = self.reach.lock();
+        let way = Way { lane, path: reach.meet(node), is_wanted: AtomicBool::new(false) };
+        self.ways.write().insert(node, way);
     }
 
     /// Only nodes that are known stay.
