@@ -74,6 +74,10 @@ cuts SECONDS="20":
 holders:
     cargo test --release -p tollgate-engine --lib a_million_holders -- --nocapture
 
+# A million written policies of one client: how long others wait, beside as many takes under one policy
+policies:
+    POLICIES=1000000 cargo test --release -p tests policies -- --nocapture
+
 # Instructions of each command under callgrind, beside those written down; `--write` writes them down
 instructions *FLAGS:
     cargo build --release -p benches --bin instructions

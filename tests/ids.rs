@@ -17,7 +17,7 @@ const TAKES: usize = 500_000;
 const REPEATED_WITHIN: Duration = Duration::from_secs(50);
 
 /// Sends what `line` writes for each number without waiting, and hands every answer to `each`.
-fn pipeline(
+pub(crate) fn pipeline(
     address: SocketAddr,
     count: usize,
     line: impl Fn(usize) -> String + Send,

@@ -22,6 +22,7 @@ mod live;
 mod memory;
 mod operators;
 mod players;
+mod policies;
 mod pressed;
 mod races;
 mod readme;

@@ -48,8 +48,8 @@ pub use policy::{
 };
 pub use quick::{BOUND_POLICY, Quick, quick};
 pub use reply::{
-    CountLine, ItemView, LeaseLine, Outcome, TooMany, Value, VerdictLine, VerdictWord, encode,
-    encode_hit, encode_inspection, encode_number,
+    CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode, encode_hit,
+    encode_inspection, encode_number,
 };
 pub use request::{
     Admin, Arithmetic, CasAsk, ClusterVerb, Command, Delete, Exptime, Form, Get, IncrX, Keys,

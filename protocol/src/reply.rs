@@ -43,8 +43,6 @@ pub enum Outcome<'a> {
     TooLarge,
     /// The memory cap is reached and nothing may be evicted.
     OutOfMemory,
-    /// A bound of its own is reached; more memory would not help.
-    TooMany(TooMany),
     /// A decision of a limit: `take`, `takem`, `refund`.
     Verdict(VerdictLine),
     /// A hold is ended: `settle`.
@@ -64,23 +62,6 @@ pub enum Outcome<'a> {
     Counted(CountLine),
     /// The count of a window: `slide`.
     Slid(u64),
-}
-
-/// What there can be no more of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TooMany {
-    /// Different policies that clients wrote out, on keys at work.
-    Policies,
-}
-
-impl TooMany {
-    /// What the client hears.
-    #[must_use]
-    pub fn line(self) -> &'static str {
-        match self {
-            Self::Policies => "SERVER_ERROR too many policies in use",
-        }
-    }
 }
 
 /// The first word of a verdict line.

@@ -318,10 +318,6 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
         Outcome::NotAllowed => b"CLIENT_ERROR not allowed on a limit key\r\n",
         Outcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
         Outcome::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
-        Outcome::TooMany(what) => {
-            out.extend_from_slice(what.line().as_bytes());
-            b"\r\n"
-        }
         Outcome::Hit(item) | Outcome::Vivified(item) => {
             crate::reply::encode_hit(out, command.key.as_bytes(), item, false);
             b"END\r\n"

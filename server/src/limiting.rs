@@ -12,8 +12,8 @@ use engine::{
 };
 use protocol::{
     Algorithm, COUNT_MAX, CasAsk, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
-    Policy, PolicyWord, Rate, Slide, Take, TooMany, VerdictLine, VerdictWord, encode,
-    encode_plain_verdict, encode_verdict,
+    Policy, PolicyWord, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_plain_verdict,
+    encode_verdict,
 };
 
 use crate::bound::{milliseconds, tell};
@@ -192,7 +192,6 @@ impl<'a> Round<'a> {
                 Ok(meant) => match self.lease(key, hash, &meant, lease) {
                     Ok(Leased::Told(line)) => Ok(Outcome::Leased(line)),
                     Ok(Leased::Full) => Ok(Outcome::OutOfMemory),
-                    Ok(Leased::TooManyPolicies) => Ok(Outcome::TooMany(TooMany::Policies)),
                     Ok(Leased::NotLeasable) => return tell(NOT_LEASABLE, form, out),
                     Err(error) => Err(error),
                 },
@@ -475,7 +474,6 @@ pub(crate) fn tell_many(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
     match outcome {
         Outcome::Verdict(verdict) => encode_verdict(out, verdict),
         Outcome::NotFound => line(out, "NOT_FOUND"),
-        Outcome::TooMany(what) => line(out, what.line()),
         _ => line(out, "SERVER_ERROR out of memory storing object"),
     }
 }

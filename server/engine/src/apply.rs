@@ -213,7 +213,9 @@ impl Engine {
     /// Removes items past their deadline among the next `count`; true at the end of a round.
     pub fn sweep(&mut self, now: Now, count: usize) -> bool {
         self.flush_if_due(now);
-        self.store.sweep(now, count)
+        let is_round = self.store.sweep(now, count);
+        self.drop_unused_rules();
+        is_round
     }
 
     /// Removes one item to make room elsewhere; false when there is none that may go.

@@ -4,8 +4,7 @@
 //! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`limited`).
 
 use protocol::{
-    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, TooMany, Value,
-    lenient_u64,
+    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,
 };
 
 use crate::apply::Engine;
@@ -187,7 +186,6 @@ pub fn undecided(limited: Limited) -> Outcome<'static> {
     match limited {
         Limited::Exists(_) => Outcome::Exists,
         Limited::NotFound => Outcome::NotFound,
-        Limited::TooManyPolicies => Outcome::TooMany(TooMany::Policies),
         Limited::Full | Limited::Decided(_) => Outcome::OutOfMemory,
     }
 }

@@ -28,6 +28,7 @@ use crate::item::{Content, Figures, Item, Layout, Mark, State};
 use crate::lease::Leases;
 use crate::limited::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
 use crate::placer::{HashRange, spread_of};
+use crate::policies::{INLINE, inline};
 use crate::record::{Record, SnapshotRecord};
 use crate::store::sums::Key as HoldKey;
 use crate::store::{HAS_SET, SetId};
@@ -125,9 +126,7 @@ impl Engine {
     /// holders that tells what changed since.
     pub fn mark_before_change(&mut self, hash: u64, key: &[u8]) -> Option<ItemMark> {
         let slot = self.store.find(hash, key)?;
-        if let Some(set) =
-            self.store.item(slot).state().and_then(|state| SetId::of_body(state.body))
-        {
+        if let Some(set) = self.store.item(slot).state().and_then(SetId::of) {
             self.store.change_holders(set, Holders::note_changes);
         }
         self.mark_of(hash, key)
@@ -148,7 +147,7 @@ impl Engine {
             Layout::Blob(_) => BLOB,
             Layout::Narrow | Layout::Wide => COUNTER,
             Layout::State(_) => {
-                if let Some(set) = item.state().and_then(|state| SetId::of_body(state.body)) {
+                if let Some(set) = item.state().and_then(SetId::of) {
                     let holders = self.store.holders(set)?;
                     self.encode_head_of_holders(item, out)?;
                     holders.encode_changes(out);
@@ -158,7 +157,7 @@ impl Engine {
             }
         };
         let policy = match item.state() {
-            Some(state) => Some((self.limits.policies.token(state.rule)?, state.body)),
+            Some(state) => Some((self.limits.policies.token_of(state)?, state.own())),
             None => None,
         };
         out.push(kind | figures.marks & Mark::COPIED);
@@ -181,7 +180,7 @@ impl Engine {
     /// Appends what is in front of a piece of the holders of a key, or of changes.
     fn encode_head_of_holders(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
         let Figures { cas, client_flags, deadline, marks } = item.figures();
-        let token = self.limits.policies.token(item.state()?.rule)?;
+        let token = self.limits.policies.token_of(item.state()?)?;
         out.push(HOLDERS | marks & Mark::COPIED);
         out.extend_from_slice(&cas.to_le_bytes());
         out.extend_from_slice(&client_flags.to_le_bytes());
@@ -235,25 +234,30 @@ impl Engine {
         figures: Figures,
         value: &[u8],
     ) -> Result<(), PutError> {
-        let (&token_bytes, rest) = value.split_first().ok_or(PutError::NotACopy)?;
-        let split = rest.split_at_checked(token_bytes.into());
-        let (token, piece) = split.ok_or(PutError::NotACopy)?;
-        let rule = self.limits.policies.number_of_copy(token, self.store.states_by_rule());
-        let rule = rule.ok_or(PutError::NotACopy)?;
-        self.absorb_holders((now, hash, key), figures, rule, piece, 0)?;
+        let (token, piece) = inline(value).ok_or(PutError::NotACopy)?;
+        let rule = self.rule_of_copy(token).ok_or(PutError::NotACopy)?;
+        let front = if rule == INLINE { &value[..value.len() - piece.len()] } else { &[] };
+        self.absorb_holders((now, hash, key), figures, (rule, front), piece, 0)?;
         self.uniques.raise(figures.cas);
         Ok(())
     }
 
     /// Makes of a state's copy the state as it lies in an item; `None` if it is none.
     fn state_of_copy<'v>(&mut self, value: &'v [u8]) -> Option<State<'v>> {
-        let (&token_bytes, rest) = value.split_first()?;
-        let (token, body) = rest.split_at_checked(token_bytes.into())?;
+        let (token, body) = inline(value)?;
         if !is_body(body) {
             return None;
         }
-        let rule = self.limits.policies.number_of_copy(token, self.store.states_by_rule())?;
-        Some(State { rule, body })
+        let rule = self.rule_of_copy(token)?;
+        // A state that carries its policy begins as a copy of one does.
+        Some(State { rule, body: if rule == INLINE { value } else { body } })
+    }
+
+    /// The number of the rule that a copy was made under, or [`INLINE`]; `None` for what is no policy.
+    fn rule_of_copy(&mut self, token: &[u8]) -> Option<u32> {
+        let rules_max = self.rules_max();
+        let (states, unused) = self.store.unused_rules();
+        self.limits.policies.number_of_copy(token, rules_max, states, unused)
     }
 
     /// Removes the item of a key, if there is one.
@@ -294,7 +298,7 @@ impl Engine {
             if stopped.is_some() {
                 return false;
             }
-            let set = item.state().and_then(|state| SetId::of_body(state.body));
+            let set = item.state().and_then(SetId::of);
             let spread = || spread_of(self.store.hash_of(item));
             let at = inside.take().filter(|_| spread() == from);
             copy.clear();

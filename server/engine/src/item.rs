@@ -11,9 +11,12 @@
 //! it is not its last use that says when it may go. Not here: where items lie (`arena`), how they are
 //! found (`index`).
 
+use std::hint::cold_path;
+
 use protocol::Value;
 
 use crate::limit::StateBytes;
+use crate::policies::{INLINE, inline};
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
@@ -59,10 +62,22 @@ pub(crate) enum Content<'a> {
 /// The state of a limit as it lies in an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State<'a> {
-    /// The number of the rule that it was written under.
+    /// The number of the rule that it was written under, or [`INLINE`](crate::policies::INLINE).
     pub(crate) rule: u32,
-    /// Holds, leases and the algorithm's own bytes (`limited`); fewer than 2^24.
+    /// Holds, leases and the algorithm's own bytes (`limited`), the policy before them where it is
+    /// inline; fewer than 2^24.
     pub(crate) body: &'a [u8],
+}
+
+impl<'a> State<'a> {
+    /// The body without a policy before it.
+    pub(crate) fn own(self) -> &'a [u8] {
+        if self.rule == INLINE {
+            cold_path();
+            return inline(self.body).map_or(&[], |(_, own)| own);
+        }
+        self.body
+    }
 }
 
 impl Layout {

@@ -70,8 +70,6 @@ pub struct LeaseAsk<'a> {
 /// What became of a request for quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leased {
-    /// As [`Limited::TooManyPolicies`].
-    TooManyPolicies,
     /// Decided:
     ///
     /// - `granted`: units added to those the client has; maybe 0. With `shadow` all that it wants,
@@ -188,7 +186,6 @@ impl Engine {
         let decision = if changed || before.is_some() {
             match self.keep_and_look(at, loaded) {
                 Limited::Decided(facts) => facts.decision,
-                Limited::TooManyPolicies => return Leased::TooManyPolicies,
                 _ => return Leased::Full,
             }
         } else {

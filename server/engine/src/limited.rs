@@ -18,6 +18,8 @@ mod quick;
 mod saved;
 mod usage;
 
+use std::hint::cold_path;
+
 use protocol::Policy;
 
 use self::many::without_a_hold;
@@ -26,7 +28,7 @@ use crate::arena::Slot;
 use crate::item::{Content, Figures, Mark, State};
 use crate::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::limit::{self, Ask, Decision, Verdict};
-use crate::policies::{Kept, Policies, RULE_BYTES, Rule};
+use crate::policies::{INLINE, Kept, Policies, RULE_BYTES, Rule, put_inline};
 use crate::store::{Full, HAS_SET, SetId};
 use crate::time::{Deadline, Nanos, Now};
 
@@ -81,8 +83,6 @@ pub enum Limited {
     Exists(Facts),
     /// There is no state, or no such lease.
     NotFound,
-    /// The states of the shard are under as many written policies as it keeps.
-    TooManyPolicies,
     /// There is no room for the state.
     Full,
 }
@@ -339,10 +339,28 @@ impl Engine {
         Some(self.facts(loaded, decision, false))
     }
 
-    /// The number of a rule; `None` where it cannot be kept.
-    pub(crate) fn rule_number(&mut self, kept: &Kept) -> Option<u32> {
-        let rules_max = self.rule_bytes_max() / RULE_BYTES;
-        self.limits.policies.number(kept, self.store.states_by_rule(), rules_max)
+    /// Rules that may be kept by number at a time.
+    pub(crate) fn rules_max(&self) -> usize {
+        self.rule_bytes_max() / RULE_BYTES
+    }
+
+    /// The number of a rule; [`INLINE`] where there is no room for it, and then the policy is appended to
+    /// `body`, which a state begins with.
+    pub(crate) fn rule_number(&mut self, kept: &Kept, body: &mut Vec<u8>) -> u32 {
+        let rules_max = self.rules_max();
+        let (states, unused) = self.store.unused_rules();
+        let number = self.limits.policies.number(kept, rules_max, states, unused);
+        if number == INLINE {
+            cold_path();
+            put_inline(&kept.policy, body);
+        }
+        number
+    }
+
+    /// Forgets the rules that no state is under.
+    pub(crate) fn drop_unused_rules(&mut self) {
+        let (states, unused) = self.store.unused_rules();
+        self.limits.policies.drop_unused(states, unused);
     }
 
     /// Calls `each` with every limit that has keys at work, and how many; a limit may come twice.
@@ -364,9 +382,7 @@ impl Engine {
         let fresh = Figures::new(0, 0, Deadline::NEVER);
         let found = at.slot.filter(|slot| slot.is_second());
         let item = found.map(|slot| self.store.item(slot));
-        let Some((item, State { rule: number, body: bytes })) =
-            item.and_then(|item| Some((item, item.state()?)))
-        else {
+        let Some((item, state_of)) = item.and_then(|item| Some((item, item.state()?))) else {
             let policy = rule.map_or(UNLIMITED, |rule| *rule.policy);
             let limit = rule.map_or(0, |rule| rule.limit);
             let (number, leases, set, slot) = (None, None, None, None);
@@ -374,6 +390,11 @@ impl Engine {
             return Loaded { policy, limit, number, holds, leases, state, set, figures, slot };
         };
         let figures = item.figures();
+        let (kept, bytes) = match self.limits.policies.rule_of(state_of) {
+            Some((kept, bytes)) => (Some(kept), bytes),
+            None => (None, state_of.body),
+        };
+        let number = Some(state_of.rule).filter(|number| *number != INLINE);
         let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
         let mut set = SetId::of_body(bytes);
         let count = usize::from(marked & !(HAS_LEASES | HAS_SET));
@@ -398,7 +419,6 @@ impl Engine {
         if set.is_none() {
             state.extend_from_slice(own);
         }
-        let kept = self.limits.policies.get(number).copied();
         let remembered = kept.map(|kept| kept.policy);
         if let (Some(leases), Some(old)) = (&mut leases, &remembered) {
             end_leases(old, &mut state, leases, at.now, at.hash);
@@ -408,11 +428,9 @@ impl Engine {
                 limit::adopt(&old.policy, rule.policy, &mut state, at.now);
                 (*rule.policy, rule.limit, None)
             }
-            (Some(rule), Some(old)) if rule.limit == old.limit => {
-                (old.policy, old.limit, Some(number))
-            }
+            (Some(rule), Some(old)) if rule.limit == old.limit => (old.policy, old.limit, number),
             (Some(rule), _) => (*rule.policy, rule.limit, None),
-            (None, Some(old)) => (old.policy, old.limit, Some(number)),
+            (None, Some(old)) => (old.policy, old.limit, number),
             (None, None) => (UNLIMITED, 0, None),
         };
         if leases.is_some() {
@@ -471,13 +489,10 @@ impl Engine {
             return Limited::Decided(self.facts(loaded, decision, shadow));
         }
         let kept = Kept { policy: loaded.policy, limit: loaded.limit };
-        let Some(rule) = loaded.number.or_else(|| self.rule_number(&kept)) else {
-            self.put_away(loaded);
-            return Limited::TooManyPolicies;
-        };
         self.part_from_many(&mut loaded);
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
+        let rule = loaded.number.unwrap_or_else(|| self.rule_number(&kept, &mut bytes));
         let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
         match loaded.set {
             // Estimates of another policy go where a key has many holders.

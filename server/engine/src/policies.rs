@@ -2,16 +2,31 @@
 //!
 //! A rule is a policy and the limit it belongs to. A state says under which it was written in four
 //! bytes. The store counts the states of each number, so what no state uses any more is found
-//! without looking at states, and what a limit has at work is known. Not here: what a policy means
-//! (`limit`).
+//! without looking at states, and what a limit has at work is known. Where clients wrote out more policies
+//! than there is room for, a state carries its policy itself, before its own bytes:
+//!
+//! ```text
+//! rule INLINE | n u8 | policy token n bytes | the state as it lies under a number
+//! ```
+//!
+//! Not here: what a policy means (`limit`).
+
+#[cfg(test)]
+mod twin;
 
 use std::cell::OnceCell;
+use std::io::Write as _;
 
 use hashbrown::HashMap;
 use protocol::Policy;
 
-/// Rules a shard keeps before it first drops unused ones, and may keep whatever its share of memory.
-const UNUSED_CHECK_MIN: usize = 256;
+use crate::item::State;
+
+/// Rules a shard may keep whatever its share of memory.
+const RULES_MIN: usize = 64;
+
+/// In place of the number of a rule: the state carries its policy.
+pub(crate) const INLINE: u32 = u32::MAX;
 
 /// What a rule takes: itself, its places in list, tables and free list, their slack, its token twice.
 pub(crate) const RULE_BYTES: usize = 512;
@@ -51,6 +66,35 @@ impl Known {
     }
 }
 
+/// Numbers of rules that may be unused. The store adds those whose last state goes.
+#[derive(Debug, Default)]
+pub(crate) struct Unused {
+    numbers: Vec<u32>,
+    /// There were too many to list: any may be unused.
+    all: bool,
+}
+
+/// Most numbers that are listed.
+const UNUSED_LISTED_MAX: usize = 1024;
+
+impl Unused {
+    pub(crate) fn add(&mut self, number: u32) {
+        if self.numbers.len() < UNUSED_LISTED_MAX {
+            self.numbers.push(number);
+        } else {
+            self.all = true;
+        }
+    }
+
+    pub(crate) fn add_all(&mut self) {
+        self.all = true;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && !self.all
+    }
+}
+
 /// Rules by number.
 #[repr(C)]
 pub(crate) struct Policies {
@@ -60,8 +104,6 @@ pub(crate) struct Policies {
     /// Numbers of rules without a limit, by their policy's token: those that came from another node.
     copied: HashMap<Box<[u8]>, u32>,
     free: Vec<u32>,
-    /// With so many known, the unused are dropped first.
-    check_at: usize,
 }
 
 impl Policies {
@@ -74,7 +116,6 @@ impl Policies {
             numbers: HashMap::new(),
             copied: HashMap::new(),
             free: Vec::new(),
-            check_at: UNUSED_CHECK_MIN,
         }
     }
 
@@ -88,14 +129,40 @@ impl Policies {
         Some(self.known.get(number as usize)?.as_ref()?.token())
     }
 
+    /// How the policy that a state is under is written.
+    pub(crate) fn token_of<'s>(&'s self, state: State<'s>) -> Option<&'s [u8]> {
+        match state.rule {
+            INLINE => Some(inline(state.body)?.0),
+            number => self.token(number),
+        }
+    }
+
+    /// The rule that a state is under, and the state's own bytes.
+    pub(crate) fn rule_of<'s>(&self, state: State<'s>) -> Option<(Kept, &'s [u8])> {
+        if state.rule != INLINE {
+            return Some((*self.get(state.rule)?, state.body));
+        }
+        let (token, body) = inline(state.body)?;
+        Some((Kept { policy: Policy::parse(token).ok()?, limit: 0 }, body))
+    }
+
     /// The number of the rule that a copy from another node was made under, there of whatever limit;
-    /// `None` for what is no policy. It has a place always: the node it comes from has a bound.
-    pub(crate) fn number_of_copy(&mut self, token: &[u8], states: &[u32]) -> Option<u32> {
+    /// [`INLINE`] where there is no room for it, `None` for what is no policy.
+    pub(crate) fn number_of_copy(
+        &mut self,
+        token: &[u8],
+        rules_max: usize,
+        states: &[u32],
+        unused: &mut Unused,
+    ) -> Option<u32> {
         if let Some(number) = self.copied.get(token) {
             return Some(*number);
         }
         let kept = Kept { policy: Policy::parse(token).ok()?, limit: 0 };
-        let number = self.number(&kept, states, usize::MAX)?;
+        let number = self.number(&kept, rules_max, states, unused);
+        if number == INLINE {
+            return Some(INLINE);
+        }
         // Of the spellings of one policy only one is remembered.
         if self.token(number)? == token {
             self.copied.insert(token.into(), number);
@@ -111,19 +178,21 @@ impl Policies {
 
     /// The number of a rule, a new one if need be. `states` tells how many states have a number.
     ///
-    /// `None` where `rules_max` are in use: any client can write policies out, and each takes memory
+    /// [`INLINE`] where `rules_max` are in use: any client can write policies out, and each takes memory
     /// beside the store. Rules of limits always have a place; the limits file bounds them.
-    pub(crate) fn number(&mut self, kept: &Kept, states: &[u32], rules_max: usize) -> Option<u32> {
+    pub(crate) fn number(
+        &mut self,
+        kept: &Kept,
+        rules_max: usize,
+        states: &[u32],
+        unused: &mut Unused,
+    ) -> u32 {
         if let Some(number) = self.numbers.get(kept) {
-            return Some(*number);
+            return *number;
         }
-        let rules_max = rules_max.max(UNUSED_CHECK_MIN);
-        if self.numbers.len() >= self.check_at.min(rules_max) {
-            self.drop_unused(states);
-            self.check_at = (2 * self.numbers.len()).max(UNUSED_CHECK_MIN);
-            if kept.limit == 0 && self.numbers.len() >= rules_max {
-                return None;
-            }
+        self.drop_unused(states, unused);
+        if kept.limit == 0 && self.numbers.len() >= rules_max.max(RULES_MIN) {
+            return INLINE;
         }
         let number = self.free.pop().unwrap_or_else(|| {
             self.known.push(None);
@@ -131,24 +200,63 @@ impl Policies {
         });
         self.known[number as usize] = Some(Known { kept: *kept, token: OnceCell::new() });
         self.numbers.insert(*kept, number);
-        Some(number)
+        // Its first state may find no room.
+        unused.add(number);
+        number
     }
 
-    fn drop_unused(&mut self, states: &[u32]) {
-        for (number, place) in self.known.iter_mut().enumerate() {
-            if states.get(number).is_none_or(|count| *count == 0)
-                && let Some(known) = place.take()
-            {
-                self.numbers.remove(&known.kept);
-                if known.kept.limit == 0
-                    && let Some(token) = known.token.get()
-                {
-                    self.copied.remove(token);
-                }
-                self.free.push(number as u32);
+    /// Forgets the rules that no state is under.
+    pub(crate) fn drop_unused(&mut self, states: &[u32], unused: &mut Unused) {
+        if unused.is_empty() {
+            return;
+        }
+        if std::mem::take(&mut unused.all) {
+            unused.numbers.clear();
+            for number in 0..self.known.len() {
+                self.drop_if_unused(number as u32, states);
             }
         }
+        for number in unused.numbers.drain(..) {
+            self.drop_if_unused(number, states);
+        }
+        if self.numbers.is_empty() {
+            *self = Self::new();
+        }
     }
+
+    fn drop_if_unused(&mut self, number: u32, states: &[u32]) {
+        let is_used = states.get(number as usize).is_some_and(|count| *count > 0);
+        let Some(place) = self.known.get_mut(number as usize).filter(|_| !is_used) else { return };
+        let Some(known) = place.take() else { return };
+        self.numbers.remove(&known.kept);
+        if known.kept.limit == 0
+            && let Some(token) = known.token.get()
+        {
+            self.copied.remove(token);
+        }
+        self.free.push(number);
+    }
+
+    /// How many rules are kept.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+/// The policy token and the own bytes of a state that carries its policy.
+pub(crate) fn inline(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (token_bytes, rest) = body.split_first()?;
+    rest.split_at_checked((*token_bytes).into())
+}
+
+/// Appends what a state that carries its policy has in front.
+pub(crate) fn put_inline(policy: &Policy, out: &mut Vec<u8>) {
+    let place = out.len();
+    out.push(0);
+    // Writing to a vector cannot fail. A token has at most 250 bytes.
+    let _ = write!(out, "{policy}");
+    out[place] = (out.len() - place - 1) as u8;
 }
 
 #[cfg(test)]
@@ -163,63 +271,90 @@ mod tests {
         Kept { policy: Policy { algorithm, over: false, shadow: false }, limit: 0 }
     }
 
+    /// The number of a rule where at most so many are kept and these states are there.
+    fn number(policies: &mut Policies, kept: Kept, rules_max: usize, states: &[u32]) -> u32 {
+        let mut unused = Unused::default();
+        unused.add_all();
+        policies.number(&kept, rules_max, states, &mut unused)
+    }
+
     #[test]
     fn a_rule_has_one_number() {
-        let mut policies = Policies::new();
-        let mut number = |kept| policies.number(&kept, &[], 0).expect("there is a place");
-        let (first, second) = (number(kept(1)), number(kept(2)));
-        let other = number(Kept { limit: 7, ..kept(1) });
+        let (mut policies, states) = (Policies::new(), [1; 3]);
+        let mut of = |kept| number(&mut policies, kept, 0, &states);
+        let (first, second) = (of(kept(1)), of(kept(2)));
+        let other = of(Kept { limit: 7, ..kept(1) });
         assert!(first != second && first != other && second != other);
-        assert_eq!(number(kept(1)), first);
+        assert_eq!(of(kept(1)), first);
         assert_eq!(policies.get(second), Some(&kept(2)));
-        assert_eq!(policies.get(99), None);
+        assert_eq!((policies.get(99), policies.get(INLINE)), (None, None));
         assert!(policies.limits().any(|pair| pair == (7, other)));
     }
 
     #[test]
     fn rules_nobody_uses_do_not_pile_up() {
-        let mut policies = Policies::new();
-        assert_eq!(policies.number(&kept(1), &[], 1000), Some(0));
+        let (mut policies, mut unused) = (Policies::new(), Unused::default());
+        assert_eq!(policies.number(&kept(1), 1000, &[], &mut unused), 0);
         for count in 2..100_000 {
-            assert!(policies.number(&kept(count), &[1], 1000).is_some());
+            assert!(policies.number(&kept(count), 1000, &[1], &mut unused) != INLINE);
+            assert!(policies.len() <= 2);
         }
-        assert!(policies.known.len() <= UNUSED_CHECK_MIN, "{}", policies.known.len());
         assert_eq!(policies.get(0), Some(&kept(1)));
+        policies.drop_unused(&[], &mut unused);
+        assert_eq!((policies.len(), policies.known.len()), (1, 2));
+        unused.add(0);
+        policies.drop_unused(&[0], &mut unused);
+        assert_eq!((policies.len(), policies.known.capacity(), unused.is_empty()), (0, 0, true));
     }
 
     #[test]
     fn policies_in_use_have_a_bound_and_those_of_limits_a_place() {
-        let mut policies = Policies::new();
-        let in_use = [1; 2000];
+        let (mut policies, in_use) = (Policies::new(), [1; 2000]);
         for count in 1..=1000 {
-            assert!(policies.number(&kept(count), &in_use, 1000).is_some());
+            assert!(number(&mut policies, kept(count), 1000, &in_use) != INLINE);
         }
-        assert_eq!(policies.number(&kept(1001), &in_use, 1000), None);
-        assert!(policies.number(&kept(1000), &in_use, 1000).is_some());
-        assert!(policies.number(&Kept { limit: 3, ..kept(1001) }, &in_use, 1000).is_some());
+        assert_eq!(number(&mut policies, kept(1001), 1000, &in_use), INLINE);
+        assert!(number(&mut policies, kept(1000), 1000, &in_use) != INLINE);
+        assert!(number(&mut policies, Kept { limit: 3, ..kept(1001) }, 1000, &in_use) != INLINE);
         // When states go there is room again.
-        assert!(policies.number(&kept(1001), &in_use[..10], 1000).is_some());
+        assert!(number(&mut policies, kept(1001), 1000, &in_use[..10]) != INLINE);
     }
 
     #[test]
-    fn rules_of_copies_have_a_place_and_one_number() {
-        let mut policies = Policies::new();
-        let in_use = [1; 2000];
+    fn rules_of_copies_have_one_number_while_there_is_room() {
+        let (mut policies, mut unused, in_use) = (Policies::new(), Unused::default(), [1; 2000]);
         let token = |count: u64| kept(count).policy.to_string().into_bytes();
+        let mut of = |policies: &mut Policies, token: &[u8], states: &[u32]| {
+            policies.number_of_copy(token, 1000, states, &mut unused)
+        };
         for count in 1..=1000 {
-            let number = policies.number_of_copy(&token(count), &in_use);
-            assert_eq!(number, policies.number(&kept(count), &in_use, 0));
-            assert_eq!(number, policies.number_of_copy(&token(count), &in_use));
-            assert_eq!(number.and_then(|number| policies.token(number)), Some(&token(count)[..]));
+            let number = of(&mut policies, &token(count), &in_use).expect("a policy");
+            assert_eq!(number, super::tests::number(&mut policies, kept(count), 0, &in_use));
+            assert_eq!(of(&mut policies, &token(count), &in_use), Some(number));
+            assert_eq!(policies.token(number), Some(&token(count)[..]));
         }
-        assert_eq!(policies.number_of_copy(b"gcra:1/1s,burst=0", &in_use), Some(0));
-        assert_eq!(policies.number_of_copy(b"gcra", &in_use), None);
+        assert_eq!(of(&mut policies, b"gcra:1/1s,burst=0", &in_use), Some(0));
+        assert_eq!(of(&mut policies, b"gcra", &in_use), None);
+        assert_eq!(of(&mut policies, &token(1001), &in_use), Some(INLINE));
         // Those no state uses go, and their tokens with them.
         for count in 1001..50_000 {
-            assert!(policies.number_of_copy(&token(count), &[]).is_some());
+            assert!(of(&mut policies, &token(count), &[]).is_some());
         }
-        assert!(policies.copied.len() <= policies.numbers.len());
-        assert!(policies.numbers.len() <= 2 * 1024, "{}", policies.numbers.len());
+        assert!(policies.copied.len() <= policies.len() && policies.len() <= 1000);
+    }
+
+    #[test]
+    fn a_state_carries_its_policy_and_says_which_it_is() {
+        let mut body = Vec::new();
+        put_inline(&kept(5).policy, &mut body);
+        body.extend_from_slice(b"own");
+        let state = State { rule: INLINE, body: &body };
+        let policies = Policies::new();
+        assert_eq!(policies.rule_of(state), Some((kept(5), &b"own"[..])));
+        for cut in 0..body.len() - 3 {
+            assert_eq!(policies.rule_of(State { body: &body[..cut], ..state }), None);
+        }
+        assert_eq!(policies.rule_of(State { rule: 7, body: &body }), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::budget::{Budget, Reach, Taken};
 use crate::index::Index;
 use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
 use crate::placer::KeyHasher;
+use crate::policies::{INLINE, Unused};
 use crate::time::{Deadline, Now};
 
 use self::hints::Hints;
@@ -122,14 +123,18 @@ pub(crate) struct Store {
     states_by_rule: Vec<u32>,
     may_evict: bool,
     pub(crate) losses: Losses,
+    unused: Unused,
     /// The holds of keys that have many.
     sets: Sets,
     /// Puts what a lookup of a state reads on one line.
-    _gap: [u64; 2],
+    _gap: [u64; GAP],
     /// States of limits: kept apart, because none may go for want of room while a plain item is
     /// left.
     states: Arena,
 }
+
+/// Words between what is changed seldom and the states.
+const GAP: usize = 6;
 
 impl Drop for Store {
     fn drop(&mut self) {
@@ -163,8 +168,9 @@ impl Store {
             states_by_rule: Vec::new(),
             may_evict,
             losses: Losses::default(),
+            unused: Unused::default(),
             sets: Sets::default(),
-            _gap: [0; 2],
+            _gap: [0; GAP],
             states: Arena::new(),
         };
         store.account();
@@ -333,8 +339,17 @@ impl Store {
         &self.states_by_rule
     }
 
+    /// Those counts, and the rules whose last state went since this was emptied.
+    pub(crate) fn unused_rules(&mut self) -> (&[u32], &mut Unused) {
+        (&self.states_by_rule, &mut self.unused)
+    }
+
     /// Notes that a state comes under a rule.
     fn count_in(&mut self, state: State<'_>) {
+        if state.rule == INLINE {
+            cold_path();
+            return;
+        }
         let number = state.rule as usize;
         if number >= self.states_by_rule.len() {
             self.states_by_rule.resize(number + 1, 0);
@@ -344,8 +359,15 @@ impl Store {
 
     /// Notes that the item in `slot`, if it is a state, goes from its rule.
     fn count_out(&mut self, slot: Slot) {
-        if let Some(State { rule, .. }) = self.item(slot).state() {
-            self.states_by_rule[rule as usize] -= 1;
+        if let Some(State { rule, .. }) = self.item(slot).state()
+            && rule != INLINE
+        {
+            let count = &mut self.states_by_rule[rule as usize];
+            *count -= 1;
+            if *count == 0 {
+                cold_path();
+                self.unused.add(rule);
+            }
         }
     }
 
@@ -375,7 +397,7 @@ impl Store {
         let bytes = Layout::of(content).item_bytes(key.len(), figures.client_flags);
         let is_state = matches!(content, Content::State(_));
         let set = match content {
-            Content::State(state) => SetId::of_body(state.body),
+            Content::State(state) => SetId::of(state),
             Content::Value(_) => None,
         };
         // Where there is no room a smaller item stays where it lies: what a limit gets back must not be lost
@@ -559,6 +581,7 @@ impl Store {
         self.sets = Sets::default();
         self.item_bytes = 0;
         self.states_by_rule.clear();
+        self.unused.add_all();
         self.sweep = FIRST;
         self.account();
     }

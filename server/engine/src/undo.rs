@@ -39,10 +39,9 @@ impl Engine {
             Some(slot) if slot.is_second() => {
                 let item = self.store.item(slot);
                 let rule = item.state().and_then(|state| {
-                    let kept = *self.limits.policies.get(state.rule)?;
-                    bytes.extend_from_slice(state.body);
-                    let holders =
-                        SetId::of_body(state.body).and_then(|set| self.store.holders(set));
+                    let (kept, body) = self.limits.policies.rule_of(state)?;
+                    bytes.extend_from_slice(body);
+                    let holders = SetId::of_body(body).and_then(|set| self.store.holders(set));
                     newest = holders.and_then(Holders::newest);
                     Some(kept)
                 });
@@ -60,16 +59,23 @@ impl Engine {
         let slot = self.at(now, hash, key).slot.filter(|slot| Slot::is_second(*slot));
         match (saved.was, slot) {
             (Was::State(figures, kept), slot) => {
-                let Some(rule) = self.rule_number(&kept) else { return };
-                let body = bytes.get(saved.start..saved.end).unwrap_or_default();
-                if let Some(set) = SetId::of_body(body) {
+                let own = bytes.get(saved.start..saved.end).unwrap_or_default();
+                if let Some(set) = SetId::of_body(own) {
                     let named = slot.and_then(|slot| self.store.item(slot).state());
-                    if named.and_then(|state| SetId::of_body(state.body)) != Some(set) {
+                    if named.and_then(SetId::of) != Some(set) {
                         // The holds are gone, which is no more than if the key had been evicted.
                         return;
                     }
                     self.store.change_holders(set, |holders| holders.take_back(saved.newest));
                 }
+                let mut body = Vec::new();
+                let rule = self.rule_number(&kept, &mut body);
+                let body = if body.is_empty() {
+                    own
+                } else {
+                    body.extend_from_slice(own);
+                    &body
+                };
                 let content = Content::State(State { rule, body });
                 let _ = self.store.write(now, hash, key, slot, figures, content);
             }

@@ -207,7 +207,6 @@ impl Told {
                 facts
             }
             Self::Limited(Limited::NotFound) => return out.push(2),
-            Self::Limited(Limited::TooManyPolicies) => return out.push(4),
             Self::Limited(Limited::Full) => return out.push(5),
             Self::NoLimit => return out.push(6),
         };
@@ -236,7 +235,6 @@ impl Told {
             0 => Limited::Decided(facts(&mut reader)?),
             1 => Limited::Exists(facts(&mut reader)?),
             2 => Limited::NotFound,
-            4 => Limited::TooManyPolicies,
             5 => Limited::Full,
             6 => return Some(Self::NoLimit),
             _ => return None,
@@ -393,8 +391,7 @@ mod tests {
                 0 | 1 => Limited::Decided(facts),
                 2 => Limited::Exists(facts),
                 3 => Limited::NotFound,
-                4 | 5 => Limited::TooManyPolicies,
-                6 => Limited::Full,
+                4..=6 => Limited::Full,
                 _ => return Told::NoLimit,
             })
         })

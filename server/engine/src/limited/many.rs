@@ -97,7 +97,7 @@ impl Engine {
     pub(super) fn room_to_hold<'k>(&mut self, at: At<'k>) -> Result<At<'k>, Full> {
         let set = at.slot.filter(|slot| Slot::is_second(*slot)).and_then(|slot| {
             let item = self.store.item(slot);
-            SetId::of_body(item.state()?.body)
+            SetId::of(item.state()?)
         });
         if set.is_none() {
             return Ok(at);
@@ -109,7 +109,7 @@ impl Engine {
     /// Removes a set that no item came to name.
     pub(super) fn drop_unnamed(&mut self, at: At<'_>, set: SetId) {
         let found = self.store.find(at.hash, at.key);
-        let named = found.and_then(|slot| SetId::of_body(self.store.item(slot).state()?.body));
+        let named = found.and_then(|slot| SetId::of(self.store.item(slot).state()?));
         if named != Some(set) {
             self.store.drop_holders(set);
         }
@@ -138,11 +138,13 @@ impl Engine {
     }
 
     /// Applies a piece of the holds of another node or process, or changes of them, to those of a key.
+    /// `front` is the policy as it lies before a state's own bytes, where `rule` is
+    /// [`INLINE`](crate::policies::INLINE).
     pub(crate) fn absorb_holders(
         &mut self,
         (now, hash, key): (Now, u64, &[u8]),
         figures: Figures,
-        rule: u32,
+        (rule, front): (u32, &[u8]),
         piece: &[u8],
         shift: i128,
     ) -> Result<(), PutError> {
@@ -150,13 +152,16 @@ impl Engine {
         let room = self.store.room_for_holders(now, puts * HOLD_BYTES_HERE, key);
         room.map_err(|Full| PutError::NoRoom)?;
         let at = self.found(now, hash, key);
-        let known = at.slot.and_then(|slot| SetId::of_body(self.store.item(slot).state()?.body));
+        let known = at.slot.and_then(|slot| SetId::of(self.store.item(slot).state()?));
         let set = match known.filter(|_| !is_anew) {
             Some(set) => set,
             None => self.store.add_holders(Holders::default()),
         };
         self.store.change_holders(set, |holders| holders.absorb(piece, shift));
-        let content = Content::State(State { rule, body: &set.body() });
+        let mut body = Vec::with_capacity(front.len() + set.body().len());
+        body.extend_from_slice(front);
+        body.extend_from_slice(&set.body());
+        let content = Content::State(State { rule, body: &body });
         let written = self.store.write(now, hash, key, at.slot, figures, content);
         if written.is_err() {
             self.drop_unnamed(at, set);

@@ -40,14 +40,14 @@ impl Engine {
 
     /// The state of a limit with all that has to outlive the process; `None` for any other item.
     pub(crate) fn limit_record<'s>(&'s self, item: Item<'s>, now: Now) -> Option<LimitRecord<'s>> {
-        let state = item.state()?;
+        let (rule, body) = self.limits.policies.rule_of(item.state()?)?;
         Some(LimitRecord {
             key: item.key(),
             client_flags: item.client_flags(),
             cas: item.cas(),
             left_ms: item.deadline().left_ms(now).unwrap_or(0),
-            policy: self.limits.policies.get(state.rule)?.policy,
-            body: state.body,
+            policy: rule.policy,
+            body,
         })
     }
 
@@ -84,8 +84,9 @@ impl Engine {
         self.uniques.raise(record.cas);
         let at = self.at(now, hash, record.key);
         let kept = Kept { policy: record.policy, limit: 0 };
-        let Some(rule) = self.rule_number(&kept) else { return false };
-        let mut body = marked.to_le_bytes().to_vec();
+        let mut body = Vec::new();
+        let rule = self.rule_number(&kept, &mut body);
+        body.extend_from_slice(&marked.to_le_bytes());
         for hold in holds.chunks_exact(HOLD_BYTES) {
             let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
             let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
@@ -116,8 +117,9 @@ impl Engine {
         let deadline = Deadline::after_ms(now, record.left_ms);
         let figures = Figures::new(record.cas, record.client_flags, deadline);
         let kept = Kept { policy: record.policy, limit: 0 };
-        let Some(rule) = self.rule_number(&kept) else { return false };
+        let mut front = Vec::new();
+        let rule = self.rule_number(&kept, &mut front);
         let piece = record.body.get(2..).unwrap_or_default();
-        self.absorb_holders((now, hash, record.key), figures, rule, piece, shift).is_ok()
+        self.absorb_holders((now, hash, record.key), figures, (rule, &front), piece, shift).is_ok()
     }
 }

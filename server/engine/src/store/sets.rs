@@ -12,6 +12,7 @@ use super::sums::GROWTH_MAX;
 use super::{EVICTIONS_MAX, Full, Store};
 use crate::arena::Slot;
 use crate::holders::Holders;
+use crate::item::State;
 use crate::time::Now;
 
 /// In the first two bytes of a state: the holds lie beside the item.
@@ -28,7 +29,12 @@ const BODY_BYTES: usize = 6;
 pub(crate) struct SetId(u32);
 
 impl SetId {
-    /// The set that the body of a state names, if it names one.
+    /// The set that a state names, if it names one.
+    pub(crate) fn of(state: State<'_>) -> Option<Self> {
+        Self::of_body(state.own())
+    }
+
+    /// The set that a state's own bytes name, if they name one.
     pub(crate) fn of_body(body: &[u8]) -> Option<Self> {
         let (mark, number) = body.split_first_chunk()?;
         let number = u32::from_le_bytes(*<&[u8; 4]>::try_from(number).ok()?);
@@ -97,7 +103,7 @@ impl Sets {
 impl Store {
     /// The set of holds that the item in `slot` names.
     fn set_in(&self, slot: Slot) -> Option<SetId> {
-        SetId::of_body(self.item(slot).state()?.body)
+        SetId::of(self.item(slot).state()?)
     }
 
     /// Removes the set of an item that goes, or has `new` in its place.

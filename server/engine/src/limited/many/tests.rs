@@ -358,3 +358,72 @@ fn apply(learner: &mut Engine, ms: u64, record: Option<&[u8]>) {
         None => learner.remove_copy(hash(), KEY),
     }
 }
+
+/// An engine that has no number for another policy.
+fn engine_full_of_policies() -> Engine {
+    let budget = Arc::new(Budget::new(1 << 30));
+    let mut engine =
+        Engine::new(hasher(), budget, Options { shards: 1 << 20, ..Options::default() });
+    for count in 1..=200 {
+        let (key, limit) = (format!("k{count}"), policy(&format!("fixed:{count}/366d")));
+        let hash = hasher().hash(key.as_bytes());
+        engine.take(Now::at_ms(1), hash, key.as_bytes(), Some(Rule::from(&limit)), &one());
+    }
+    engine
+}
+
+fn carries_its_policy(engine: &Engine) -> bool {
+    let slot = engine.store.find(hash(), KEY).expect("it is there");
+    let state = engine.store.item(slot).state().expect("it is a limit");
+    assert!(SetId::of(state).is_some(), "its holds are beside it");
+    state.rule == crate::policies::INLINE
+}
+
+#[test]
+fn key_that_carries_its_policy_has_many_holders_as_any() {
+    let limit = policy("concurrency:5000,hold=1h");
+    let mut engines = [engine(), engine_full_of_policies()];
+    let seen = engines.each_mut().map(|engine| {
+        fill(engine, &limit, 1_000, 4_000);
+        let now = Now::at_ms(9_000);
+        // Taken back.
+        let mut bytes = Vec::new();
+        let saved = engine.save(now, hash(), KEY, &mut bytes);
+        take(engine, &limit, 9_000, Take { cost: 7, ..one() });
+        engine.bring_back(now, hash(), KEY, &saved, &bytes);
+        // Copied, whole and by what changed.
+        let (mut backup, mut copied) = (engine_full_of_policies(), Vec::new());
+        engine.export(now, ALL, None, (1 << 30, 1 << 30), |key, copy| {
+            if key == KEY {
+                copied.push(copy.to_vec());
+            }
+        });
+        for copy in copied {
+            assert_eq!(backup.put_copy(now, hash(), KEY, &copy), Ok(()));
+        }
+        let bytes = tell(engine, &mut backup, 9_000, |engine| {
+            take(engine, &limit, 9_000, Take { cost: 2, ..one() });
+        });
+        assert!(bytes < 200, "{bytes}");
+        assert!(carries_its_policy(&backup));
+        // Restored.
+        let mut restored = engine_full_of_policies();
+        engine.save_slice(now, None, (1 << 30, 1 << 30), |record| {
+            if let SnapshotRecord::Limit(record) = record
+                && record.key == KEY
+            {
+                assert!(restored.restore_limit(now, hash(), &record, 0));
+            }
+        });
+        assert!(carries_its_policy(&restored));
+        let carries = carries_its_policy(engine);
+        let all = [engine, &mut backup, &mut restored];
+        let used = all.map(|engine| {
+            let looked = engine.take(now, hash(), KEY, None, &Take { peek: true, ..one() });
+            (facts(looked).decision.used, facts(looked).decision.limit)
+        });
+        (carries, used)
+    });
+    let used = [(4_002, 5_000); 3];
+    assert_eq!(seen, [(false, used), (true, used)]);
+}
