@@ -16,10 +16,11 @@ const TAKES: usize = 500_000;
 /// An id may be repeated for a minute; a test that was so slow has nothing to repeat.
 const REPEATED_WITHIN: Duration = Duration::from_secs(50);
 
-/// Sends what `line` writes for each number without waiting, and hands every answer to `each`.
+/// Sends what `line` writes for each number without waiting for answers, some 16 KiB at a time with a pause
+/// between, and hands every answer to `each`.
 pub(crate) fn pipeline(
     address: SocketAddr,
-    count: usize,
+    (count, pause): (usize, Duration),
     line: impl Fn(usize) -> String + Send,
     mut each: impl FnMut(usize, &str),
 ) {
@@ -34,6 +35,7 @@ pub(crate) fn pipeline(
                 if text.len() > 16 << 10 || number + 1 == count {
                     writer.write_all(text.as_bytes()).expect("the server reads");
                     text.clear();
+                    thread::sleep(pause);
                 }
             }
         });
@@ -61,7 +63,7 @@ fn a_million_ids_at_64_megabytes_are_all_answered() {
             let mut first = Vec::new();
             pipeline(
                 address,
-                TAKES,
+                (TAKES, Duration::ZERO),
                 |number| take(client, number),
                 |number, answer| {
                     assert!(answer.starts_with("ALLOW 1000000000 "), "{number}: {answer}");

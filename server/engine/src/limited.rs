@@ -390,11 +390,14 @@ impl Engine {
             return Loaded { policy, limit, number, holds, leases, state, set, figures, slot };
         };
         let figures = item.figures();
-        let (kept, bytes) = match self.limits.policies.rule_of(state_of) {
-            Some((kept, bytes)) => (Some(kept), bytes),
-            None => (None, state_of.body),
+        let (number, kept, bytes) = if state_of.rule == INLINE {
+            cold_path();
+            let (kept, bytes) = self.limits.policies.rule_of(state_of).unzip();
+            (None, kept, bytes.unwrap_or_default())
+        } else {
+            let kept = self.limits.policies.get(state_of.rule).copied();
+            (Some(state_of.rule), kept, state_of.body)
         };
-        let number = Some(state_of.rule).filter(|number| *number != INLINE);
         let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
         let mut set = SetId::of_body(bytes);
         let count = usize::from(marked & !(HAS_LEASES | HAS_SET));
