@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cluster::message::hello::{Farewell, Side};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::greeting::{Unwelcome, greet};
@@ -33,6 +33,8 @@ pub(super) struct Way {
     whom: Whom,
     address: String,
     pub(super) outbox: Arc<Outbox>,
+    /// The peer was heard of elsewhere: whoever waits to reach it tries at once.
+    pub(super) is_near: Arc<Notify>,
 }
 
 /// The lane to somebody, made if there is none at this address.
@@ -45,7 +47,8 @@ pub(super) fn way(hub: &Arc<Hub>, whom: Whom, address: &str) -> Lane {
     }
     let outbox = Arc::new(Outbox::new(hub.windows, hub.figures_of(&whom)));
     let lane = Lane { outbox: Arc::clone(&outbox) };
-    let way = Way { whom: whom.clone(), address: address.to_owned(), outbox };
+    let is_near = Arc::default();
+    let way = Way { whom: whom.clone(), address: address.to_owned(), outbox, is_near };
     if let Some(old) = ways.insert(whom, way.clone()) {
         old.outbox.close();
     }
@@ -92,9 +95,9 @@ async fn keep(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, way: Way) {
         tokio::select! {
             biased;
             () = stopping(&mut phase) => break,
-            () = sleep(pause) => {}
+            () = way.is_near.notified() => pause = hub.timing.pause_min,
+            () = sleep(pause) => pause = (pause * 2).min(hub.timing.pause_max),
         }
-        pause = (pause * 2).min(hub.timing.pause_max);
     }
     way.outbox.close();
     way.outbox.clear(0);
@@ -157,7 +160,12 @@ fn tell(way: &Way, why: &NoLink, told: &mut Vec<NoLink>) {
 
 async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> {
     way.outbox.figures().dials.fetch_add(1, Relaxed);
-    let connected = timeout(hub.timing.connect, Stream::connect(&way.address)).await;
+    let connect = || timeout(hub.timing.connect, Stream::connect(&way.address));
+    let connected = tokio::select! {
+        // What was sent while nothing arrived is repeated by the system too late.
+        () = way.is_near.notified() => connect().await,
+        connected = connect() => connected,
+    };
     let stream = connected.map_err(|_| NoLink::Late)?.map_err(|error| lost(&error))?;
     let guard = hub.guard();
     let mut wire = guard.connect(&way.address, stream).await.map_err(|error| lost(&error))?;

@@ -52,14 +52,14 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             hello: Duration::from_secs(5),
-            connect: Duration::from_secs(1),
+            connect: Duration::from_millis(500),
             ping: Duration::from_millis(100),
             silent: Duration::from_millis(300),
             lost: Duration::from_secs(3),
             idle: Duration::from_mins(1),
             stall: Duration::from_secs(10),
             pause_min: Duration::from_millis(50),
-            pause_max: Duration::from_secs(1),
+            pause_max: Duration::from_millis(500),
         }
     }
 }

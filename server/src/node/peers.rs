@@ -373,11 +373,17 @@ impl Handler for Reception {
 }
 
 impl Reception {
-    /// What an event says of who is in reach. Links that others opened say nothing of it: what this
-    /// node sends goes over those that it opens.
+    /// What an event says of who is in reach. What this node sends goes over links that it opens: one that
+    /// the peer opened says no more than that it lives.
     fn note_link(&self, event: &Event) {
         let now_ns = self.now_ns();
         let known = |node: NodeId| Some(node).filter(|node| *node != NodeId::default());
+        if let Event::Up(peer) = event
+            && !peer.is_dialled
+            && let Some(node) = known(peer.node)
+        {
+            return self.node.note_reach(now_ns, None, |reach| reach.lives(node, now_ns));
+        }
         let dialled = |peer: &Peer| known(peer.node).filter(|_| peer.is_dialled);
         let Some(node) = (match event {
             Event::Opening(Whom::Node(node)) | Event::Failed { whom: Whom::Node(node), .. } => {

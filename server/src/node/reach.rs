@@ -107,6 +107,15 @@ impl Reach {
         self.peers.entry(node).or_default().link = Link::Up;
     }
 
+    /// The peer lives, though the link to it may not be up: who waits for it waits a little longer.
+    pub(super) fn lives(&mut self, node: NodeId, now_ns: u64) {
+        let peer = self.peers.entry(node).or_default();
+        if let Link::Broken(_) = peer.link {
+            peer.link = Link::Broken(now_ns);
+            peer.pause_ns = 0;
+        }
+    }
+
     /// The link ended in an orderly way, or the peer's process did.
     pub(super) fn down(&mut self, node: NodeId) {
         let peer = self.peers.entry(node).or_default();
@@ -334,6 +343,20 @@ mod tests {
             reach.heard(PEER);
             assert_eq!(path(&reach.tick(at(away_ms + 1), is_alone)), Some(Path::Direct));
         }
+    }
+
+    #[test]
+    fn peer_that_opens_a_link_is_waited_for_again() {
+        let mut reach = reach();
+        reach.broken(PEER, 5000 * MS, 0);
+        assert_eq!(path(&reach.tick(6800 * MS, false)), Some(Path::Away));
+        reach.lives(PEER, 8000 * MS);
+        assert_eq!(path(&reach.tick(8000 * MS, false)), Some(Path::Broken));
+        assert_eq!(path(&reach.tick(9800 * MS, false)), Some(Path::Away));
+        // A link that is up says more.
+        reach.heard(PEER);
+        reach.lives(PEER, 9900 * MS);
+        assert_eq!(path(&reach.tick(9900 * MS, false)), Some(Path::Direct));
     }
 
     #[test]
