@@ -6,11 +6,13 @@
 //! * [`placement`]: key → partition → the nodes that should hold it.
 //! * [`map`]: who holds what, and the commands that change it; what Raft replicates.
 //! * [`message`]: what nodes say to each other on a lane.
+//! * [`partition_header`]: what a batch has to know of a partition.
 //! * [`replica`]: one copy of a partition, and the sessions that send to it.
 
 pub mod id;
 pub mod map;
 pub mod message;
+pub mod partition_header;
 pub mod placement;
 pub mod replica;
 

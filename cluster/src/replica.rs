@@ -44,6 +44,7 @@ use self::primary::Primary;
 use self::results::Results;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::map::Entry;
+use crate::partition_header::{Opening, PartitionHeader};
 
 /// What one call works with: the time, the keys, and where actions go.
 pub struct Turn<'a, M> {
@@ -149,8 +150,7 @@ impl Core {
     /// Whether the partition may have been given up.
     fn is_stopped(&self, now: Now) -> bool {
         let silence = now.mono_ns.saturating_sub(self.contact_ns);
-        self.options.lost_after_ns.is_some_and(|lost| silence > lost / 5 * 4)
-            && !self.options.has(options::Bug::ServeWhenLost)
+        silence > self.options.serves_for_ns()
     }
 
     fn send<M>(&self, turn: &mut Turn<'_, M>, to: CopyId, message: Message) {
@@ -345,6 +345,39 @@ impl Replica {
             Role::Primary(primary) => primary.at_once(&mut self.core, turn, kind, ack, work),
             _ => false,
         }
+    }
+
+    /// Lets batches be served from the header, if this copy is the only one and nothing of it is under way. To be
+    /// called after whatever was done with it.
+    pub fn open(&mut self, header: &PartitionHeader, now: Now) {
+        let core = &mut self.core;
+        let Role::Primary(primary) = &self.role else { return };
+        if primary.is_alone_and_idle(core) || core.options.has(options::Bug::OpenBesideCopies) {
+            let ahead_ns = core.clock.read(now).wrapping_sub(now.mono_ns);
+            header.open(Opening { term: core.term, lsn: core.last.lsn, ahead_ns });
+        }
+    }
+
+    /// Takes over what was served from the header, and closes it: before anything is done with this copy. `pass`
+    /// as in [`PartitionHeader::close`]; `contact_ns` as in [`Replica::contact`].
+    pub fn close(
+        &mut self,
+        header: &PartitionHeader,
+        now: Now,
+        contact_ns: u64,
+        pass: impl FnOnce(),
+    ) {
+        let Some(lsn) = header.close(pass) else { return };
+        self.contact(contact_ns);
+        let core = &mut self.core;
+        if core.options.has(options::Bug::CloseWithoutNumber) || lsn == core.last.lsn {
+            return;
+        }
+        core.last = Position { term: core.term, lsn };
+        core.base = core.last;
+        core.commit = lsn;
+        let pt_ns = core.clock.read(now);
+        core.clock.used(pt_ns);
     }
 
     /// A session says that it is done with everything below `first_unacked`: sent when no operation

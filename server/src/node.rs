@@ -35,6 +35,7 @@ mod peers;
 mod reach;
 pub(crate) mod replies;
 mod report;
+pub(crate) mod serving;
 mod step;
 mod talk;
 mod ways;
@@ -200,6 +201,8 @@ pub(crate) struct Node {
     inboxes: Box<[Inbox]>,
     /// Grows with every change of the map that was taken note of.
     generation: AtomicU64,
+    /// The version of the map that all copies have learnt.
+    learned_ver: AtomicU64,
     /// Grows every few tens of milliseconds.
     ticks: AtomicU64,
     asks: Notify,
@@ -235,6 +238,7 @@ impl Node {
             places: RwLock::default(),
             inboxes,
             generation: AtomicU64::new(0),
+            learned_ver: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             asks: Notify::new(),
             holds: AtomicU64::new(0),

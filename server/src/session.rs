@@ -8,10 +8,11 @@ mod login;
 mod looked_up;
 mod refuse;
 mod retrieve;
+mod served;
 mod short;
 
 use arrayvec::ArrayVec;
-use engine::Now;
+use engine::{Engine, Now};
 use protocol::{
     Admin, BOUND_POLICY, Bounds, Decoded, Keys, Operation, ProtocolError, Quick, Refusal, Request,
     decode, quick,
@@ -22,6 +23,7 @@ use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::node::front::Front;
 use crate::node::replies::Replies;
+use crate::node::serving::Serving;
 use crate::plain::has_a_way_of_its_own;
 use crate::quick::may_be_held;
 use crate::scratch::Scratch;
@@ -71,6 +73,8 @@ pub struct Session {
     pub(crate) waited_for_start: bool,
     /// Wrong passwords that were given.
     failures: u32,
+    /// So many batches are not worth a look whether they can be served at once (`served`).
+    batches_apart: u8,
     /// What other nodes are asked for it.
     pub(crate) replies: Replies,
 }
@@ -201,7 +205,11 @@ impl Session {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
-        if let Some(ran) = self.run_short(round, input, out) {
+        let ran = match round.front {
+            None => self.run_short(round, input, out),
+            Some(_) => self.run_served(round, input, out),
+        };
+        if let Some(ran) = ran {
             return ran;
         }
         let mut keys = std::mem::take(&mut round.scratch.keys);
@@ -249,7 +257,10 @@ impl Session {
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut held = None;
         let mut asked = batch.iter().zip(&keys);
-        if self.may_be_quick(round) && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
+        let serving = self.serving(round);
+        let may_be_quick = self.may_be_quick(round)
+            || serving.as_ref().is_some_and(|serving| serving.may_serve(hashes[0]));
+        if may_be_quick && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
             held = Some(round.service.shards().hold(&hashes));
         } else if batch.len() > 1 {
             round.prefetch(hashes.iter().copied());
@@ -260,7 +271,7 @@ impl Session {
                 return (done, Some(pause));
             }
             let answer = if let Some(held) = &mut held
-                && answer_held(round, (held, position), asked, key, out)
+                && answer_held(round, serving.as_ref(), (held, position), asked, key, out)
             {
                 Answer::Given
             } else {
@@ -273,8 +284,8 @@ impl Session {
                     Asked::Quick(quick) => self.answer(round, &quick.request(), words, key, out),
                     Asked::Other(request) => self.answer(round, request, words, key, out),
                 };
-                // It may have been `stats detail on`.
-                if !self.may_be_quick(round) {
+                // It may have been `stats detail on`, or wait for other nodes.
+                if !self.may_be_quick(round) && (serving.is_none() || !self.replies.is_empty()) {
                     held = None;
                 }
                 answer
@@ -470,6 +481,7 @@ enum End {
 #[inline]
 fn answer_held(
     round: &mut Round<'_>,
+    serving: Option<&Serving<'_>>,
     (held, position): (&mut Held<'_>, usize),
     asked: &Asked<'_>,
     key: &LookedUp<'_>,
@@ -479,7 +491,35 @@ fn answer_held(
         return false;
     }
     let engine = held.engine(position, key.hash);
-    let is_answered = match asked {
+    let is_answered = match serving {
+        None => answer_at(round, engine, asked, key, out),
+        Some(serving) => match serving.next(key.hash) {
+            None => false,
+            Some((unique, at)) => {
+                let now = std::mem::replace(&mut round.now, at);
+                let is_answered =
+                    engine.with_unique(unique, |engine| answer_at(round, engine, asked, key, out));
+                round.now = now;
+                if let Some(front) = &mut round.front {
+                    front.note_served(u64::from(is_answered));
+                }
+                is_answered
+            }
+        },
+    };
+    held.done(position);
+    is_answered
+}
+
+#[inline]
+fn answer_at(
+    round: &mut Round<'_>,
+    engine: &mut Engine,
+    asked: &Asked<'_>,
+    key: &LookedUp<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    match asked {
         Asked::Quick(quick) => round.answer_quickly(engine, quick, key, out),
         Asked::Other(Request::Command { command, form }) => {
             let is_put_off = round.large_left == 0
@@ -488,9 +528,7 @@ fn answer_held(
             !is_put_off && round.command_at(engine, command, form, key.hash, out)
         }
         Asked::Other(_) => false,
-    };
-    held.done(position);
-    is_answered
+    }
 }
 
 fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {

@@ -168,6 +168,12 @@ impl Shards {
         self.hasher.hash(key)
     }
 
+    /// The hashes of several keys, as many as `hashes`.
+    #[inline]
+    pub(crate) fn hash_all(&self, keys: &[&[u8]], hashes: &mut [u64]) {
+        self.hasher.hash_all(keys, hashes);
+    }
+
     /// Asks for the lock of a key's shard ahead of its use, and for what most commands change beside it:
     /// they may be another processor's now.
     #[inline]

@@ -56,6 +56,24 @@ fn server(words: &str) -> (String, u32) {
 }
 
 #[test]
+fn partitions_of_several_keys_are_those_of_each() {
+    let keys: Vec<Vec<u8>> = (0..80).map(|length| vec![b'k'; length]).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    for scheme in [Scheme::Ketama, Scheme::Xxh3] {
+        let placement = Placement::new(scheme, 14).expect("few enough");
+        for count in 0..keys.len() {
+            for some in [&keys[..count], &keys[keys.len() - count..]] {
+                let mut numbers = vec![u64::MAX; count];
+                placement.partitions_of(some, &mut numbers);
+                let each: Vec<u64> =
+                    some.iter().map(|key| u64::from(placement.partition(key).0)).collect();
+                assert_eq!(numbers, each);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_partition_is_the_top_of_the_hash() {
     let placement = ketama(14);
     assert_eq!(placement.partitions(), 16384);

@@ -114,15 +114,31 @@ pub enum Bug {
     OwnerUnbounded,
     /// Items are swept by their node's wall clock.
     SweepByWall,
+    /// Batches are served from the header of a partition that has other copies.
+    OpenBesideCopies,
+    /// Numbers that were given out from a header are given out again.
+    CloseWithoutNumber,
+    #[cfg(feature = "bugs")]
     /// A record has what became of the key, but not the id of the request (the model's payload).
     RecordWithoutId,
+    #[cfg(feature = "bugs")]
     /// Ids are not part of a copy (the model's payload).
     CopyWithoutIds,
+    #[cfg(feature = "bugs")]
     /// A copy that begins anew still answers the ids it had (the model's payload).
     ClearWithoutIds,
 }
 
 impl Options {
+    /// For so long without contact to the controller a primary serves.
+    #[must_use]
+    pub fn serves_for_ns(&self) -> u64 {
+        match self.lost_after_ns {
+            Some(lost_ns) if !self.has(Bug::ServeWhenLost) => lost_ns / 5 * 4,
+            _ => u64::MAX,
+        }
+    }
+
     /// Whether a rule is left out. Never, outside of the model.
     #[cfg(feature = "bugs")]
     #[inline]

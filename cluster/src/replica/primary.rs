@@ -234,6 +234,17 @@ impl Primary {
         true
     }
 
+    /// Whether there is no other copy, and nobody waits for anything.
+    pub(super) fn is_alone_and_idle(&self, core: &Core) -> bool {
+        self.peers.is_empty()
+            && self.heir.is_none()
+            && self.held.is_empty()
+            && self.waiting.is_empty()
+            && self.reads.is_empty()
+            && core.tail.is_empty()
+            && core.commit == core.last.lsn
+    }
+
     /// A session is done with everything below `first_unacked`.
     pub(super) fn settle<M: Machine>(
         &mut self,

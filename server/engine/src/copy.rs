@@ -277,6 +277,15 @@ impl Engine {
         self.uniques.given = NonZeroU64::new(unique.max(1));
     }
 
+    /// Runs `work` as after [`Engine::begin_at`]; then the number is again what it was before.
+    #[inline]
+    pub fn with_unique<T>(&mut self, unique: u64, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.uniques.given, NonZeroU64::new(unique.max(1)));
+        let done = work(self);
+        self.uniques.given = before;
+        done
+    }
+
     /// Shows keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of the
     /// table, and stops when `bytes_max` bytes are passed. The answer is where to go on, `None` at
     /// the end.

@@ -50,7 +50,7 @@ pub use lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
 };
 pub use limited::{Facts, GivenHold, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
-pub use placer::{HashRange, KeyHasher, Placer};
+pub use placer::{HashRange, KeyHasher, Place, Placer};
 pub use policies::Rule;
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use record::{Record, SnapshotRecord};

@@ -27,7 +27,23 @@ use crate::time::{Nanos, Now};
 const BITS_MAX: u32 = 16;
 
 /// Tells the partition of a key.
-type Place = Box<dyn Fn(&[u8]) -> u64 + Send + Sync>;
+pub trait Place: Send + Sync {
+    /// The number of a key's partition.
+    fn partition(&self, key: &[u8]) -> u64;
+
+    /// The numbers of the partitions of several keys, as many as `numbers`.
+    fn partitions(&self, keys: &[&[u8]], numbers: &mut [u64]) {
+        for (key, number) in keys.iter().zip(numbers) {
+            *number = self.partition(key);
+        }
+    }
+}
+
+impl<F: Fn(&[u8]) -> u64 + Send + Sync> Place for F {
+    fn partition(&self, key: &[u8]) -> u64 {
+        self(key)
+    }
+}
 
 /// Which partition each key belongs to, once that is known, and what time it is in each.
 #[derive(Default)]
@@ -39,7 +55,7 @@ struct Layout {
     bits: u32,
     state: ahash::RandomState,
     id_key: IdKey,
-    place: Place,
+    place: Box<dyn Place>,
     /// Nanoseconds, by the partition's number: the last that was told; 0 where none was.
     times: Box<[AtomicU64]>,
 }
@@ -78,12 +94,7 @@ impl Placer {
     /// `phase=auto` comes from the hash, and known to nobody outside.
     ///
     /// The hash of every key is another afterwards, so no item may be stored before.
-    pub fn set(
-        &self,
-        bits: u32,
-        seeds: [u64; 4],
-        place: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
-    ) -> bool {
+    pub fn set(&self, bits: u32, seeds: [u64; 4], place: impl Place + 'static) -> bool {
         let [a, b, c, d] = seeds;
         let state = ahash::RandomState::with_seeds(a, b, c, d);
         if !(1..=BITS_MAX).contains(&bits) {
@@ -158,6 +169,19 @@ impl KeyHasher {
         }
     }
 
+    /// The hashes of several keys, as many as `hashes`. In a cluster that is cheaper than one by one.
+    #[inline]
+    pub fn hash_all(&self, keys: &[&[u8]], hashes: &mut [u64]) {
+        match &self.placed {
+            None => {
+                for (key, hash) in keys.iter().zip(hashes) {
+                    *hash = hash_of(&self.state, key);
+                }
+            }
+            Some(placed) => placed.hash_all(keys, &self.state, hashes),
+        }
+    }
+
     /// The time of a key's partition; none where there are no partitions, and one time holds for all.
     pub(crate) fn time_of(&self, key: &[u8], now: Now) -> Option<Now> {
         let placed = self.placed.as_ref()?;
@@ -211,10 +235,28 @@ fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
 impl Placed {
     fn hash(&self, key: &[u8], own: &ahash::RandomState) -> u64 {
         let Some(layout) = self.placer.0.get() else { return hash_of(own, key) };
-        let Layout { bits, state, place, .. } = layout;
-        let partition = place(key);
+        self.hash_in(layout, layout.place.partition(key), key)
+    }
+
+    fn hash_all(&self, keys: &[&[u8]], own: &ahash::RandomState, hashes: &mut [u64]) {
+        let Some(layout) = self.placer.0.get() else {
+            for (key, hash) in keys.iter().zip(hashes) {
+                *hash = hash_of(own, key);
+            }
+            return;
+        };
+        layout.place.partitions(keys, hashes);
+        for (key, hash) in keys.iter().zip(hashes) {
+            *hash = self.hash_in(layout, *hash, key);
+        }
+    }
+
+    /// The hash of a key that is in this partition.
+    #[inline]
+    fn hash_in(&self, layout: &Layout, partition: u64, key: &[u8]) -> u64 {
+        let bits = layout.bits;
         let front = partition << (u64::BITS - bits);
-        let rest = hash_of(state, key) >> bits;
+        let rest = hash_of(&layout.state, key) >> bits;
         match bits.saturating_sub(self.shard_bits) {
             0 => front | rest,
             low => {
@@ -260,14 +302,31 @@ mod tests {
         let plain = KeyHasher::new(SEEDS);
         let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer), 14);
         assert_eq!(hasher.hash(b"key"), plain.hash(b"key"));
-        assert!(!placer.set(0, SEEDS, |_| 0) && !placer.set(17, SEEDS, |_| 0));
-        assert!(placer.set(14, SEEDS, |key| key.len() as u64));
-        assert!(!placer.set(14, [9; 4], |_| 9));
+        assert!(!placer.set(0, SEEDS, |_: &[u8]| 0) && !placer.set(17, SEEDS, |_: &[u8]| 0));
+        assert!(placer.set(14, SEEDS, |key: &[u8]| key.len() as u64));
+        assert!(!placer.set(14, [9; 4], |_: &[u8]| 9));
         assert_eq!(hasher.clone().hash(b"key"), 3 << 50 | plain.hash(b"key") >> 14);
         assert!(HashRange { prefix: 3, bits: 14 }.contains(hasher.hash(b"key")));
         assert!(!HashRange { prefix: 4, bits: 14 }.contains(hasher.hash(b"key")));
         assert!(HashRange { prefix: 0, bits: 0 }.contains(hasher.hash(b"key")));
         assert_eq!(format!("{placer:?}"), "Placer(Some(14))");
+    }
+
+    #[test]
+    fn keys_hash_together_as_each_by_itself() {
+        let placer = Arc::new(Placer::default());
+        let both = [KeyHasher::new(SEEDS), KeyHasher::placed(SEEDS, Arc::clone(&placer), 6)];
+        let keys: [&[u8]; 5] = [b"a", b"key", b"another key", b"", b"key"];
+        let agree = || {
+            for hasher in &both {
+                let mut hashes = [7; 5];
+                hasher.hash_all(&keys, &mut hashes);
+                assert_eq!(hashes, keys.map(|key| hasher.hash(key)));
+            }
+        };
+        agree();
+        assert!(placer.set(14, SEEDS, |key: &[u8]| key.len() as u64));
+        agree();
     }
 
     #[test]
@@ -277,7 +336,7 @@ mod tests {
         let now = Now::at_ms(5);
         placer.set_time(3, Nanos(7));
         assert_eq!((hasher.time_of(b"key", now), placer.latest_time()), (None, Nanos(0)));
-        assert!(placer.set(4, SEEDS, |key| key.len() as u64));
+        assert!(placer.set(4, SEEDS, |key: &[u8]| key.len() as u64));
         placer.set_time(3, Nanos(7));
         placer.set_time(4, Nanos(9));
         placer.set_time(16, Nanos(11));
@@ -293,7 +352,7 @@ mod tests {
         let in_cluster = KeyHasher::placed([9; 4], Arc::clone(&placer), 14);
         let plain = KeyHasher::new(SEEDS);
         assert_ne!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
-        assert!(placer.set(14, SEEDS, |_| 0));
+        assert!(placer.set(14, SEEDS, |_: &[u8]| 0));
         assert_eq!((in_cluster.partition_bits(), plain.partition_bits()), (14, 0));
         assert_eq!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
         // No key and id run together.
@@ -309,7 +368,7 @@ mod tests {
         for (bits, shard_bits) in [(14, 6), (8, 6), (6, 6), (4, 6), (16, 0)] {
             let placer = Arc::new(Placer::default());
             let hasher = KeyHasher::placed(SEEDS, Arc::clone(&placer), shard_bits);
-            assert!(placer.set(bits, SEEDS, move |key| key.len() as u64 % (1 << bits)));
+            assert!(placer.set(bits, SEEDS, move |key: &[u8]| key.len() as u64 % (1 << bits)));
             for length in 0..40 {
                 let key = vec![b'k'; length];
                 let hash = hasher.hash(&key);

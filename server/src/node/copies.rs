@@ -12,16 +12,17 @@ use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use cluster::map::Entry;
 use cluster::map::command::Change;
 use cluster::message::Frame;
+use cluster::partition_header::PartitionHeader;
 use cluster::replica::{
     Action, At, Kind, Message, Now, Op, Options, Outcome, Part, Refusal, Replica, Reply, Route,
     SessionId, Turn, Write,
 };
 use crossbeam::queue::SegQueue;
 use engine::{Nanos, prefetch};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Node;
-use super::machine::{Buffers, Keys, items_time};
+use super::machine::{Buffers, Keys, items_time, range_of};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::scratch::Scratch;
@@ -38,6 +39,13 @@ struct Slot {
 /// All partitions.
 pub(crate) struct Copies {
     slots: Box<[Mutex<Slot>]>,
+    /// What batches have to know of each; closed while its slot is locked to work on the replica.
+    headers: Box<[PartitionHeader]>,
+    /// When the last beat was sent that the controller answered, once what the map said then has reached all
+    /// copies; on the monotonic clock. 0: there was none.
+    contact_ns: AtomicU64,
+    /// See [`Options::serves_for_ns`].
+    serves_for_ns: AtomicU64,
     /// Those that somebody waits for: ticked often.
     busy: SegQueue<Partition>,
     is_busy: Box<[AtomicBool]>,
@@ -92,6 +100,9 @@ impl Copies {
     pub(crate) fn new(partitions: usize, options: Options) -> Self {
         Self {
             slots: (0..partitions).map(|_| Mutex::default()).collect(),
+            headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
+            contact_ns: AtomicU64::new(0),
+            serves_for_ns: AtomicU64::new(options.serves_for_ns()),
             busy: SegQueue::new(),
             is_busy: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
             asks: Mutex::default(),
@@ -102,6 +113,33 @@ impl Copies {
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// What batches have to know of each partition; `None` where nothing may be served from that, for the
+    /// controller was not heard for long.
+    pub(crate) fn headers(&self, now_ns: u64) -> Option<&[PartitionHeader]> {
+        let contact_ns = self.contact_ns.load(Ordering::Acquire);
+        let silence_ns = now_ns.saturating_sub(contact_ns);
+        let may = contact_ns > 0 && silence_ns <= self.serves_for_ns.load(Ordering::Relaxed);
+        may.then_some(&self.headers)
+    }
+
+    /// The controller answered a beat that was sent then, and what the map said by then has reached all copies.
+    pub(crate) fn contact(&self, sent_ns: u64) {
+        self.contact_ns.fetch_max(sent_ns, Ordering::Release);
+    }
+
+    /// A partition's place, and its copy if there is one; the header is closed until [`Copies::after`].
+    fn enter(&self, hands: &Hands<'_>, partition: Partition) -> Option<MutexGuard<'_, Slot>> {
+        let mut slot = self.slots.get(partition.index())?.lock();
+        if let Some(replica) = &mut slot.replica {
+            let contact_ns = self.contact_ns.load(Ordering::Acquire);
+            let range = range_of(partition, hands.node.bits());
+            replica.close(&self.headers[partition.index()], hands.now, contact_ns, || {
+                hands.service.shards().pass_through(range);
+            });
+        }
+        Some(slot)
     }
 
     /// Where operations for a partition go, as far as is known here.
@@ -125,9 +163,8 @@ impl Copies {
 
     /// Takes note of the map.
     pub(crate) fn learn(&self, hands: &mut Hands<'_>, partition: Partition, entry: &Entry) {
-        let Some(slot) = self.slots.get(partition.index()) else { return };
+        let Some(mut slot) = self.enter(hands, partition) else { return };
         let (node, incarnation) = hands.node.me();
-        let mut slot = slot.lock();
         let route = entry.route();
         let is_newer = match (slot.route, route) {
             (Some(old), Some(new)) => new.term > old.term,
@@ -151,11 +188,10 @@ impl Copies {
 
     /// An operation, of this node's or another's session.
     pub(crate) fn operate(&self, hands: &mut Hands<'_>, partition: Partition, op: Op) {
-        let Some(slot) = self.slots.get(partition.index()) else { return };
-        let mut slot = slot.lock();
+        let Some(mut slot) = self.enter(hands, partition) else { return };
         let outcome = match &mut slot.replica {
+            // It would wait for a copy in vain, and could not be taken back.
             Some(replica) if lacks_copy(hands.node, replica) => {
-                // It would wait for a copy in vain, and could not be taken back.
                 Outcome::Refused(Refusal::Unreachable)
             }
             Some(replica) => {
@@ -179,14 +215,11 @@ impl Copies {
         kind: Kind,
         work: impl FnOnce(&mut Keys<'_>, At, bool) -> Option<Write>,
     ) -> bool {
-        let Some(slot) = self.slots.get(partition.index()) else { return false };
-        let mut slot = slot.lock();
+        let Some(mut slot) = self.enter(hands, partition) else { return false };
         let Some(replica) = &mut slot.replica else { return false };
         let (ack, mut is_done) = (hands.node.options.ack, false);
         hands.with(partition, |turn| is_done = replica.at_once(turn, kind, ack, work));
-        if is_done {
-            self.after(hands, partition, replica);
-        }
+        self.after(hands, partition, replica);
         is_done
     }
 
@@ -257,6 +290,11 @@ impl Copies {
             let partition = Partition(number as u16);
             let mut slot = self.slots[number].lock();
             let Some(replica) = &mut slot.replica else { continue };
+            if self.headers[number].is_open() {
+                // Nothing is under way, so nothing is due.
+                hands.note_time(partition, replica);
+                continue;
+            }
             if let Some(contact_ns) = contact_ns {
                 replica.contact(contact_ns);
             }
@@ -268,7 +306,10 @@ impl Copies {
 
     /// The cluster's setting: see [`Options::lost_after_ns`].
     pub(crate) fn set_lost_after(&self, lost_after_ns: Option<u64>) {
-        self.options.lock().lost_after_ns = lost_after_ns;
+        let mut options = self.options.lock();
+        options.lost_after_ns = lost_after_ns;
+        self.serves_for_ns.store(options.serves_for_ns(), Ordering::Relaxed);
+        drop(options);
         for slot in &self.slots {
             if let Some(replica) = &mut slot.lock().replica {
                 replica.set_lost_after(lost_after_ns);
@@ -326,8 +367,7 @@ impl Copies {
         partition: Partition,
         work: impl FnOnce(&mut Replica, &mut Turn<'_, Keys<'_>>),
     ) {
-        let Some(slot) = self.slots.get(partition.index()) else { return };
-        let mut slot = slot.lock();
+        let Some(mut slot) = self.enter(hands, partition) else { return };
         if let Some(replica) = &mut slot.replica {
             hands.with(partition, |turn| work(replica, turn));
             self.after(hands, partition, replica);
@@ -335,8 +375,8 @@ impl Copies {
     }
 
     /// Carries out what a copy asked for, while it is locked: what copies say to each other must leave
-    /// in order.
-    fn after(&self, hands: &mut Hands<'_>, partition: Partition, replica: &Replica) {
+    /// in order. Opens the header again if it may be.
+    fn after(&self, hands: &mut Hands<'_>, partition: Partition, replica: &mut Replica) {
         let mut actions = std::mem::take(&mut hands.work.actions);
         for action in actions.drain(..) {
             match action {
@@ -354,6 +394,7 @@ impl Copies {
         if replica.is_busy() && !self.is_busy[partition.index()].swap(true, Ordering::AcqRel) {
             self.busy.push(partition);
         }
+        replica.open(&self.headers[partition.index()], hands.now);
     }
 }
 

@@ -305,6 +305,11 @@ impl Front {
         is_done
     }
 
+    /// So many requests were served at once, without a look at their copies.
+    pub(crate) fn note_served(&mut self, count: u64) {
+        self.at_once += count;
+    }
+
     /// Fetches the memory that operations on keys of these hashes need.
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Some(space) = self.node.space() {

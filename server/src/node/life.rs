@@ -14,7 +14,9 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, FOUNDED, Setting, YES};
 use cluster::map::{Command, Map, clocks};
+use cluster::placement::Placement;
 use control::{Control, Options, Store, StoreError};
+use engine::Place;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -314,8 +316,7 @@ async fn follow(
             let placement = head.placement;
             let partitions = placement.partitions();
             let bits = partitions.trailing_zeros();
-            let place = move |key: &[u8]| u64::from(placement.partition(key).0);
-            node.placer.set(bits, seeds_of(head.cluster), place);
+            node.placer.set(bits, seeds_of(head.cluster), Placed(placement));
             let copies = Copies::new(partitions, node.options.copies);
             let _ = node.space.set(Space { bits, copies });
             vers = vec![0; partitions];
@@ -335,8 +336,22 @@ async fn follow(
                 }
             }
         });
+        node.learned_ver.store(map.ver(), Ordering::Release);
         node.generation.fetch_add(1, Ordering::AcqRel);
         node.wake_workers();
+    }
+}
+
+/// Where the shards put keys.
+struct Placed(Placement);
+
+impl Place for Placed {
+    fn partition(&self, key: &[u8]) -> u64 {
+        u64::from(self.0.partition(key).0)
+    }
+
+    fn partitions(&self, keys: &[&[u8]], numbers: &mut [u64]) {
+        self.0.partitions_of(keys, numbers);
     }
 }
 
@@ -396,10 +411,16 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             // Before the lease's age is asked for: a pause between the two makes it older, never newer.
             let asked_ns = reception.now_ns();
             let lease = control.lease();
+            let ver = control.map().ver();
             reception.with_hands(|hands| {
                 if count.is_multiple_of(TICKS_OF_ALL) {
                     let age = lease.map(|age| age.as_nanos() as u64);
                     let contact = age.map(|age| asked_ns.saturating_sub(age));
+                    if let Some(contact) = contact
+                        && node.learned_ver.load(Ordering::Acquire) >= ver
+                    {
+                        space.copies.contact(contact);
+                    }
                     space.copies.tick_slice(hands, 0, 1, contact);
                 } else {
                     space.copies.tick_busy(hands);

@@ -118,13 +118,13 @@ enum Changed<'a> {
 }
 
 /// The unique number of an item that is made now.
-fn unique(at: At) -> u64 {
+pub(super) fn unique(at: At) -> u64 {
     u64::from(at.term.0) << LSN_BITS | at.lsn
 }
 
 impl Keys<'_> {
     fn range(&self) -> HashRange {
-        HashRange { prefix: u64::from(self.partition.0), bits: self.bits }
+        range_of(self.partition, self.bits)
     }
 
     /// Does what `words` ask and notes what became of the key.
@@ -431,6 +431,11 @@ impl Machine for Keys<'_> {
         self.service.shards().remove_range(self.range());
         self.service.shards().forget_ids(self.range());
     }
+}
+
+/// The hashes of a partition's keys.
+pub(super) fn range_of(partition: Partition, bits: u32) -> HashRange {
+    HashRange { prefix: u64::from(partition.0), bits }
 }
 
 /// The partition that a key of this hash is in.

@@ -12,13 +12,13 @@ use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
 
 /// With fewer requests in front of another it is not worth a batch of its own.
-const APART_MIN: usize = 8;
+pub(super) const APART_MIN: usize = 8;
 
 /// A request of a batch.
-struct Short<'a> {
-    quick: Quick<'a>,
+pub(super) struct Short<'a> {
+    pub(super) quick: Quick<'a>,
     /// Where it ends in the input.
-    end: usize,
+    pub(super) end: usize,
 }
 
 impl Session {

@@ -119,6 +119,19 @@ impl Shards {
         }
     }
 
+    /// Waits until whoever has a shard of `range` now has let it go.
+    pub(crate) fn pass_through(&self, range: HashRange) {
+        let (first, last) = self.shards_of(range);
+        for shard in &self.shards[first..=last] {
+            drop(shard.lock());
+        }
+    }
+
+    /// Whether several shards share a partition whose number has so many bits.
+    pub(crate) fn share_partitions(&self, bits: u32) -> bool {
+        bits < u64::BITS - self.shift
+    }
+
     /// The first and the last shard of a range.
     fn shards_of(&self, HashRange { prefix, bits }: HashRange) -> (usize, usize) {
         if bits == 0 {
@@ -225,7 +238,7 @@ mod tests {
         const HOUR_MS: u64 = 3_600_000;
         let placer = Arc::new(Placer::default());
         let shards = shards(1 << 20, Some(Arc::clone(&placer)));
-        placer.set(4, [1, 2, 3, 4], |key| u64::from(key[key.len() - 1] % 16));
+        placer.set(4, [1, 2, 3, 4], |key: &[u8]| u64::from(key[key.len() - 1] % 16));
         let put = |key: &[u8], now: Now, seconds: i32| {
             let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime(seconds), b"1");
             let command = Command {
@@ -269,7 +282,7 @@ mod tests {
     fn an_eviction_takes_no_living_item_for_an_ended_one() {
         let placer = Arc::new(Placer::default());
         let shards = shards(1 << 20, Some(Arc::clone(&placer)));
-        placer.set(4, [1, 2, 3, 4], |key| u64::from(key[key.len() - 1] % 16));
+        placer.set(4, [1, 2, 3, 4], |key: &[u8]| u64::from(key[key.len() - 1] % 16));
         // Partition 1 is a day ahead of partition 0.
         let (slow, fast) = (Now::at_ms(1000), Now::at_ms(86_401_000));
         placer.set_time(0, slow.mono);

@@ -257,7 +257,7 @@ mod tests {
         let placed = || {
             let placer = Arc::new(Placer::default());
             let shards = shards(64 << 20, Some(Arc::clone(&placer)));
-            placer.set(8, [1, 2, 3, 4], |key| u64::from(key[0] % 4));
+            placer.set(8, [1, 2, 3, 4], |key: &[u8]| u64::from(key[0] % 4));
             shards
         };
         let (from, to, now) = (placed(), placed(), Now::at_ms(1000));

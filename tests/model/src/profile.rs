@@ -198,6 +198,8 @@ pub const FAULTS: &[(&str, Fault)] = &[
     ("old-starts-count", Fault::Replica(Bug::OldStartsCount)),
     ("copy-without-results", Fault::Replica(Bug::CopyWithoutResults)),
     ("owner-unbounded", Fault::Replica(Bug::OwnerUnbounded)),
+    ("open-beside-copies", Fault::Replica(Bug::OpenBesideCopies)),
+    ("close-without-number", Fault::Replica(Bug::CloseWithoutNumber)),
     ("relay-renames", Fault::Relay(RelayBug::Renames)),
     ("relay-refuses", Fault::Relay(RelayBug::Refuses)),
     ("relayed-taken-for-new", Fault::Relay(RelayBug::TakenForNew)),

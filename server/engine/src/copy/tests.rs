@@ -367,7 +367,7 @@ proptest! {
         steps in prop::collection::vec((0_usize..300, 0_usize..6, 1_usize..40), 1..200),
     ) {
         let placer = Arc::new(Placer::default());
-        placer.set(3, [1, 2, 3, 4], |key| u64::from(key[0] % 8));
+        placer.set(3, [1, 2, 3, 4], |key: &[u8]| u64::from(key[0] % 8));
         let hasher = KeyHasher::placed([1, 2, 3, 4], placer, shard_bits);
         let mut engine =
             Engine::new(hasher.clone(), Arc::new(Budget::new(64 << 20)), Options::default());

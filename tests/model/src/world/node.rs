@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use cluster::map::Entry;
+use cluster::partition_header::PartitionHeader;
 use cluster::replica::{
     AckMode, Action, Effect, Kind, Machine as _, Now, Op, Options, Replica, Send, Session,
     SessionId, SessionOptions, Turn,
@@ -32,8 +33,12 @@ pub(crate) struct Node {
     /// How far its wall clock is ahead.
     pub(super) skew_ns: i64,
     pub(crate) replicas: Vec<Replica>,
+    headers: Vec<PartitionHeader>,
+    /// The last contact to the controller that its copies know, each.
+    contacts_ns: Vec<u64>,
     pub(crate) payloads: Vec<Payload>,
     pub(super) session: Session,
+    serves_for_ns: u64,
     /// The highest term seen by each copy.
     pub(super) terms: Vec<Term>,
     /// Holds to settle: partition, key, lease, units.
@@ -61,8 +66,11 @@ impl Node {
             rate_ppm: clocks.0,
             skew_ns: clocks.1,
             replicas: Vec::new(),
+            headers: Vec::new(),
+            contacts_ns: Vec::new(),
             payloads: Vec::new(),
             session: Session::new(session, SessionOptions::default()),
+            serves_for_ns: options.serves_for_ns(),
             terms: vec![Term(0); partitions],
             leases: Vec::new(),
         };
@@ -70,6 +78,8 @@ impl Node {
         for at in 0..partitions {
             let partition = Partition(at as u16);
             node.replicas.push(Replica::new(partition, id, incarnation, options, now));
+            node.headers.push(PartitionHeader::default());
+            node.contacts_ns.push(now.mono_ns);
             node.payloads.push(Payload::new(Rc::clone(journal), options.bug));
         }
         node
@@ -104,7 +114,11 @@ impl Node {
         let mut actions = Vec::new();
         let machine = &mut self.payloads[partition.index()];
         let mut turn = Turn { now, machine, actions: &mut actions };
-        act(&mut self.replicas[partition.index()], &mut turn);
+        let replica = &mut self.replicas[partition.index()];
+        let header = &self.headers[partition.index()];
+        replica.close(header, now, self.contacts_ns[partition.index()], || ());
+        act(replica, &mut turn);
+        replica.open(header, now);
         actions
     }
 
@@ -150,6 +164,15 @@ impl Node {
     ) -> Option<(Bytes, Vec<Action>)> {
         if self.session.is_waiting(partition) {
             return None;
+        }
+        let now = self.now(true_ns);
+        let silence = now.mono_ns.saturating_sub(self.contacts_ns[partition.index()]);
+        if silence <= self.serves_for_ns
+            && let Some(at) = self.headers[partition.index()].next(now, false)
+        {
+            let mut effect = Effect::default();
+            self.payloads[partition.index()].apply(at, op, &mut effect);
+            return Some((effect.take().1, Vec::new()));
         }
         let mut result = None;
         let actions = self.turn(true_ns, partition, |replica, turn| {
@@ -197,6 +220,8 @@ impl Node {
             }
             replica.learn(turn, entry);
         });
+        let contact_ns = &mut self.contacts_ns[partition.index()];
+        *contact_ns = sent_ns.unwrap_or(0).max(*contact_ns);
         if let Some(route) = entry.route() {
             self.session.learn(now, partition, route, &mut sends);
         }

@@ -1,0 +1,107 @@
+//! A batch of nothing but the commonest requests, on keys that this node of a cluster owns alone, without limits.
+//!
+//! Not here: the same of a server by itself (`short`), batches of anything else (`session`), which answer the same.
+
+use arrayvec::ArrayVec;
+use protocol::quick;
+
+use super::short::{APART_MIN, Short};
+use super::{Pause, Round, Session, pause_before};
+use crate::node::serving::Serving;
+use crate::quick::may_be_held;
+use crate::shards::HELD_MAX;
+
+/// After a batch that began with a key of which others have copies, or that others own, so many go the long way at
+/// once.
+const BATCHES_APART: u8 = 16;
+
+impl Session {
+    /// As [`Session::run_short`], in a cluster.
+    // On its own: a server by itself must not pay for what it needs.
+    #[inline(never)]
+    pub(super) fn run_served(
+        &mut self,
+        round: &mut Round<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        if self.batches_apart > 0 {
+            self.batches_apart -= 1;
+            return None;
+        }
+        if !round.in_force.limits().is_empty() {
+            return None;
+        }
+        let serving = self.serving(round)?;
+        let shards = round.service.shards();
+        let bounds = shards.bounds();
+        let most = round.requests.min(HELD_MAX);
+        let mut batch: ArrayVec<Short<'_>, HELD_MAX> = ArrayVec::new();
+        let mut keys: ArrayVec<&[u8], HELD_MAX> = ArrayVec::new();
+        let mut end = 0;
+        while batch.len() < most
+            && let Some((quick, consumed)) = quick(&input[end..], bounds)
+            && may_be_held(&quick)
+        {
+            end += consumed;
+            keys.push(quick.key());
+            batch.push(Short { quick, end });
+        }
+        if batch.is_empty() || (end < input.len() && batch.len() < most.min(APART_MIN)) {
+            return None;
+        }
+        let mut hashes = [0; HELD_MAX];
+        let hashes = &mut hashes[..keys.len()];
+        shards.hash_all(&keys, hashes);
+        if !serving.may_serve(hashes[0]) {
+            self.batches_apart = BATCHES_APART;
+            return None;
+        }
+        for hash in &*hashes {
+            shards.prefetch_shard(*hash);
+            serving.prefetch(*hash);
+        }
+        let mut held = shards.hold(hashes);
+        let (now, mut done, mut count, mut pause) = (round.now, 0, 0, None);
+        for (position, (Short { quick, end }, hash)) in batch.iter().zip(&*hashes).enumerate() {
+            pause = pause_before(round, out);
+            if pause.is_some() {
+                break;
+            }
+            let engine = held.engine(position, *hash);
+            let next = serving.next(*hash);
+            let is_answered = next.is_some_and(|(unique, at)| {
+                round.now = at;
+                engine.with_unique(unique, |engine| round.answer_unbound(engine, quick, *hash, out))
+            });
+            held.done(position);
+            if !is_answered {
+                self.batches_apart = 1;
+                break;
+            }
+            round.requests -= 1;
+            self.scanned = 0;
+            count += 1;
+            done = *end;
+        }
+        round.now = now;
+        if let Some(front) = &mut round.front {
+            front.note_served(count);
+        }
+        if done == 0 && pause.is_none() {
+            self.batches_apart = 0;
+            return None;
+        }
+        Some((done, pause))
+    }
+
+    /// What requests are served with at once; `None` if they may not be. Whoever waits for other nodes is
+    /// answered in its turn.
+    pub(super) fn serving<'a>(&self, round: &Round<'a>) -> Option<Serving<'a>> {
+        let may = self.authenticated
+            && round.front.is_some()
+            && self.replies.is_empty()
+            && !round.service.notes_prefixes();
+        if may { Serving::of(round) } else { None }
+    }
+}
