@@ -5,6 +5,7 @@
 //! copies by themselves (`tests/model`).
 
 mod aligned;
+mod alone;
 mod clocks;
 mod cut;
 mod degraded;

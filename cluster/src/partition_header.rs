@@ -52,6 +52,12 @@ impl PartitionHeader {
         self.serves.load(Ordering::Acquire)
     }
 
+    /// The last number that was given out; `None` where the header is closed.
+    #[must_use]
+    pub fn served(&self) -> Option<u64> {
+        self.is_open().then(|| self.lsn.load(Ordering::Relaxed))
+    }
+
     /// No batch that begins now is served from here. `pass` waits until those that began before are over, by
     /// taking the lock of each shard of the partition once. The last number that was given out; `None`
     /// where the header was not open.

@@ -209,10 +209,11 @@ impl Replica {
         }
     }
 
-    /// The last record held.
+    /// The last record held; `header` is this copy's.
     #[must_use]
-    pub fn position(&self) -> Position {
-        self.core.last
+    pub fn position(&self, header: &PartitionHeader) -> Position {
+        let served = header.served();
+        served.map_or(self.core.last, |lsn| Position { term: self.core.term, lsn })
     }
 
     /// The partition's time: at a primary now, at another copy as it was last told. None where it is

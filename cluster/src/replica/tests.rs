@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::map::command::Step;
+use crate::partition_header::PartitionHeader;
 
 const MS: u64 = 1_000_000;
 
@@ -293,7 +294,7 @@ fn a_copy_is_wiped_when_it_leaves_the_map() {
     cluster.map(|entry| entry.learner = Some(copy(2, 3)));
     cluster.messages = record;
     cluster.deliver();
-    assert_eq!(cluster.copies[1].0.position(), Position::default());
+    assert_eq!(cluster.copies[1].0.position(&PartitionHeader::default()), Position::default());
 }
 
 #[test]
@@ -344,7 +345,10 @@ fn a_copy_that_lacks_the_newest_records_joins_and_gets_them() {
     cluster.wait(40);
     assert_eq!(cluster.asks, []);
     assert_eq!(cluster.copies[1].1, cluster.copies[2].1);
-    assert_eq!(cluster.copies[1].0.position(), cluster.copies[2].0.position());
+    assert_eq!(
+        cluster.copies[1].0.position(&PartitionHeader::default()),
+        cluster.copies[2].0.position(&PartitionHeader::default())
+    );
 }
 
 #[test]

@@ -348,17 +348,17 @@ impl Copies {
     /// What the copies are.
     #[cfg(feature = "simulation")]
     pub(crate) fn sights(&self) -> Vec<Option<crate::simulation::CopySight>> {
-        let sight = |slot: &Mutex<Slot>| {
+        let sight = |(slot, header): (&Mutex<Slot>, &PartitionHeader)| {
             let slot = slot.lock();
             let replica = slot.replica.as_ref()?;
             Some(crate::simulation::CopySight {
                 part: replica.part(),
                 term: replica.term().0,
-                position: replica.position(),
+                position: replica.position(header),
                 load: replica.load(),
             })
         };
-        self.slots.iter().map(sight).collect()
+        self.slots.iter().zip(&self.headers).map(sight).collect()
     }
 
     fn on(

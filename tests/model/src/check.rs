@@ -69,7 +69,7 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
             let states = node.payloads[at].states(LATE_NS);
             // And a time at which no id is over.
             let ids = node.payloads[at].all_ids(0);
-            Some((*copy, replica.position(), states, replica.results(), ids))
+            Some((*copy, node.position(partition), states, replica.results(), ids))
         })
         .collect();
     let wanted = world.control.replicas().min(world.nodes.len());

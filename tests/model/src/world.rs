@@ -738,7 +738,7 @@ impl World {
         let is_primary = replica.part() == Part::Primary;
         let is_whole = is_primary || replica.part() == Part::Backup;
         let held =
-            is_whole.then(|| (replica.position(), node.payloads[partition.index()].digest()));
+            is_whole.then(|| (node.position(partition), node.payloads[partition.index()].digest()));
         let term = replica.term();
         let route = replica.entry().route();
         let is_older = node.terms.get(partition.index()).is_some_and(|seen| *seen > term);

@@ -1,7 +1,7 @@
 //! What goes wrong, and how it ends: crashes, cuts, stalls, joins, drains, moves.
 
 use cluster::map::NodeState;
-use cluster::{Incarnation, NodeId};
+use cluster::{Incarnation, NodeId, Partition};
 
 use super::node::{Node, describe};
 use super::{Event, HEARTBEAT_NS, MS, TICK_NS, World};
@@ -287,12 +287,13 @@ impl World {
         }
         self.control.entries().iter().enumerate().all(|(at, entry)| {
             let mut positions = entry.in_sync.iter().filter_map(|copy| {
-                let replica = &self.nodes.get(&copy.node)?.replicas[at];
+                let node = self.nodes.get(&copy.node)?;
+                let replica = &node.replicas[at];
                 let load = replica.load();
                 let is_idle = load.held + load.waiting + load.reads == 0
                     && replica.term() == entry.term
                     && replica.entry().ver == entry.ver;
-                is_idle.then(|| replica.position())
+                is_idle.then(|| node.position(Partition(at as u16)))
             });
             let first = positions.next();
             let count = positions.clone().count() + 1;
@@ -313,7 +314,7 @@ impl World {
                     node.is_up,
                     replica.part(),
                     replica.term().0,
-                    replica.position(),
+                    node.position(Partition(at as u16)),
                     replica.load(),
                     node.session.pending(),
                 ));

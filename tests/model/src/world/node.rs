@@ -7,8 +7,8 @@ use bytes::Bytes;
 use cluster::map::Entry;
 use cluster::partition_header::PartitionHeader;
 use cluster::replica::{
-    AckMode, Action, Effect, Kind, Machine as _, Now, Op, Options, Replica, Send, Session,
-    SessionId, SessionOptions, Turn,
+    AckMode, Action, Effect, Kind, Machine as _, Now, Op, Options, Position, Replica, Send,
+    Session, SessionId, SessionOptions, Turn,
 };
 use cluster::{Incarnation, NodeId, Partition, Term};
 
@@ -95,6 +95,11 @@ impl Node {
         let wall = wall / grain * grain;
         let ns = |time: i128| u64::try_from(time).expect("a run is short");
         Now { mono_ns: ns(run), wall_ns: ns(wall) }
+    }
+
+    /// The last record of a copy.
+    pub(crate) fn position(&self, partition: Partition) -> Position {
+        self.replicas[partition.index()].position(&self.headers[partition.index()])
     }
 
     /// A hold of this node's clients that is not settled.
