@@ -360,16 +360,9 @@ impl Replica {
     }
 
     /// Takes over what was served from the header, and closes it: before anything is done with this copy. `pass`
-    /// as in [`PartitionHeader::close`]; `contact_ns` as in [`Replica::contact`].
-    pub fn close(
-        &mut self,
-        header: &PartitionHeader,
-        now: Now,
-        contact_ns: u64,
-        pass: impl FnOnce(),
-    ) {
+    /// as in [`PartitionHeader::close`].
+    pub fn close(&mut self, header: &PartitionHeader, now: Now, pass: impl FnOnce()) {
         let Some(lsn) = header.close(pass) else { return };
-        self.contact(contact_ns);
         let core = &mut self.core;
         if core.options.has(options::Bug::CloseWithoutNumber) || lsn == core.last.lsn {
             return;

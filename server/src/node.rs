@@ -44,6 +44,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId, Partition};
@@ -56,6 +57,7 @@ use engine::Placer;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use crate::config::{Ack, ClusterConfig};
 use crate::lanes::{Lanes, NoLink, Whom};
@@ -203,8 +205,11 @@ pub(crate) struct Node {
     generation: AtomicU64,
     /// The version of the map that all copies have learnt.
     learned_ver: AtomicU64,
-    /// Grows every few tens of milliseconds.
+    /// Grows every few tens of milliseconds while somebody waits, and now and then while nobody does.
     ticks: AtomicU64,
+    /// Nobody waits, and so ticks are rare: who begins to wait says so.
+    is_at_rest: AtomicBool,
+    tick_wanted: Notify,
     asks: Notify,
     /// How many holds on several keys were named.
     holds: AtomicU64,
@@ -240,6 +245,8 @@ impl Node {
             generation: AtomicU64::new(0),
             learned_ver: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
+            is_at_rest: AtomicBool::new(false),
+            tick_wanted: Notify::new(),
             asks: Notify::new(),
             holds: AtomicU64::new(0),
             local,
@@ -311,6 +318,31 @@ impl Node {
 
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is time for the next tick.
+    async fn rest_until_tick(&self, tick: Duration, at_rest: Duration) {
+        // Said first: who begins to wait afterwards sees it.
+        self.is_at_rest.store(true, Ordering::SeqCst);
+        let does_anybody_wait = self.ways.is_unsettled()
+            || self.space().is_none_or(|space| space.copies.is_any_busy())
+            || self.inboxes.iter().any(|inbox| inbox.is_waiting.load(Ordering::SeqCst));
+        if !does_anybody_wait {
+            let _ = timeout(at_rest, self.tick_wanted.notified()).await;
+            if !self.is_at_rest.swap(false, Ordering::SeqCst) {
+                sleep(tick).await;
+            }
+            return;
+        }
+        self.is_at_rest.store(false, Ordering::SeqCst);
+        sleep(tick).await;
+    }
+
+    /// Somebody begins to wait: ticks are not to be rare from now on.
+    fn want_ticks(&self) {
+        if self.is_at_rest.load(Ordering::SeqCst) && self.is_at_rest.swap(false, Ordering::SeqCst) {
+            self.tick_wanted.notify_one();
+        }
     }
 
     /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends

@@ -448,6 +448,9 @@ fn look_up_all<'a>(
     batch: &'a [Decided<'_>],
     counted: &'a mut [Vec<u8>],
 ) -> ArrayVec<LookedUp<'a>, BATCH_REQUESTS> {
+    if round.front.is_some() && round.in_force.limits().is_empty() {
+        return hash_all(round, batch);
+    }
     let mut hash = 0;
     let look_up = |(decided, counted): (&'a Decided<'_>, _)| match decided.asked.first_key() {
         Some(key) => {
@@ -459,6 +462,21 @@ fn look_up_all<'a>(
         None => LookedUp { hash, bound: Ok(None) },
     };
     batch.iter().zip(counted).map(look_up).collect()
+}
+
+/// As [`look_up_all`], where there are no limits: in a cluster keys are cheaper to hash together.
+fn hash_all<'a>(
+    round: &Round<'a>,
+    batch: &'a [Decided<'_>],
+) -> ArrayVec<LookedUp<'a>, BATCH_REQUESTS> {
+    let shards = round.service.shards();
+    let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
+        batch.iter().map(|decided| decided.asked.first_key().unwrap_or_default()).collect();
+    let mut hashes = [0; BATCH_REQUESTS];
+    shards.hash_all(&keys, &mut hashes[..keys.len()]);
+    let hashes = hashes.into_iter().take(keys.len());
+    let looked = |hash| LookedUp { hash, bound: Ok(None) };
+    hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(looked).collect()
 }
 
 /// A `takem`.

@@ -168,6 +168,11 @@ impl Shards {
         self.hasher.hash(key)
     }
 
+    /// The hash of a key that is known to be in this partition: without a look where it belongs.
+    pub(crate) fn hash_in(&self, partition: u16, key: &[u8]) -> u64 {
+        self.hasher.hash_in(partition.into(), key)
+    }
+
     /// The hashes of several keys, as many as `hashes`.
     #[inline]
     pub(crate) fn hash_all(&self, keys: &[&[u8]], hashes: &mut [u64]) {

@@ -361,15 +361,20 @@ impl Worker {
         if work.len() < 2 {
             return;
         }
-        let hashes: ArrayVec<u64, ROUND_CONNECTIONS> = work
+        let shards = self.service.shards();
+        let keys: ArrayVec<&[u8], ROUND_CONNECTIONS> = work
             .iter()
             .filter_map(|work| Some(&self.input[work.input.clone()?]))
             .filter(|input| input.len() <= ALONE_BYTES_MAX)
             .filter_map(likely_key)
-            .map(|key| self.service.shards().hash(key))
-            .inspect(|hash| self.service.shards().prefetch_shard(*hash))
             .collect();
-        self.service.shards().prefetch(hashes.iter().copied());
+        let mut hashes = [0; ROUND_CONNECTIONS];
+        let hashes = &mut hashes[..keys.len()];
+        shards.hash_all(&keys, hashes);
+        for hash in hashes.iter() {
+            shards.prefetch_shard(*hash);
+        }
+        shards.prefetch(hashes.iter().copied());
     }
 
     fn run(&mut self, work: &[Work]) {

@@ -16,17 +16,17 @@ fn count(cluster: &Cluster) -> [(Vec<u64>, Vec<u64>); KEYS] {
     let mut line = cluster.line(0);
     let mut seen: [(Vec<u64>, Vec<u64>); KEYS] = Default::default();
     for batch in 0..BATCHES {
-        let mut text = String::new();
-        for number in 0..32 {
+        let request = |number: usize| {
             let key = (number + batch) % KEYS;
             // Now and then one that takes the other way, in the middle of a batch.
-            text += &match (batch % 3, number) {
+            match (batch % 3, number) {
                 (1, 9 | 20) => format!("ma n{key} c v\r\n"),
                 (2, 17) => format!("gets n{key} no\r\n"),
                 _ => format!("incr n{key} 1\r\n"),
-            };
-        }
-        line.send(&text).expect("it listens");
+            }
+        };
+        let text: Vec<String> = (0..32).map(request).collect();
+        line.send(&text.concat()).expect("it listens");
         let mut hear = || line.hear().expect("it answers").expect("it does not hang up");
         for number in 0..32 {
             let (counts, uniques) = &mut seen[(number + batch) % KEYS];

@@ -103,13 +103,13 @@ impl Primary {
         self.held.retain(|(op, _)| is_known(op.session.node));
     }
 
-    /// Whether somebody waits, or some copy owes an answer.
+    /// Whether somebody waits, some copy owes an answer, or is not in its place yet.
     pub(super) fn is_busy(&self, core: &Core) -> bool {
         !self.held.is_empty()
             || !self.waiting.is_empty()
             || !self.reads.is_empty()
             || self.heir.is_some()
-            || self.peers.iter().any(|peer| peer.owes(core, self.round))
+            || self.peers.iter().any(|peer| peer.owes(core, self.round) || peer.is_on_its_way())
     }
 
     /// Whoever waits is to ask the new primary.
@@ -352,7 +352,7 @@ impl Primary {
         let round = self.round + 1;
         self.reads.push_back(Reading { lsn, round, to, reply });
         if needs_round && is_idle {
-            self.round = round;
+            self.begin_round(turn, round);
             let pt_ns = core.clock.read(turn.now);
             self.beat(core, turn, pt_ns);
         }
@@ -389,7 +389,7 @@ impl Primary {
         }
         let wanted = self.reads.back().map_or(0, |reading| reading.round);
         if wanted > self.round && confirmed >= self.round {
-            self.round = wanted;
+            self.begin_round(turn, wanted);
             let pt_ns = core.clock.read(turn.now);
             self.beat(core, turn, pt_ns);
         }

@@ -133,9 +133,9 @@ impl Copies {
     fn enter(&self, hands: &Hands<'_>, partition: Partition) -> Option<MutexGuard<'_, Slot>> {
         let mut slot = self.slots.get(partition.index())?.lock();
         if let Some(replica) = &mut slot.replica {
-            let contact_ns = self.contact_ns.load(Ordering::Acquire);
+            replica.contact(self.contact_ns.load(Ordering::Acquire));
             let range = range_of(partition, hands.node.bits());
-            replica.close(&self.headers[partition.index()], hands.now, contact_ns, || {
+            replica.close(&self.headers[partition.index()], hands.now, || {
                 hands.service.shards().pass_through(range);
             });
         }
@@ -268,6 +268,11 @@ impl Copies {
         });
     }
 
+    /// Whether somebody waits for a copy.
+    pub(crate) fn is_any_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
     /// Ticks the copies that somebody waits for.
     pub(crate) fn tick_busy(&self, hands: &mut Hands<'_>) {
         for _ in 0..self.busy.len() {
@@ -278,26 +283,18 @@ impl Copies {
         }
     }
 
-    /// Ticks a slice of all copies, `part` of `parts`, and tells primaries of the controller.
-    pub(crate) fn tick_slice(
-        &self,
-        hands: &mut Hands<'_>,
-        part: usize,
-        parts: usize,
-        contact_ns: Option<u64>,
-    ) {
+    /// Ticks a slice of all copies, `part` of `parts`, for what is due though nobody waits.
+    pub(crate) fn tick_slice(&self, hands: &mut Hands<'_>, part: usize, parts: usize) {
         for number in (part..self.slots.len()).step_by(parts) {
             let partition = Partition(number as u16);
             let mut slot = self.slots[number].lock();
             let Some(replica) = &mut slot.replica else { continue };
-            if self.headers[number].is_open() {
-                // Nothing is under way, so nothing is due.
+            if replica.part() != Part::Primary || self.headers[number].is_open() {
+                // Nothing is due, but that time passes.
                 hands.note_time(partition, replica);
                 continue;
             }
-            if let Some(contact_ns) = contact_ns {
-                replica.contact(contact_ns);
-            }
+            replica.contact(self.contact_ns.load(Ordering::Acquire));
             hands.with(partition, |turn| replica.tick(turn));
             hands.note_time(partition, replica);
             self.after(hands, partition, replica);
@@ -393,6 +390,7 @@ impl Copies {
         hands.work.actions = actions;
         if replica.is_busy() && !self.is_busy[partition.index()].swap(true, Ordering::AcqRel) {
             self.busy.push(partition);
+            hands.node.want_ticks();
         }
         replica.open(&self.headers[partition.index()], hands.now);
     }

@@ -576,7 +576,10 @@ impl Front {
                 || !self.waiters.is_empty()
                 || self.session.is_active()
                 || !self.debts.is_empty();
-            inbox.is_waiting.store(is_waiting, Ordering::Release);
+            if inbox.is_waiting.load(Ordering::Relaxed) != is_waiting {
+                inbox.is_waiting.store(is_waiting, Ordering::SeqCst);
+                node.want_ticks();
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use control::{Control, Options, Store, StoreError};
 use engine::Place;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use super::copies::Copies;
 use super::leave::{self, Left};
@@ -34,10 +34,18 @@ use crate::service::Service;
 
 /// How often those are looked after that somebody waits for.
 const TICK: Duration = Duration::from_millis(20);
-/// All copies are ticked, and told of the controller, once in so many ticks.
-const TICKS_OF_ALL: u32 = 10;
-/// Sessions of nodes that are no more are looked for once in so many ticks.
-const TICKS_OF_SESSIONS: u32 = 250;
+/// The same, while nobody waits.
+const TICK_AT_REST: Duration = Duration::from_millis(100);
+/// How often the age of the last contact to the controller is looked at.
+const CONTACT_PERIOD: Duration = Duration::from_millis(100);
+/// How often a part of the copies is ticked for which nobody waits…
+const REST_PERIOD: Duration = Duration::from_millis(200);
+/// …one of so many parts: each of them every 10 s.
+const REST_PARTS: usize = 50;
+/// How often the control plane is told of this node's state.
+const CONDITION_PERIOD: Duration = Duration::from_millis(200);
+/// How often sessions of nodes that are no more are looked for.
+const SESSIONS_PERIOD: Duration = Duration::from_secs(5);
 /// Most changes of the map that copies ask for in one command.
 const ASKS_MAX: usize = cluster::map::command::CHANGES_MAX;
 /// For a command of ours.
@@ -196,7 +204,6 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, 
     tasks.spawn(limits::follow(Arc::clone(service), control.clone(), have_limits));
     let (of_node, of_control) = (Arc::clone(&node), control.clone());
     tasks.spawn(follow(of_node, of_control, Arc::clone(&reception), has_limits));
-    tasks.spawn(identify(Arc::clone(&node), control.clone()));
     tasks.spawn(tick(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
     if let Some(cluster) = &service.config().cluster {
         tasks.spawn(look_up(control.clone(), cluster.seeds.clone()));
@@ -266,27 +273,6 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
             if control.propose(Command::Set(setting), COMMAND_TTL).await.is_err() {
                 break;
             }
-        }
-        sleep(LOOK).await;
-    }
-}
-
-/// Tells peers who this node is, whenever that changes.
-async fn identify(node: Arc<Node>, control: Control) {
-    let mut last = None;
-    loop {
-        let identity = control.identity();
-        if last != Some(identity)
-            && let Some(lanes) = node.lanes()
-        {
-            let (cluster, id, incarnation) = match identity.seat {
-                Some(seat) => (seat.cluster, seat.node, identity.incarnation),
-                // All that seek a cluster are node 0 in their first life: peers tell them apart by this,
-                // and a link of one must not end that of another.
-                None => (0, NodeId::default(), Incarnation(identity.birth as u64)),
-            };
-            lanes.identify(Identity { cluster, node: id, incarnation, core: 0 });
-            last = Some(identity);
         }
         sleep(LOOK).await;
     }
@@ -396,41 +382,61 @@ fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, Strin
     }
 }
 
+/// Something that is done again after a while.
+struct Due {
+    period_ns: u64,
+    next_ns: u64,
+}
+
+impl Due {
+    fn every(period: Duration) -> Self {
+        Self { period_ns: period.as_nanos() as u64, next_ns: 0 }
+    }
+
+    fn is_now(&mut self, now_ns: u64) -> bool {
+        let is_now = now_ns >= self.next_ns;
+        if is_now {
+            self.next_ns = now_ns + self.period_ns;
+        }
+        is_now
+    }
+}
+
 /// Time passes for copies and workers.
 async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut count = 0_u32;
+    let mut contact = Due::every(CONTACT_PERIOD);
+    let mut rest = Due::every(REST_PERIOD);
+    let mut condition = Due::every(CONDITION_PERIOD);
+    let mut sessions = Due::every(SESSIONS_PERIOD);
+    let mut part = 0;
     let mut operations = 0;
     let mut looked_ns = reception.now_ns();
     let mut is_off = false;
+    let mut identity = None;
     loop {
-        tick.tick().await;
-        count = count.wrapping_add(1);
+        node.rest_until_tick(TICK, TICK_AT_REST).await;
+        identify(&node, &control, &mut identity);
+        let now_ns = reception.now_ns();
         if let Some(space) = node.space() {
-            // Before the lease's age is asked for: a pause between the two makes it older, never newer.
-            let asked_ns = reception.now_ns();
-            let lease = control.lease();
-            let ver = control.map().ver();
+            // The time was read before the lease's age is asked for: a pause between the two makes it older,
+            // never newer.
+            if contact.is_now(now_ns)
+                && let Some(age) = control.lease()
+                && node.learned_ver.load(Ordering::Acquire) >= control.map().ver()
+            {
+                space.copies.contact(now_ns.saturating_sub(age.as_nanos() as u64));
+            }
             reception.with_hands(|hands| {
-                if count.is_multiple_of(TICKS_OF_ALL) {
-                    let age = lease.map(|age| age.as_nanos() as u64);
-                    let contact = age.map(|age| asked_ns.saturating_sub(age));
-                    if let Some(contact) = contact
-                        && node.learned_ver.load(Ordering::Acquire) >= ver
-                    {
-                        space.copies.contact(contact);
-                    }
-                    space.copies.tick_slice(hands, 0, 1, contact);
-                } else {
-                    space.copies.tick_busy(hands);
+                space.copies.tick_busy(hands);
+                if rest.is_now(now_ns) {
+                    part = (part + 1) % REST_PARTS;
+                    space.copies.tick_slice(hands, part, REST_PARTS);
                 }
             });
         }
-        if count.is_multiple_of(TICKS_OF_ALL) {
+        if condition.is_now(now_ns) {
             let all = node.figures.direct.load(Ordering::Relaxed)
                 + node.space().map_or(0, |s| s.copies.figures.received.load(Ordering::Relaxed));
-            let now_ns = reception.now_ns();
             let elapsed_ms = (now_ns - looked_ns) / 1_000_000;
             let load = (all - operations).saturating_mul(1000) / elapsed_ms.max(1);
             let load = u32::try_from(load).unwrap_or(u32::MAX);
@@ -442,7 +448,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             control.set_condition(is_ready, load);
             tell_clocks(&node, &control, now_ns, &mut is_off);
         }
-        if count.is_multiple_of(TICKS_OF_SESSIONS)
+        if sessions.is_now(now_ns)
             && let Some(space) = node.space()
         {
             // Copies and records that were under way may have brought some back.
@@ -459,6 +465,23 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
                 inbox.wake();
             }
         }
+    }
+}
+
+/// Tells peers who this node is, if that is another than the `last`.
+fn identify(node: &Node, control: &Control, last: &mut Option<control::Identity>) {
+    let identity = control.identity();
+    if *last != Some(identity)
+        && let Some(lanes) = node.lanes()
+    {
+        let (cluster, id, incarnation) = match identity.seat {
+            Some(seat) => (seat.cluster, seat.node, identity.incarnation),
+            // All that seek a cluster are node 0 in their first life: peers tell them apart by this,
+            // and a link of one must not end that of another.
+            None => (0, NodeId::default(), Incarnation(identity.birth as u64)),
+        };
+        lanes.identify(Identity { cluster, node: id, incarnation, core: 0 });
+        *last = Some(identity);
     }
 }
 

@@ -372,7 +372,7 @@ impl Machine for Keys<'_> {
             shards.remove_range(self.range());
             return;
         }
-        let (hash, now) = (shards.hash(key), self.now(pt_ns));
+        let (hash, now) = (shards.hash_in(self.partition.0, key), self.now(pt_ns));
         if let (IDS_KEY, Some(state)) = (key, state) {
             return self.install_ids(now, state);
         }

@@ -76,6 +76,11 @@ impl Peer {
         }
     }
 
+    /// Whether it is to become an in-sync copy, or to join this term.
+    pub(super) fn is_on_its_way(&self) -> bool {
+        !self.in_sync || !self.joined
+    }
+
     /// Sends what it was not sent yet, so much of it as may be under way.
     fn feed<M>(&mut self, core: &Core, turn: &mut Turn<'_, M>) {
         if !self.joined {
@@ -184,6 +189,17 @@ impl Primary {
             }
             peer.feed(core, turn);
         }
+    }
+
+    /// From now on copies owe an answer to a newer round.
+    pub(super) fn begin_round<M>(&mut self, turn: &Turn<'_, M>, round: u64) {
+        for peer in &mut self.peers {
+            if peer.acked == peer.sent && peer.round == self.round {
+                // It owed nothing, and ticks are rare where nobody does.
+                peer.heard_ns = turn.now.mono_ns;
+            }
+        }
+        self.round = round;
     }
 
     /// Tells all the time, and which round it is.

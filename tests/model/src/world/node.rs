@@ -121,7 +121,7 @@ impl Node {
         let mut turn = Turn { now, machine, actions: &mut actions };
         let replica = &mut self.replicas[partition.index()];
         let header = &self.headers[partition.index()];
-        replica.close(header, now, self.contacts_ns[partition.index()], || ());
+        replica.close(header, now, || ());
         act(replica, &mut turn);
         replica.open(header, now);
         actions
