@@ -11,6 +11,8 @@ mod retrieve;
 mod served;
 mod short;
 
+use std::hint::cold_path;
+
 use arrayvec::ArrayVec;
 use engine::{Engine, Now};
 use protocol::{
@@ -257,7 +259,12 @@ impl Session {
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut held = None;
         let mut asked = batch.iter().zip(&keys);
-        let serving = self.serving(round);
+        let serving = if round.front.is_some() {
+            cold_path();
+            self.serving(round)
+        } else {
+            None
+        };
         let may_be_quick = self.may_be_quick(round)
             || serving.as_ref().is_some_and(|serving| serving.may_serve(hashes[0]));
         if may_be_quick && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
@@ -509,26 +516,39 @@ fn answer_held(
         return false;
     }
     let engine = held.engine(position, key.hash);
-    let is_answered = match serving {
-        None => answer_at(round, engine, asked, key, out),
-        Some(serving) => match serving.next(key.hash) {
-            None => false,
-            Some((unique, at)) => {
-                let now = std::mem::replace(&mut round.now, at);
-                let is_answered =
-                    engine.with_unique(unique, |engine| answer_at(round, engine, asked, key, out));
-                round.now = now;
-                if let Some(front) = &mut round.front {
-                    front.note_served(u64::from(is_answered));
-                }
-                is_answered
-            }
-        },
+    let is_answered = if let Some(serving) = serving {
+        cold_path();
+        answer_served(round, serving, engine, asked, key, out)
+    } else {
+        answer_at(round, engine, asked, key, out)
     };
     held.done(position);
     is_answered
 }
 
+/// As [`answer_at`], in a cluster.
+// On its own: a server by itself must not pay for what it needs.
+#[inline(never)]
+fn answer_served(
+    round: &mut Round<'_>,
+    serving: &Serving<'_>,
+    engine: &mut Engine,
+    asked: &Asked<'_>,
+    key: &LookedUp<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some((unique, at)) = serving.next(key.hash) else { return false };
+    let now = std::mem::replace(&mut round.now, at);
+    let is_answered =
+        engine.with_unique(unique, |engine| answer_at(round, engine, asked, key, out));
+    round.now = now;
+    if let Some(front) = &mut round.front {
+        front.note_served(u64::from(is_answered));
+    }
+    is_answered
+}
+
+/// Answers a request whose shard is held; false if it has to go the long way.
 #[inline]
 fn answer_at(
     round: &mut Round<'_>,
