@@ -164,6 +164,11 @@ impl Lanes {
         }
     }
 
+    /// The peer was heard of elsewhere: a link to it that is waited for is tried at once.
+    pub fn hurry(&self, whom: &Whom) {
+        self.hub.hurry(whom);
+    }
+
     /// We are somebody else now: links are closed once they are empty, and the next ones begin anew.
     pub fn identify(&self, identity: Identity) {
         self.hub
@@ -261,6 +266,12 @@ impl Hub {
 
     fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.guard.lock())
+    }
+
+    fn hurry(&self, whom: &Whom) {
+        if let Some(way) = self.ways.lock().get(whom) {
+            way.is_near.notify_waiters();
+        }
     }
 
     fn next_link(&self) -> u64 {

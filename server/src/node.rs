@@ -389,6 +389,17 @@ impl Node {
         }
     }
 
+    /// The map has made a node primary of something: so it lives, whatever was thought of it here.
+    fn hear_of(&self, node: NodeId, now_ns: u64) {
+        if !self.ways.is_away(node) {
+            return;
+        }
+        if let Some(lanes) = self.lanes() {
+            lanes.hurry(&Whom::Node(node));
+        }
+        self.note_reach(now_ns, None, |reach| reach.lives(node, now_ns));
+    }
+
     fn take_path(&self, node: NodeId, path: Path) {
         match path {
             Path::Direct => tracing::info!(%node, "in reach"),

@@ -142,13 +142,13 @@ fn promised(setting: Setting, fault: Fault) -> Promise {
             promise(Kept::All, true, Within::Ms(500))
         }
         (Fault::CutOff, OneCopy) => promise(Kept::All, false, Within::Ms(6000)),
-        (Fault::Standstill, _) => promise(kept, false, Within::Ms(5000)),
+        (Fault::Standstill | Fault::CutOff, _) => promise(kept, false, Within::Ms(5000)),
         (Fault::Kill | Fault::KillLeader, OneCopy)
         | (Fault::KillTwo, OneCopy | TwoCopies | TwoCopiesEarly) => {
             promise(Kept::WhereACopyLives, false, Within::LostAfter)
         }
         (Fault::Kill | Fault::CutLink, _) => promise(kept, true, Within::Ms(1000)),
-        (Fault::KillLeader | Fault::CutOff, _) | (Fault::KillTwo, ThreeCopies) => {
+        (Fault::KillLeader, _) | (Fault::KillTwo, ThreeCopies) => {
             promise(kept, false, Within::Ms(3000))
         }
         (Fault::RestartAll, _) => promise(Kept::None, false, Within::Ms(3000)),

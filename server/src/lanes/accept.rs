@@ -122,9 +122,7 @@ async fn receive(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, number: u64, 
     };
     let number = link.peer.link;
     hub.handler.link(Event::Up(link.peer.clone()));
-    if let Some(way) = hub.ways.lock().get(&Whom::Node(link.peer.node)) {
-        way.is_near.notify_waiters();
-    }
+    hub.hurry(&Whom::Node(link.peer.node));
     let ending = tokio::select! {
         biased;
         word = farewell(&mut phase, identity) => Ending::Ours(word),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, FOUNDED, Setting, YES};
-use cluster::map::{Command, Map, clocks};
+use cluster::map::{Command, Entry, Map, clocks};
 use cluster::placement::Placement;
 use control::{Control, Options, Store, StoreError};
 use engine::Place;
@@ -314,14 +314,20 @@ async fn follow(
             last_lost_after = lost_after;
             space.copies.set_lost_after(lost_after);
         }
+        let mut promoted = BTreeSet::new();
         reception.with_hands(|hands| {
             for (number, (entry, ver)) in map.partitions().iter().zip(&mut vers).enumerate() {
                 if entry.ver != *ver {
                     *ver = entry.ver;
-                    space.copies.learn(hands, Partition(number as u16), entry);
+                    let partition = Partition(number as u16);
+                    promoted.extend(newly_primary(&space.copies, partition, entry));
+                    space.copies.learn(hands, partition, entry);
                 }
             }
         });
+        for id in promoted {
+            node.hear_of(id, reception.now_ns());
+        }
         node.learned_ver.store(map.ver(), Ordering::Release);
         node.generation.fetch_add(1, Ordering::AcqRel);
         node.wake_workers();
@@ -339,6 +345,13 @@ impl Place for Placed {
     fn partitions(&self, keys: &[&[u8]], numbers: &mut [u64]) {
         self.0.partitions_of(keys, numbers);
     }
+}
+
+/// The node that an entry makes primary, if that is news.
+fn newly_primary(copies: &Copies, partition: Partition, entry: &Entry) -> Option<NodeId> {
+    let route = entry.route()?;
+    let is_news = copies.route(partition).is_some_and(|known| known.term < route.term);
+    is_news.then_some(route.primary.node)
 }
 
 /// Seeds of the key hash that all nodes of a cluster have and nobody outside can know: its id was drawn
