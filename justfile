@@ -93,10 +93,9 @@ bench:
 bench-peers *FLAGS:
     benches/peers.sh {{FLAGS}}
 
-# Clusters of one to three nodes: CPU of an operation, direct, copied and forwarded
-bench-cluster:
-    cargo build --release -p tollgate -p benches
-    target/release/load --cluster --out target/bench-cluster.md
+# Clusters of one to three nodes, and Redis and Valkey with a replica, which it installs: CPU of an operation
+bench-cluster *FLAGS:
+    benches/cluster.sh --connections 50 --pipelines 1,16,64 --rounds 3 --seconds 1 --keys 1000000 --out target/bench-cluster.md {{FLAGS}}
 
 # 1 to 10,000 connections, 1 to 50 million keys, one worker and two; the tables land in target/scale-*.md
 bench-scale:

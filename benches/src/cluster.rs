@@ -1,7 +1,8 @@
-//! A run that measures clusters: what an operation costs its nodes, direct, copied and forwarded.
+//! A run that measures clusters: what an operation costs its nodes, direct, copied and forwarded; and what it
+//! costs Redis and Valkey, a primary with a replica.
 //!
 //! Here: clusters of real processes on this machine, who owns which key, CPU of each node. Not here:
-//! one server (`compare`).
+//! one server (`compare`). `benches/cluster.sh` installs the others.
 //!
 //! Each shape of cluster is started, measured and ended in each round, so that none pays for another's
 //! idle processes. The generator has one thread for each node, that asks it for keys of its own only
@@ -10,7 +11,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -42,9 +43,33 @@ const INCR: Op = Op::Incr { space: Space::Counter };
 struct Shape {
     name: &'static str,
     nodes: usize,
-    /// None: a server by itself.
-    flags: Option<&'static str>,
+    kind: Kind,
     routes: &'static [Route],
+}
+
+/// What its nodes are.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// Ours, without a cluster.
+    Lone,
+    /// Ours, with these flags.
+    Cluster(&'static str),
+    /// This program of the Redis family: the first node is primary, the others are its replicas.
+    Redis(&'static str, Dialect),
+}
+
+impl Kind {
+    fn dialect(self) -> Dialect {
+        match self {
+            Self::Lone | Self::Cluster(_) => Dialect::Tollgate,
+            Self::Redis(_, dialect) => dialect,
+        }
+    }
+
+    /// Whether its program is there.
+    fn is_installed(self) -> bool {
+        !matches!(self, Self::Redis(program, _) if !Path::new(program).exists())
+    }
 }
 
 /// Whom the generator asks.
@@ -56,19 +81,46 @@ enum Route {
 
 const DIRECT: &[Route] = &[Route::Owner];
 const BOTH: &[Route] = &[Route::Owner, Route::Another];
-const ONE: Option<&str> = Some("--replicas 1");
-const REPLICA: Option<&str> = Some("--replicas 2 --ack replica");
-const OWNER: Option<&str> = Some("--replicas 2 --ack owner");
+const ONE: Kind = Kind::Cluster("--replicas 1");
+const REPLICA: Kind = Kind::Cluster("--replicas 2 --ack replica");
+const OWNER: Kind = Kind::Cluster("--replicas 2 --ack owner");
+const REDIS: &str = "/usr/bin/redis-server";
+const VALKEY: &str = "/usr/bin/valkey-server";
 
 const SHAPES: &[Shape] = &[
-    Shape { name: "no cluster", nodes: 1, flags: None, routes: DIRECT },
-    Shape { name: "1 node", nodes: 1, flags: ONE, routes: DIRECT },
-    Shape { name: "2 nodes, R=1", nodes: 2, flags: ONE, routes: BOTH },
-    Shape { name: "2 nodes, R=2 replica", nodes: 2, flags: REPLICA, routes: BOTH },
-    Shape { name: "2 nodes, R=2 owner", nodes: 2, flags: OWNER, routes: DIRECT },
-    Shape { name: "3 nodes, R=1", nodes: 3, flags: ONE, routes: BOTH },
-    Shape { name: "3 nodes, R=2 replica", nodes: 3, flags: REPLICA, routes: BOTH },
-    Shape { name: "3 nodes, R=2 owner", nodes: 3, flags: OWNER, routes: DIRECT },
+    Shape { name: "no cluster", nodes: 1, kind: Kind::Lone, routes: DIRECT },
+    Shape { name: "1 node", nodes: 1, kind: ONE, routes: DIRECT },
+    Shape { name: "2 nodes, R=1", nodes: 2, kind: ONE, routes: BOTH },
+    Shape { name: "2 nodes, R=2 replica", nodes: 2, kind: REPLICA, routes: BOTH },
+    Shape { name: "2 nodes, R=2 owner", nodes: 2, kind: OWNER, routes: DIRECT },
+    Shape { name: "3 nodes, R=1", nodes: 3, kind: ONE, routes: BOTH },
+    Shape { name: "3 nodes, R=2 replica", nodes: 3, kind: REPLICA, routes: BOTH },
+    Shape { name: "3 nodes, R=2 owner", nodes: 3, kind: OWNER, routes: DIRECT },
+    Shape { name: "Redis", nodes: 1, kind: Kind::Redis(REDIS, Dialect::Redis), routes: DIRECT },
+    Shape {
+        name: "Redis and a replica",
+        nodes: 2,
+        kind: Kind::Redis(REDIS, Dialect::Redis),
+        routes: DIRECT,
+    },
+    Shape {
+        name: "Redis and a replica, WAIT 1",
+        nodes: 2,
+        kind: Kind::Redis(REDIS, Dialect::RedisWait),
+        routes: DIRECT,
+    },
+    Shape {
+        name: "Valkey and a replica",
+        nodes: 2,
+        kind: Kind::Redis(VALKEY, Dialect::Redis),
+        routes: DIRECT,
+    },
+    Shape {
+        name: "Valkey and a replica, WAIT 1",
+        nodes: 2,
+        kind: Kind::Redis(VALKEY, Dialect::RedisWait),
+        routes: DIRECT,
+    },
 ];
 
 /// What one cell came to in one round.
@@ -101,12 +153,23 @@ impl Nodes {
         drop(doors);
         let (clients, peers) = places.split_at(shape.nodes);
         let seeds: Vec<String> = peers.iter().map(SocketAddr::to_string).collect();
-        let mut nodes = Self { children: Vec::new(), addresses: clients.to_vec(), folder };
+        let addresses = match shape.kind {
+            // The replicas are asked nothing.
+            Kind::Redis(..) => clients[..1].to_vec(),
+            Kind::Lone | Kind::Cluster(_) => clients.to_vec(),
+        };
+        let mut nodes = Self { children: Vec::new(), addresses, folder };
         for (number, (client, peer)) in clients.iter().zip(peers).enumerate() {
-            let mut starter = Command::new(PROGRAM);
-            starter.args(["-t", "1", "-U", "0", "-l", "127.0.0.1", "-p"]);
-            starter.arg(client.port().to_string());
-            if let Some(flags) = shape.flags {
+            let mut starter = match shape.kind {
+                Kind::Redis(program, _) => redis(program, *client, clients[0]),
+                Kind::Lone | Kind::Cluster(_) => {
+                    let mut starter = Command::new(PROGRAM);
+                    starter.args(["-t", "1", "-U", "0", "-l", "127.0.0.1", "-p"]);
+                    starter.arg(client.port().to_string());
+                    starter
+                }
+            };
+            if let Kind::Cluster(flags) = shape.kind {
                 starter
                     .args(["--seeds", &seeds.join(","), "--expect", &shape.nodes.to_string()])
                     .args(["--peer-listen", &peer.to_string(), "--data-dir"])
@@ -114,7 +177,8 @@ impl Nodes {
                     .args(flags.split_whitespace());
             }
             starter.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let child = starter.spawn().map_err(|error| failed(format!("{PROGRAM}: {error}")))?;
+            let child =
+                starter.spawn().map_err(|error| failed(format!("{}: {error}", shape.name)))?;
             nodes.children.push(child);
         }
         let start = Instant::now();
@@ -128,17 +192,33 @@ impl Nodes {
     }
 
     fn are_at_rest(&self, shape: &Shape) -> bool {
-        let active = format!("STAT nodes_active {}", shape.nodes);
+        match shape.kind {
+            Kind::Lone => true,
+            Kind::Redis(..) => {
+                // The primary counts its replicas once they have all there is.
+                let wanted = format!("connected_slaves:{}", shape.nodes - 1);
+                let online = shape.nodes == 1 || {
+                    let role = ask(self.addresses[0], "INFO replication\r\nQUIT\r\n");
+                    role.is_ok_and(|lines| lines.iter().any(|line| line.contains("state=online")))
+                };
+                let stats = ask(self.addresses[0], "INFO replication\r\nQUIT\r\n");
+                online && stats.is_ok_and(|lines| lines.contains(&wanted))
+            }
+            Kind::Cluster(_) => self.is_cluster_at_rest(shape.nodes),
+        }
+    }
+
+    fn is_cluster_at_rest(&self, count: usize) -> bool {
+        let active = format!("STAT nodes_active {count}");
         self.addresses.iter().all(|address| {
             let Ok(stats) = ask(*address, "stats cluster\r\n") else { return false };
             let has = |wanted: &str| stats.iter().any(|line| line == wanted);
-            shape.flags.is_none()
-                || has(&active)
-                    && has("STAT partitions_moving 0")
-                    && has("STAT partitions_learners 0")
-                    && has("STAT partitions_under_replicated 0")
-                    && has("STAT partitions_without_primary 0")
-                    && stats.iter().any(|line| line.starts_with("STAT setting:founded"))
+            has(&active)
+                && has("STAT partitions_moving 0")
+                && has("STAT partitions_learners 0")
+                && has("STAT partitions_under_replicated 0")
+                && has("STAT partitions_without_primary 0")
+                && stats.iter().any(|line| line.starts_with("STAT setting:founded"))
         })
     }
 
@@ -171,7 +251,18 @@ impl Drop for Nodes {
     }
 }
 
-/// The lines of an answer that ends with `END`.
+/// A server of the Redis family that keeps nothing on a disk.
+fn redis(program: &str, at: SocketAddr, primary: SocketAddr) -> Command {
+    let mut starter = Command::new(program);
+    starter.args(["--port", &at.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    starter.args(["--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+    if at != primary {
+        starter.args(["--replicaof", "127.0.0.1", &primary.port().to_string()]);
+    }
+    starter
+}
+
+/// The lines of an answer that ends with `END`, or of one to a last request.
 fn ask(address: SocketAddr, request: &str) -> io::Result<Vec<String>> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -179,7 +270,7 @@ fn ask(address: SocketAddr, request: &str) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     for line in BufReader::new(stream).lines() {
         let line = line?;
-        if line == "END" || line == "RESET" || line.contains("ERROR") {
+        if line == "END" || line == "RESET" || line == "+OK" || line.contains("ERROR") {
             return Ok(lines);
         }
         lines.push(line);
@@ -196,17 +287,18 @@ pub fn run(options: &Options, progress: &Progress, report: &mut Report) -> Resul
     let mut rows: Vec<(String, Vec<Figures>)> = Vec::new();
     for round in 0..options.rounds() {
         let mut row = 0;
-        for shape in SHAPES {
+        for shape in SHAPES.iter().filter(|shape| shape.kind.is_installed()) {
             progress.say(&format!("round {}: {}", round + 1, shape.name));
             let nodes = Nodes::start(shape)?;
             let mut books = Books::new(options.keys(), shape.nodes, &[Space::Counter]);
-            fill(&nodes, &mut books)?;
+            let dialect = shape.kind.dialect();
+            fill(&nodes, &mut books, dialect)?;
             for &route in shape.routes {
                 for &connections in &options.connections {
                     for &pipeline in &options.pipelines {
                         let how = if route == Route::Owner { "direct" } else { "forwarded" };
                         let name = format!("{}, {how}, {connections}×{pipeline}", shape.name);
-                        let work = (route, connections, pipeline);
+                        let work = (route, connections, pipeline, dialect);
                         let (figures, tally) = measure(&nodes, &mut books, options, work)?;
                         report.add_wrong(shape.name, tally.wrong, tally.samples);
                         if round == 0 {
@@ -223,8 +315,8 @@ pub fn run(options: &Options, progress: &Progress, report: &mut Report) -> Resul
     Ok(())
 }
 
-fn fill(nodes: &Nodes, books: &mut Books) -> Result<(), LoadError> {
-    let fill = asked(Op::Fill { space: Space::Counter, exptime: 0 });
+fn fill(nodes: &Nodes, books: &mut Books, dialect: Dialect) -> Result<(), LoadError> {
+    let fill = Request { op: Op::Fill { space: Space::Counter, exptime: 0 }, dialect };
     let keys = books.keys();
     let picker = Picker::Sequential { next: 0, start: 0, end: keys };
     let mut worker = Worker::open(nodes.addresses[0], 4, fill, picker, Rng::new(0), false)?;
@@ -233,16 +325,11 @@ fn fill(nodes: &Nodes, books: &mut Books) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// In the text that all nodes speak.
-fn asked(op: Op) -> Request {
-    Request { op, dialect: Dialect::Tollgate }
-}
-
 fn measure(
     nodes: &Nodes,
     books: &mut Books,
     options: &Options,
-    (route, connections, pipeline): (Route, u32, u32),
+    (route, connections, pipeline, dialect): (Route, u32, u32, Dialect),
 ) -> Result<(Figures, Tally), LoadError> {
     let count = nodes.addresses.len();
     let pace = options.pace();
@@ -251,7 +338,8 @@ fn measure(
         let share = (connections as usize).div_ceil(count);
         let picker = Picker::Listed(nodes.keys(number, route, books.keys()));
         let rng = Rng::new(pace.seed.wrapping_add((number as u64) << 32));
-        workers.push(Worker::open(*address, share, asked(INCR), picker, rng, pace.busy_poll)?);
+        let asked = Request { op: INCR, dialect };
+        workers.push(Worker::open(*address, share, asked, picker, rng, pace.busy_poll)?);
     }
     let mut run = |time: Duration| -> Result<(Tally, Duration), LoadError> {
         let results: Vec<_> = thread::scope(|scope| {

@@ -59,6 +59,11 @@ impl Connection {
         self.exchange.issue(at, &mut self.out, ledger, pick);
     }
 
+    /// Appends what ends a burst of requests.
+    pub fn end_burst(&mut self) {
+        self.exchange.end_burst(&mut self.out);
+    }
+
     /// Writes what the socket takes; the rest follows when it is writable again.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub enum Dialect {
     Floor,
     /// RESP, with limits as Lua scripts.
     Redis,
+    /// As [`Dialect::Redis`], and `WAIT 1` after each burst: a replica has what came before.
+    RedisWait,
     /// RESP, with `CL.THROTTLE` of the module redis-cell.
     RedisCell,
     /// RESP, with `THROTTLE` and nothing else.
@@ -42,7 +44,13 @@ impl Dialect {
     /// Whether it is written in RESP.
     #[must_use]
     pub const fn is_resp(self) -> bool {
-        matches!(self, Self::Redis | Self::RedisCell | Self::Throttlecrab)
+        matches!(self, Self::Redis | Self::RedisWait | Self::RedisCell | Self::Throttlecrab)
+    }
+
+    /// Whether each burst of requests ends with one that waits for a replica.
+    #[must_use]
+    pub const fn waits(self) -> bool {
+        matches!(self, Self::RedisWait)
     }
 
     /// Whether it has a verb for `op`.
@@ -57,7 +65,7 @@ impl Dialect {
                     | Op::Get { space: Space::Counter, .. }
                     | Op::Fill { space: Space::Counter, exptime: 0 }
             ),
-            Self::Redis => match op {
+            Self::Redis | Self::RedisWait => match op {
                 Op::Take { space } => matches!(space, Space::Bucket | Space::Window),
                 // A limit's state cannot be read as the count of its calls.
                 Op::Get { space, .. } => matches!(space, Space::Counter | Space::Value),

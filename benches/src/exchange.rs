@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use crate::dialect::Request;
 use crate::disturbance::Sifted;
 use crate::ledger::Ledger;
+use crate::resp::{self, Reply};
 
 /// Wrong replies that are kept to be shown; further ones are only counted.
 const SAMPLES_MAX: usize = 5;
@@ -98,6 +99,11 @@ pub struct Exchange {
     named: VecDeque<u32>,
     /// How many of `named` are the first request's.
     left: usize,
+    /// Requests that were written, and that were answered.
+    written: u64,
+    answered: u64,
+    /// How many requests were written before each `WAIT` that is not answered.
+    waits: VecDeque<u64>,
 }
 
 impl Exchange {
@@ -105,7 +111,8 @@ impl Exchange {
     #[must_use]
     pub fn new(request: Request) -> Self {
         let left = request.op.keys() as usize;
-        Self { request, sent_at: VecDeque::new(), named: VecDeque::new(), left }
+        let (sent_at, named, waits) = Default::default();
+        Self { request, sent_at, named, left, written: 0, answered: 0, waits }
     }
 
     /// Requests not fully answered.
@@ -124,6 +131,15 @@ impl Exchange {
     ) {
         self.request.write(out, &mut self.named, ledger, pick);
         self.sent_at.push_back(at);
+        self.written += 1;
+    }
+
+    /// Appends what ends a burst of requests.
+    pub fn end_burst(&mut self, out: &mut Vec<u8>) {
+        if self.request.dialect.waits() {
+            resp::write(out, [b"WAIT", b"1", b"0"]);
+            self.waits.push_back(self.written);
+        }
     }
 
     /// Checks all whole replies at the front of `bytes`, read at `now`; returns their length.
@@ -136,6 +152,15 @@ impl Exchange {
     ) -> usize {
         let mut at = 0;
         loop {
+            if self.waits.front() == Some(&self.answered) {
+                let Some((reply, used)) = resp::parse(&bytes[at..]) else { return at };
+                if !matches!(reply, Reply::Integer(1..)) {
+                    tally.wrong(|| format!("no replica: {}", show(&bytes[at..at + used])));
+                }
+                self.waits.pop_front();
+                at += used;
+                continue;
+            }
             // Empty when a reply comes that nobody asked for.
             let named = self.named.range(..self.left.min(self.named.len())).copied();
             let Some((verdict, used)) = self.request.judge(&bytes[at..], named, ledger) else {
@@ -156,6 +181,7 @@ impl Exchange {
                 self.named.drain(..self.left);
                 self.left = self.request.op.keys() as usize;
                 self.sent_at.pop_front();
+                self.answered += 1;
                 tally.replied(now.saturating_sub(sent_at));
             } else if self.left > 0 {
                 self.named.pop_front();
@@ -337,6 +363,27 @@ mod tests {
         check(get(3), 1, "*3\r\n$1\r\n0\r\n$-1\r\n$1\r\n0\r\n", 1, 1);
         check(get(3), 1, "*2\r\n$1\r\n0\r\n$1\r\n0\r\n", 1, 1);
         check(Op::Set, 2, "+OK\r\n$-1\r\n", 2, 1);
+    }
+
+    #[test]
+    fn burst_that_waits_ends_with_the_word_of_a_replica() {
+        for (word, wrong) in [(":1", 0), (":2", 0), (":0", 1), ("-ERR", 1)] {
+            let mut books = Books::new(5, 1, &[Space::Counter]);
+            let ledger = &mut books.ledgers[0];
+            let request = Request { op: INCR, dialect: Dialect::RedisWait };
+            let (mut exchange, mut out) = (Exchange::new(request), Vec::new());
+            let mut tally = Tally::default();
+            for keys in [[0, 1], [2, 3]] {
+                for key in keys {
+                    exchange.issue(0, &mut out, ledger, || key);
+                }
+                exchange.end_burst(&mut out);
+            }
+            assert_eq!(String::from_utf8_lossy(&out).matches("WAIT").count(), 2);
+            let wire = format!(":1\r\n:1\r\n{word}\r\n:1\r\n:1\r\n:1\r\n");
+            assert_eq!(exchange.accept(wire.as_bytes(), 1, ledger, &mut tally), wire.len());
+            assert_eq!((tally.replies, tally.wrong), (4, wrong), "{word}");
+        }
     }
 
     #[test]

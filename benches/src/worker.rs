@@ -207,6 +207,9 @@ impl Worker {
         for _ in 0..batch {
             connection.issue(at, ledger, || *picked.next().expect("one for each that is named"));
         }
+        if batch > 0 {
+            connection.end_burst();
+        }
         connection.flush()?;
         Ok(batch > 0)
     }
