@@ -193,16 +193,12 @@ impl Nodes {
 
     fn are_at_rest(&self, shape: &Shape) -> bool {
         match shape.kind {
-            Kind::Lone => true,
+            Kind::Lone => ask(self.addresses[0], "stats cluster\r\n").is_ok(),
             Kind::Redis(..) => {
-                // The primary counts its replicas once they have all there is.
-                let wanted = format!("connected_slaves:{}", shape.nodes - 1);
-                let online = shape.nodes == 1 || {
-                    let role = ask(self.addresses[0], "INFO replication\r\nQUIT\r\n");
-                    role.is_ok_and(|lines| lines.iter().any(|line| line.contains("state=online")))
-                };
+                // A replica is online once it has all there is.
                 let stats = ask(self.addresses[0], "INFO replication\r\nQUIT\r\n");
-                online && stats.is_ok_and(|lines| lines.contains(&wanted))
+                let online = |line: &&String| line.contains("state=online");
+                stats.is_ok_and(|lines| lines.iter().filter(online).count() == shape.nodes - 1)
             }
             Kind::Cluster(_) => self.is_cluster_at_rest(shape.nodes),
         }
