@@ -34,6 +34,7 @@ use crate::shards::{HELD_MAX, Held};
 
 pub(crate) use self::looked_up::{LookedUp, counted_key, look_up, look_up_in};
 pub(crate) use self::retrieve::Retrieval;
+use self::served::answer_served;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
@@ -523,28 +524,6 @@ fn answer_held(
         answer_at(round, engine, asked, key, out)
     };
     held.done(position);
-    is_answered
-}
-
-/// As [`answer_at`], in a cluster.
-// On its own: a server by itself must not pay for what it needs.
-#[inline(never)]
-fn answer_served(
-    round: &mut Round<'_>,
-    serving: &Serving<'_>,
-    engine: &mut Engine,
-    asked: &Asked<'_>,
-    key: &LookedUp<'_>,
-    out: &mut Vec<u8>,
-) -> bool {
-    let Some((unique, at)) = serving.next(key.hash) else { return false };
-    let now = std::mem::replace(&mut round.now, at);
-    let is_answered =
-        engine.with_unique(unique, |engine| answer_at(round, engine, asked, key, out));
-    round.now = now;
-    if let Some(front) = &mut round.front {
-        front.note_served(u64::from(is_answered));
-    }
     is_answered
 }
 

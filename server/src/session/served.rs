@@ -3,10 +3,11 @@
 //! Not here: the same of a server by itself (`short`), batches of anything else (`session`), which answer the same.
 
 use arrayvec::ArrayVec;
+use engine::Engine;
 use protocol::quick;
 
 use super::short::{APART_MIN, Short};
-use super::{Pause, Round, Session, pause_before};
+use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
 use crate::node::serving::Serving;
 use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
@@ -104,4 +105,26 @@ impl Session {
             && !round.service.notes_prefixes();
         if may { Serving::of(round) } else { None }
     }
+}
+
+/// As [`answer_at`], in a cluster.
+// On its own: a server by itself must not pay for what it needs.
+#[inline(never)]
+pub(super) fn answer_served(
+    round: &mut Round<'_>,
+    serving: &Serving<'_>,
+    engine: &mut Engine,
+    asked: &Asked<'_>,
+    key: &LookedUp<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some((unique, at)) = serving.next(key.hash) else { return false };
+    let now = std::mem::replace(&mut round.now, at);
+    let is_answered =
+        engine.with_unique(unique, |engine| answer_at(round, engine, asked, key, out));
+    round.now = now;
+    if let Some(front) = &mut round.front {
+        front.note_served(u64::from(is_answered));
+    }
+    is_answered
 }
