@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use crate::live::{Client, PATIENCE, Program, Server};
 
 /// A node of a cluster of its own.
-const NODE: [&str; 8] = [
+pub(crate) const NODE: [&str; 8] = [
     "--data-dir",
     "{folder}/data",
     "--partition-bits",

@@ -16,7 +16,10 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
-use crate::live::{Client, Neighbour, Server};
+use crate::{
+    live::{Client, Neighbour, Server},
+    operators::NODE,
+};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -99,7 +102,15 @@ fn ten_thousand_clients_each_get_their_answer() {
 
 #[test]
 fn half_a_command_leaves_nothing_behind() {
-    let mut server = Server::start(&[]);
+    half_a_command(Server::start(&[]));
+}
+
+#[test]
+fn half_a_command_leaves_nothing_behind_at_a_node() {
+    half_a_command(Server::start(&NODE));
+}
+
+fn half_a_command(mut server: Server) {
     let mut first = server.connect();
     first.ask("set k 7 0 3\r\nold\r\n", "STORED\r\n");
     let neighbour = Neighbour::of(&server);
@@ -161,7 +172,15 @@ fn a_killed_client_process_leaves_nothing_behind() {
 
 #[test]
 fn garbage_costs_one_connection_at_most() {
-    let mut server = Server::start(&[]);
+    garbage(Server::start(&[]));
+}
+
+#[test]
+fn garbage_costs_one_connection_at_most_at_a_node() {
+    garbage(Server::start(&NODE));
+}
+
+fn garbage(mut server: Server) {
     let mut first = server.connect();
     first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
     let neighbour = Neighbour::of(&server);

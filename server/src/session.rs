@@ -266,8 +266,9 @@ impl Session {
         } else {
             None
         };
-        let may_be_quick = self.may_be_quick(round)
-            || serving.as_ref().is_some_and(|serving| serving.may_serve(hashes[0]));
+        let may_serve =
+            |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
+        let may_be_quick = self.may_be_quick(round) || serving.as_ref().is_some_and(may_serve);
         if may_be_quick && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
             held = Some(round.service.shards().hold(&hashes));
         } else if batch.len() > 1 {
