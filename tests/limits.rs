@@ -15,6 +15,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::live::{Client, PATIENCE, Program, Server};
+use crate::operators::NODE;
 
 fn number_from(variable: &str, default: u64) -> u64 {
     let text = std::env::var(variable);
@@ -66,9 +67,17 @@ fn of_64_clients_one_gets_the_one_token() {
 /// limit within a second are proven where the first was sent and the last had come within it.
 #[test]
 fn no_second_admits_more_than_a_log_of_100() {
+    hammer(&Server::start(&["-t", "4"]));
+}
+
+#[test]
+fn no_second_admits_more_than_a_log_of_100_at_a_node() {
+    hammer(&Server::start(&[&["-t", "4"], &NODE[..]].concat()));
+}
+
+fn hammer(server: &Server) {
     const LIMIT: usize = 100;
     let seconds = number_from("HAMMER_SECONDS", 3);
-    let server = Server::start(&["-t", "4"]);
     let start = Instant::now();
     let end = start + Duration::from_secs(seconds);
     let mut admitted: Vec<(Duration, Duration)> = thread::scope(|scope| {

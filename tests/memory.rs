@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use crate::live::{Client, Server};
+use crate::{
+    live::{Client, Server},
+    operators::NODE,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,14 +30,22 @@ fn value_of(number: usize, length: usize) -> String {
 
 #[test]
 fn a_full_store_lets_the_oldest_go() {
+    full_store(&Server::start(&["-m", "16"]));
+}
+
+#[test]
+fn a_full_store_lets_the_oldest_go_at_a_node() {
+    full_store(&Server::start(&[&["-m", "16"], &NODE[..]].concat()));
+}
+
+fn full_store(server: &Server) {
     const ITEMS: usize = 400_000;
-    let server = Server::start(&["-m", "16"]);
     let mut client = server.connect();
     send_each(&mut client, ITEMS, |number| {
         let value = value_of(number, 100);
         format!("set key{number} 0 0 {} noreply\r\n{value}\r\n", value.len())
     });
-    assert_within_cap(&server, &mut client, 16);
+    assert_within_cap(server, &mut client, 16);
     assert!(client.stat("evictions") > ITEMS as u64 / 2);
     let items = client.stat("curr_items");
     assert!(items > 60_000, "{items} items in 16 MB: memory is wasted");

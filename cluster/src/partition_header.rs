@@ -10,10 +10,10 @@ use crate::replica::{At, Now};
 
 /// What a batch has to know of a partition that this node serves by itself, with nothing under way.
 ///
-/// While [`PartitionHeader::serving`] answers, the numbers of the partition's changes are given out here.
-/// Who works on the partition's `Replica` closes the header first, and opens it when it is done. Keys of
-/// a partition lie in shards, which have locks: the header is read and changed under the lock of the key's
-/// shard, and closing it ends with a look at each of those locks. So nobody gives out a number afterwards.
+/// While it [is open](PartitionHeader::is_open), the numbers and times of the partition's changes are given out
+/// here. A thread that works on the partition's `Replica` closes the header first, and opens it when it is done.
+/// The keys of a partition lie in shards, which have locks. The header is read and changed under the lock of
+/// the key's shard, and closing it takes each of those locks once. So no number is given out afterwards.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub struct PartitionHeader {
@@ -21,17 +21,17 @@ pub struct PartitionHeader {
     lsn: AtomicU64,
     /// The partition's time less the node's monotonic clock; wraps.
     ahead_ns: AtomicU64,
+    /// The last time that was given out, nanoseconds since 1970.
+    pt_ns: AtomicU64,
     term: AtomicU32,
     serves: AtomicBool,
 }
 
-/// What a header is opened with, and what it was closed with.
+/// What a header is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
-    /// The term that is served.
-    pub term: Term,
-    /// The last number that was given out.
-    pub lsn: u64,
+    /// Where the last operation stood: its term is served.
+    pub last: At,
     /// The partition's time less the node's monotonic clock; wraps.
     pub ahead_ns: u64,
 }
@@ -39,9 +39,10 @@ pub struct Opening {
 impl PartitionHeader {
     /// From now on batches are served from here.
     pub fn open(&self, opening: Opening) {
-        self.lsn.store(opening.lsn, Ordering::Relaxed);
+        self.lsn.store(opening.last.lsn, Ordering::Relaxed);
+        self.pt_ns.store(opening.last.pt_ns, Ordering::Relaxed);
+        self.term.store(opening.last.term.0, Ordering::Relaxed);
         self.ahead_ns.store(opening.ahead_ns, Ordering::Relaxed);
-        self.term.store(opening.term.0, Ordering::Relaxed);
         self.serves.store(true, Ordering::Release);
     }
 
@@ -52,40 +53,52 @@ impl PartitionHeader {
         self.serves.load(Ordering::Acquire)
     }
 
-    /// The last number that was given out; `None` where the header is closed.
+    /// Where the last operation stood; `None` where the header is closed.
     #[must_use]
-    pub fn served(&self) -> Option<u64> {
-        self.is_open().then(|| self.lsn.load(Ordering::Relaxed))
+    pub fn last(&self) -> Option<At> {
+        self.is_open().then(|| self.at())
     }
 
-    /// No batch that begins now is served from here. `pass` waits until those that began before are over, by
-    /// taking the lock of each shard of the partition once. The last number that was given out; `None`
-    /// where the header was not open.
-    pub fn close(&self, pass: impl FnOnce()) -> Option<u64> {
+    fn at(&self) -> At {
+        At {
+            pt_ns: self.pt_ns.load(Ordering::Relaxed),
+            term: Term(self.term.load(Ordering::Relaxed)),
+            lsn: self.lsn.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Closes the header: no batch that begins afterwards is served from it. `pass` waits until those that
+    /// began before are over, by taking the lock of each shard of the partition once. The answer is where the
+    /// last operation stood; `None` if the header was closed.
+    pub fn close(&self, pass: impl FnOnce()) -> Option<At> {
         if !self.is_open() {
             return None;
         }
         self.serves.store(false, Ordering::Relaxed);
         pass();
-        Some(self.lsn.load(Ordering::Relaxed))
+        Some(self.at())
     }
 
-    /// Where the next operation stands; `None` where the header is closed. The lock of the key's shard is
-    /// held. `is_shared`: the partition has other shards, whose holders do the same at this moment.
+    /// Where the next operation stands; `None` where the header is closed. Its time is never before that of
+    /// the last one, though `now` may be: threads read the clock once a round. The lock of the key's shard
+    /// is held. `is_shared`: the partition has other shards, whose holders do the same at this moment.
     #[inline]
     pub fn next(&self, now: Now, is_shared: bool) -> Option<At> {
         if !self.is_open() {
             return None;
         }
-        let lsn = if is_shared {
-            self.lsn.fetch_add(1, Ordering::Relaxed) + 1
-        } else {
-            let lsn = self.lsn.load(Ordering::Relaxed) + 1;
-            self.lsn.store(lsn, Ordering::Relaxed);
-            lsn
-        };
         let pt_ns = now.mono_ns.wrapping_add(self.ahead_ns.load(Ordering::Relaxed));
-        Some(At { pt_ns, term: Term(self.term.load(Ordering::Relaxed)), lsn })
+        let term = Term(self.term.load(Ordering::Relaxed));
+        if is_shared {
+            let lsn = self.lsn.fetch_add(1, Ordering::Relaxed) + 1;
+            let last_ns = self.pt_ns.fetch_max(pt_ns, Ordering::Relaxed);
+            return Some(At { pt_ns: pt_ns.max(last_ns), term, lsn });
+        }
+        let lsn = self.lsn.load(Ordering::Relaxed) + 1;
+        let pt_ns = pt_ns.max(self.pt_ns.load(Ordering::Relaxed));
+        self.lsn.store(lsn, Ordering::Relaxed);
+        self.pt_ns.store(pt_ns, Ordering::Relaxed);
+        Some(At { pt_ns, term, lsn })
     }
 }
 
@@ -93,8 +106,13 @@ impl PartitionHeader {
 mod tests {
     use super::*;
 
-    const NOW: Now = Now { mono_ns: 100, wall_ns: 0 };
-    const OPENING: Opening = Opening { term: Term(3), lsn: 7, ahead_ns: u64::MAX };
+    /// The partition's time is 1000 ahead of the node's clock.
+    const OPENING: Opening =
+        Opening { last: At { pt_ns: 1050, term: Term(3), lsn: 7 }, ahead_ns: 1000 };
+
+    fn at(mono_ns: u64) -> Now {
+        Now { mono_ns, wall_ns: 0 }
+    }
 
     #[test]
     fn header_is_half_a_cache_line() {
@@ -104,14 +122,29 @@ mod tests {
     #[test]
     fn numbers_are_given_out_while_it_is_open() {
         let header = PartitionHeader::default();
-        assert_eq!((header.next(NOW, false), header.close(|| unreachable!())), (None, None));
+        assert_eq!((header.next(at(100), false), header.close(|| unreachable!())), (None, None));
         header.open(OPENING);
         for (lsn, is_shared) in [(8, false), (9, true), (10, false)] {
-            assert_eq!(header.next(NOW, is_shared), Some(At { pt_ns: 99, term: Term(3), lsn }));
+            let expected = At { pt_ns: 1100, term: Term(3), lsn };
+            assert_eq!(header.next(at(100), is_shared), Some(expected));
+            assert_eq!(header.last(), Some(expected));
         }
         let mut passed = false;
-        assert_eq!(header.close(|| passed = true), Some(10));
+        assert_eq!(header.close(|| passed = true).map(|last| last.lsn), Some(10));
         assert!(passed && !header.is_open());
-        assert_eq!(header.next(NOW, true), None);
+        assert_eq!(header.next(at(100), true), None);
+    }
+
+    #[test]
+    fn time_of_a_slow_thread_turns_nothing_back() {
+        for is_shared in [false, true] {
+            let header = PartitionHeader::default();
+            header.open(OPENING);
+            for (mono_ns, pt_ns) in [(20, 1050), (90, 1090), (60, 1090), (91, 1091)] {
+                let next = header.next(at(mono_ns), is_shared).expect("it is open");
+                assert_eq!(next.pt_ns, pt_ns, "{mono_ns}");
+            }
+            assert_eq!(header.close(|| ()).map(|last| last.pt_ns), Some(1091));
+        }
     }
 }

@@ -40,6 +40,7 @@ pub use self::session::{Ending, Send, Session, SessionOptions};
 
 use self::backup::{Backup, Learner};
 use self::clock::PartitionClock;
+pub use self::clock::PartitionTime;
 use self::primary::Primary;
 use self::results::Results;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
@@ -212,19 +213,21 @@ impl Replica {
     /// The last record held; `header` is this copy's.
     #[must_use]
     pub fn position(&self, header: &PartitionHeader) -> Position {
-        let served = header.served();
-        served.map_or(self.core.last, |lsn| Position { term: self.core.term, lsn })
+        header.last().map_or(self.core.last, |At { term, lsn, .. }| Position { term, lsn })
     }
 
-    /// The partition's time: at a primary now, at another copy as it was last told. None where it is
-    /// not known, for there is no copy yet.
-    pub fn time(&mut self, now: Now) -> Option<u64> {
+    /// What time it is in the partition, as this copy knows it.
+    #[must_use]
+    pub fn time(&self, now: Now) -> PartitionTime {
+        let clock = &self.core.clock;
         match &self.role {
-            _ if self.core.options.has(options::Bug::SweepByWall) => Some(now.wall_ns),
-            Role::None => None,
-            Role::Learner(learner) => learner.is_begun().then(|| self.core.clock.last()),
-            Role::Backup(_) => Some(self.core.clock.last()),
-            Role::Primary(_) => Some(self.core.clock.read(now)),
+            _ if self.core.options.has(options::Bug::SweepByWall) => {
+                PartitionTime::Ahead(now.wall_ns.wrapping_sub(now.mono_ns))
+            }
+            Role::None => PartitionTime::Unknown,
+            Role::Learner(learner) if !learner.is_begun() => PartitionTime::Unknown,
+            Role::Learner(_) | Role::Backup(_) => PartitionTime::Told(clock.last()),
+            Role::Primary(_) => PartitionTime::Ahead(clock.ahead_ns()),
         }
     }
 
@@ -348,30 +351,29 @@ impl Replica {
         }
     }
 
-    /// Lets batches be served from the header, if this copy is the only one and nothing of it is under way. To be
-    /// called after whatever was done with it.
-    pub fn open(&mut self, header: &PartitionHeader, now: Now) {
-        let core = &mut self.core;
+    /// Opens the header to batches, if this copy is the only one and nothing of it is under way. Called after
+    /// each change of this copy.
+    pub fn open(&self, header: &PartitionHeader) {
+        let core = &self.core;
         let Role::Primary(primary) = &self.role else { return };
         if primary.is_alone_and_idle(core) || core.options.has(options::Bug::OpenBesideCopies) {
-            let ahead_ns = core.clock.read(now).wrapping_sub(now.mono_ns);
-            header.open(Opening { term: core.term, lsn: core.last.lsn, ahead_ns });
+            let last = At { pt_ns: core.clock.last(), term: core.term, lsn: core.last.lsn };
+            header.open(Opening { last, ahead_ns: core.clock.ahead_ns() });
         }
     }
 
-    /// Takes over what was served from the header, and closes it: before anything is done with this copy. `pass`
-    /// as in [`PartitionHeader::close`].
-    pub fn close(&mut self, header: &PartitionHeader, now: Now, pass: impl FnOnce()) {
-        let Some(lsn) = header.close(pass) else { return };
+    /// Closes the header and takes over what was served from it. Called before anything is done with this
+    /// copy. `pass` as in [`PartitionHeader::close`].
+    pub fn close(&mut self, header: &PartitionHeader, pass: impl FnOnce()) {
+        let Some(At { pt_ns, term, lsn }) = header.close(pass) else { return };
         let core = &mut self.core;
         if core.options.has(options::Bug::CloseWithoutNumber) || lsn == core.last.lsn {
             return;
         }
-        core.last = Position { term: core.term, lsn };
+        core.last = Position { term, lsn };
         core.base = core.last;
         core.commit = lsn;
-        let pt_ns = core.clock.read(now);
-        core.clock.used(pt_ns);
+        core.clock.was_read(pt_ns);
     }
 
     /// A session says that it is done with everything below `first_unacked`: sent when no operation

@@ -8,6 +8,18 @@
 use super::event::Now;
 use super::options::Options;
 
+/// How a copy knows the time of its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PartitionTime {
+    /// It does not: there is no copy yet.
+    #[default]
+    Unknown,
+    /// The primary told it last, nanoseconds since 1970.
+    Told(u64),
+    /// It is so many nanoseconds ahead of the node's monotonic clock; wraps.
+    Ahead(u64),
+}
+
 /// The time of a partition as one copy knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartitionClock {
@@ -33,6 +45,11 @@ impl PartitionClock {
         self.pt_ns
     }
 
+    /// How far the time is ahead of the node's monotonic clock; wraps.
+    pub(crate) fn ahead_ns(&self) -> u64 {
+        self.pt_ns.wrapping_sub(self.mono_ns)
+    }
+
     /// The latest time that this copy is sure of, without what has passed since.
     pub(crate) fn last(&self) -> u64 {
         self.pt_ns
@@ -41,6 +58,14 @@ impl PartitionClock {
     /// A record bears this time: it will not be earlier again.
     pub(crate) fn used(&mut self, pt_ns: u64) {
         self.used_ns = self.used_ns.max(pt_ns);
+    }
+
+    /// This clock was read elsewhere, as [`ahead_ns`](Self::ahead_ns) says, and showed `pt_ns`; a record bears it.
+    pub(crate) fn was_read(&mut self, pt_ns: u64) {
+        let elapsed = pt_ns.saturating_sub(self.pt_ns);
+        self.pt_ns += elapsed;
+        self.mono_ns += elapsed;
+        self.used(pt_ns);
     }
 
     /// The primary's time was `pt_ns` when it said so; how long ago is not known, so from here on the
@@ -100,6 +125,18 @@ mod tests {
             let mut clock = PartitionClock::new(at(1, wall_ns), &options);
             assert_eq!(clock.read(at(3, wall_ns)), begins + 2);
         }
+    }
+
+    #[test]
+    fn slow_thread_moves_the_clock_in_no_way() {
+        let mut clock = begun(at(100, 7 * SECOND));
+        let ahead_ns = clock.ahead_ns();
+        assert_eq!(clock.read(at(500, 0)), 7 * SECOND + 400);
+        assert_eq!(clock.read(at(200, 0)), 7 * SECOND + 400);
+        assert_eq!(clock.ahead_ns(), ahead_ns);
+        clock.was_read(7 * SECOND + 900);
+        assert_eq!(clock.read(at(700, 0)), 7 * SECOND + 900);
+        assert_eq!(clock.ahead_ns(), ahead_ns);
     }
 
     #[test]

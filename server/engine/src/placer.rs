@@ -56,8 +56,25 @@ struct Layout {
     state: ahash::RandomState,
     id_key: IdKey,
     place: Box<dyn Place>,
-    /// Nanoseconds, by the partition's number: the last that was told; 0 where none was.
+    /// By the partition's number, nanoseconds: its time, 0 where none was told; or with [`RUNS`] how far it is ahead
+    /// of `now`.
     times: Box<[AtomicU64]>,
+    /// The node's monotonic clock in nanoseconds, as it was read last.
+    now: AtomicU64,
+}
+
+/// A partition's time runs with the node's clock.
+const RUNS: u64 = 1 << 63;
+
+impl Layout {
+    fn time(&self, time: &AtomicU64) -> Nanos {
+        match time.load(Ordering::Acquire) {
+            ahead if ahead & RUNS != 0 => {
+                Nanos(ahead.wrapping_add(self.now.load(Ordering::Relaxed)) & !RUNS)
+            }
+            time => Nanos(time),
+        }
+    }
 }
 
 /// The secret key of the hash of ids. It is a pseudorandom function of 128 bits, which the hash of keys is not:
@@ -102,23 +119,41 @@ impl Placer {
         }
         let times = (0..1_usize << bits).map(|_| AtomicU64::new(0)).collect();
         let (id_key, place) = (IdKey::of_seeds(seeds), Box::new(place));
-        self.0.set(Layout { bits, state, id_key, place, times }).is_ok()
+        let now = AtomicU64::new(0);
+        self.0.set(Layout { bits, state, id_key, place, times, now }).is_ok()
     }
 
     /// Sets the time of a partition. Items that end later are not swept, nor evicted as past their
     /// deadline; 0: none of its items are.
     pub fn set_time(&self, partition: u64, time: Nanos) {
+        self.store(partition, time.0 & !RUNS);
+    }
+
+    /// From now on the time of a partition runs with the node's clock, which it is so many nanoseconds ahead of;
+    /// that wraps.
+    pub fn set_ahead(&self, partition: u64, ahead_ns: u64) {
+        self.store(partition, ahead_ns | RUNS);
+    }
+
+    /// The node's clock was read.
+    pub fn set_now(&self, now: Nanos) {
+        if let Some(layout) = self.0.get() {
+            layout.now.store(now.0, Ordering::Relaxed);
+        }
+    }
+
+    fn store(&self, partition: u64, time: u64) {
         let times = self.0.get().map_or(&[][..], |layout| &layout.times);
         if let Some(known) = usize::try_from(partition).ok().and_then(|number| times.get(number)) {
-            known.store(time.0, Ordering::Release);
+            known.store(time, Ordering::Release);
         }
     }
 
     /// The latest time of any partition; 0 where none was told.
     #[must_use]
     pub fn latest_time(&self) -> Nanos {
-        let times = self.0.get().map_or(&[][..], |layout| &layout.times);
-        Nanos(times.iter().map(|time| time.load(Ordering::Acquire)).max().unwrap_or(0))
+        let latest = |layout: &Layout| layout.times.iter().map(|time| layout.time(time)).max();
+        self.0.get().and_then(latest).unwrap_or(Nanos(0))
     }
 }
 
@@ -200,7 +235,7 @@ impl KeyHasher {
         let layout = placed.placer.0.get()?;
         let partition = placed.hash(key, &self.state) >> (u64::BITS - layout.bits);
         let time = layout.times.get(usize::try_from(partition).ok()?)?;
-        Some(Now { mono: Nanos(time.load(Ordering::Acquire)), ..now })
+        Some(Now { mono: layout.time(time), ..now })
     }
 
     fn layout(&self) -> Option<&Layout> {
@@ -357,6 +392,17 @@ mod tests {
         let time = |key: &[u8]| hasher.time_of(key, now).map(|now| now.mono.0);
         assert_eq!((time(b"key"), time(b"keys"), time(b"k")), (Some(7), Some(9), Some(0)));
         assert_eq!(placer.latest_time(), Nanos(9));
+        // One that runs with the node's clock, from before and from behind its zero.
+        for (ahead_ns, shown) in [(100, [100, 150]), (0_u64.wrapping_sub(20), [(1 << 63) - 20, 30])]
+        {
+            placer.set_ahead(4, ahead_ns);
+            for (now, shown) in [0, 50].into_iter().zip(shown) {
+                placer.set_now(Nanos(now));
+                let time = |key: &[u8]| hasher.time_of(key, Now::at_ms(5)).map(|now| now.mono.0);
+                assert_eq!((time(b"key"), time(b"keys")), (Some(7), Some(shown)));
+                assert_eq!(placer.latest_time(), Nanos(shown));
+            }
+        }
         assert_eq!(KeyHasher::new(SEEDS).time_of(b"key", now), None);
     }
 

@@ -14,15 +14,15 @@ use cluster::map::command::Change;
 use cluster::message::Frame;
 use cluster::partition_header::PartitionHeader;
 use cluster::replica::{
-    Action, At, Kind, Message, Now, Op, Options, Outcome, Part, Refusal, Replica, Reply, Route,
-    SessionId, Turn, Write,
+    Action, At, Kind, Message, Now, Op, Options, Outcome, Part, PartitionTime, Refusal, Replica,
+    Reply, Route, SessionId, Turn, Write,
 };
 use crossbeam::queue::SegQueue;
 use engine::{Nanos, prefetch};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Node;
-use super::machine::{Buffers, Keys, items_time, range_of};
+use super::machine::{Buffers, Keys, ORIGIN_NS, items_time, range_of};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::scratch::Scratch;
@@ -34,6 +34,8 @@ struct Slot {
     route: Option<Route>,
     /// None: this node never held a copy of it.
     replica: Option<Box<Replica>>,
+    /// What the replica says of the time.
+    time: PartitionTime,
 }
 
 /// All partitions.
@@ -135,7 +137,7 @@ impl Copies {
         if let Some(replica) = &mut slot.replica {
             replica.contact(self.contact_ns.load(Ordering::Acquire));
             let range = range_of(partition, hands.node.bits());
-            replica.close(&self.headers[partition.index()], hands.now, || {
+            replica.close(&self.headers[partition.index()], || {
                 hands.service.shards().pass_through(range);
             });
         }
@@ -161,19 +163,21 @@ impl Copies {
         !self.asks.lock().is_empty()
     }
 
-    /// Takes note of the map.
-    pub(crate) fn learn(&self, hands: &mut Hands<'_>, partition: Partition, entry: &Entry) {
-        let Some(mut slot) = self.enter(hands, partition) else { return };
+    /// Takes note of the map. The node that it makes primary in place of another term's, if it does.
+    pub(crate) fn learn(
+        &self,
+        hands: &mut Hands<'_>,
+        partition: Partition,
+        entry: &Entry,
+    ) -> Option<NodeId> {
+        let mut slot = self.enter(hands, partition)?;
         let (node, incarnation) = hands.node.me();
         let route = entry.route();
-        let is_newer = match (slot.route, route) {
-            (Some(old), Some(new)) => new.term > old.term,
-            (None, Some(_)) => true,
-            (_, None) => false,
-        };
-        if is_newer {
+        let before = slot.route;
+        if route.is_some_and(|new| before.is_none_or(|old| new.term > old.term)) {
             slot.route = route;
         }
+        let promoted = slot.route.filter(|new| before.is_some_and(|old| new.term > old.term));
         if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
             let replica =
                 Replica::new(partition, node, incarnation, *self.options.lock(), hands.now);
@@ -181,9 +185,9 @@ impl Copies {
         }
         if let Some(replica) = &mut slot.replica {
             hands.with(partition, |turn| replica.learn(turn, entry));
-            hands.note_time(partition, replica);
-            self.after(hands, partition, replica);
+            self.after(hands, partition, &mut slot);
         }
+        promoted.map(|route| route.primary.node)
     }
 
     /// An operation, of this node's or another's session.
@@ -196,7 +200,7 @@ impl Copies {
             }
             Some(replica) => {
                 hands.with(partition, |turn| replica.operate(turn, op));
-                self.after(hands, partition, replica);
+                self.after(hands, partition, &mut slot);
                 return;
             }
             None => Outcome::NotOwner(slot.route),
@@ -219,7 +223,7 @@ impl Copies {
         let Some(replica) = &mut slot.replica else { return false };
         let (ack, mut is_done) = (hands.node.options.ack, false);
         hands.with(partition, |turn| is_done = replica.at_once(turn, kind, ack, work));
-        self.after(hands, partition, replica);
+        self.after(hands, partition, &mut slot);
         is_done
     }
 
@@ -283,21 +287,20 @@ impl Copies {
         }
     }
 
-    /// Ticks a slice of all copies, `part` of `parts`, for what is due though nobody waits.
+    /// Ticks a slice of all primaries, `part` of `parts`, for what is due though nobody waits.
     pub(crate) fn tick_slice(&self, hands: &mut Hands<'_>, part: usize, parts: usize) {
         for number in (part..self.slots.len()).step_by(parts) {
-            let partition = Partition(number as u16);
-            let mut slot = self.slots[number].lock();
-            let Some(replica) = &mut slot.replica else { continue };
-            if replica.part() != Part::Primary || self.headers[number].is_open() {
-                // Nothing is due, but that time passes.
-                hands.note_time(partition, replica);
+            if self.headers[number].is_open() {
                 continue;
             }
-            replica.contact(self.contact_ns.load(Ordering::Acquire));
-            hands.with(partition, |turn| replica.tick(turn));
-            hands.note_time(partition, replica);
-            self.after(hands, partition, replica);
+            let mut slot = self.slots[number].lock();
+            let Some(replica) = &mut slot.replica else { continue };
+            if replica.part() == Part::Primary {
+                replica.contact(self.contact_ns.load(Ordering::Acquire));
+                let partition = Partition(number as u16);
+                hands.with(partition, |turn| replica.tick(turn));
+                self.after(hands, partition, &mut slot);
+            }
         }
     }
 
@@ -367,13 +370,14 @@ impl Copies {
         let Some(mut slot) = self.enter(hands, partition) else { return };
         if let Some(replica) = &mut slot.replica {
             hands.with(partition, |turn| work(replica, turn));
-            self.after(hands, partition, replica);
+            self.after(hands, partition, &mut slot);
         }
     }
 
     /// Carries out what a copy asked for, while it is locked: what copies say to each other must leave
     /// in order. Opens the header again if it may be.
-    fn after(&self, hands: &mut Hands<'_>, partition: Partition, replica: &mut Replica) {
+    fn after(&self, hands: &mut Hands<'_>, partition: Partition, slot: &mut Slot) {
+        let Some(replica) = &slot.replica else { return };
         let mut actions = std::mem::take(&mut hands.work.actions);
         for action in actions.drain(..) {
             match action {
@@ -392,7 +396,12 @@ impl Copies {
             self.busy.push(partition);
             hands.node.want_ticks();
         }
-        replica.open(&self.headers[partition.index()], hands.now);
+        replica.open(&self.headers[partition.index()]);
+        let time = replica.time(hands.now);
+        if time != slot.time {
+            slot.time = time;
+            hands.tell_time(partition, time);
+        }
     }
 }
 
@@ -412,11 +421,17 @@ impl Hands<'_> {
         work(&mut Turn { now: self.now, machine: &mut machine, actions: &mut self.work.actions });
     }
 
-    /// Tells the store what time it is in a partition, for the sweep and evictions. It is told while the copy is
+    /// Tells the store what time it is in a partition, for the sweep and evictions. It is told while the slot is
     /// locked, so that no item of a partition that begins anew is looked at by its old time.
-    fn note_time(&self, partition: Partition, replica: &mut Replica) {
-        let time = replica.time(self.now).map_or(Nanos(0), items_time);
-        self.node.placer.set_time(u64::from(partition.0), time);
+    fn tell_time(&self, partition: Partition, time: PartitionTime) {
+        let (placer, number) = (&self.node.placer, u64::from(partition.0));
+        match time {
+            PartitionTime::Unknown => placer.set_time(number, Nanos(0)),
+            PartitionTime::Told(pt_ns) => placer.set_time(number, items_time(pt_ns)),
+            PartitionTime::Ahead(ahead_ns) => {
+                placer.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
+            }
+        }
     }
 
     /// Brings an answer to the session that waits for it.

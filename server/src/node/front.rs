@@ -355,6 +355,7 @@ impl Front {
     /// Takes note of all that came for this worker since the last round.
     pub(crate) fn hear(&mut self, lent: &mut Lent<'_>) {
         let node = Arc::clone(&self.node);
+        node.placer.set_now(engine::Nanos(lent.now.mono_ns));
         let Some(inbox) = node.inbox(self.core) else { return };
         inbox.look();
         while let Some(inbound) = inbox.pop() {

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, FOUNDED, Setting, YES};
-use cluster::map::{Command, Entry, Map, clocks};
+use cluster::map::{Command, Map, clocks};
 use cluster::placement::Placement;
 use control::{Control, Options, Store, StoreError};
-use engine::Place;
+use engine::{Nanos, Place};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -40,8 +40,8 @@ const TICK_AT_REST: Duration = Duration::from_millis(100);
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
 /// How often a part of the copies is ticked for which nobody waits…
 const REST_PERIOD: Duration = Duration::from_millis(200);
-/// …one of so many parts: each of them every 10 s.
-const REST_PARTS: usize = 50;
+/// …one of so many parts: each of them every 4 s.
+const REST_PARTS: usize = 20;
 /// How often the control plane is told of this node's state.
 const CONDITION_PERIOD: Duration = Duration::from_millis(200);
 /// How often sessions of nodes that are no more are looked for.
@@ -319,9 +319,7 @@ async fn follow(
             for (number, (entry, ver)) in map.partitions().iter().zip(&mut vers).enumerate() {
                 if entry.ver != *ver {
                     *ver = entry.ver;
-                    let partition = Partition(number as u16);
-                    promoted.extend(newly_primary(&space.copies, partition, entry));
-                    space.copies.learn(hands, partition, entry);
+                    promoted.extend(space.copies.learn(hands, Partition(number as u16), entry));
                 }
             }
         });
@@ -345,13 +343,6 @@ impl Place for Placed {
     fn partitions(&self, keys: &[&[u8]], numbers: &mut [u64]) {
         self.0.partitions_of(keys, numbers);
     }
-}
-
-/// The node that an entry makes primary, if that is news.
-fn newly_primary(copies: &Copies, partition: Partition, entry: &Entry) -> Option<NodeId> {
-    let route = entry.route()?;
-    let is_news = copies.route(partition).is_some_and(|known| known.term < route.term);
-    is_news.then_some(route.primary.node)
 }
 
 /// Seeds of the key hash that all nodes of a cluster have and nobody outside can know: its id was drawn
@@ -430,6 +421,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
         node.rest_until_tick(TICK, TICK_AT_REST).await;
         identify(&node, &control, &mut identity);
         let now_ns = reception.now_ns();
+        node.placer.set_now(Nanos(now_ns));
         if let Some(space) = node.space() {
             // The time was read before the lease's age is asked for: a pause between the two makes it older,
             // never newer.

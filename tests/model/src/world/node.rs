@@ -121,9 +121,9 @@ impl Node {
         let mut turn = Turn { now, machine, actions: &mut actions };
         let replica = &mut self.replicas[partition.index()];
         let header = &self.headers[partition.index()];
-        replica.close(header, now, || ());
+        replica.close(header, || ());
         act(replica, &mut turn);
-        replica.open(header, now);
+        replica.open(header);
         actions
     }
 
