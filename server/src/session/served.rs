@@ -4,12 +4,10 @@
 
 use arrayvec::ArrayVec;
 use engine::Engine;
-use protocol::quick;
 
-use super::short::{APART_MIN, Short};
+use super::short::{Short, read_batch};
 use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
 use crate::node::serving::Serving;
-use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
 
 /// After a batch that began with a key of which others have copies, or that others own, so many go the long way at
@@ -35,22 +33,8 @@ impl Session {
         }
         let serving = self.serving(round)?;
         let shards = round.service.shards();
-        let bounds = shards.bounds();
-        let most = round.requests.min(HELD_MAX);
-        let mut batch: ArrayVec<Short<'_>, HELD_MAX> = ArrayVec::new();
         let mut keys: ArrayVec<&[u8], HELD_MAX> = ArrayVec::new();
-        let mut end = 0;
-        while batch.len() < most
-            && let Some((quick, consumed)) = quick(&input[end..], bounds)
-            && may_be_held(&quick)
-        {
-            end += consumed;
-            keys.push(quick.key());
-            batch.push(Short { quick, end });
-        }
-        if batch.is_empty() || (end < input.len() && batch.len() < most.min(APART_MIN)) {
-            return None;
-        }
+        let batch = read_batch(round, input, |key| keys.push(key))?;
         let mut hashes = [0; HELD_MAX];
         let hashes = &mut hashes[..keys.len()];
         shards.hash_all(&keys, hashes);

@@ -12,13 +12,38 @@ use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
 
 /// With fewer requests in front of another it is not worth a batch of its own.
-pub(super) const APART_MIN: usize = 8;
+const APART_MIN: usize = 8;
 
 /// A request of a batch.
 pub(super) struct Short<'a> {
     pub(super) quick: Quick<'a>,
     /// Where it ends in the input.
     pub(super) end: usize,
+}
+
+/// Reads the requests in front of `input` that may be answered here, and passes the key of each to `note`; `None` if
+/// they are better answered elsewhere.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as a call it moves the batch")]
+pub(super) fn read_batch<'a>(
+    round: &Round<'_>,
+    input: &'a [u8],
+    mut note: impl FnMut(&'a [u8]),
+) -> Option<ArrayVec<Short<'a>, HELD_MAX>> {
+    let bounds = round.service.shards().bounds();
+    let most = round.requests.min(HELD_MAX);
+    let mut batch: ArrayVec<Short<'a>, HELD_MAX> = ArrayVec::new();
+    let mut end = 0;
+    while batch.len() < most
+        && let Some((quick, consumed)) = quick(&input[end..], bounds)
+        && may_be_held(&quick)
+    {
+        end += consumed;
+        note(quick.key());
+        batch.push(Short { quick, end });
+    }
+    let is_worth_it = end == input.len() || batch.len() >= most.min(APART_MIN);
+    (is_worth_it && !batch.is_empty()).then_some(batch)
 }
 
 impl Session {
@@ -34,24 +59,12 @@ impl Session {
             return None;
         }
         let shards = round.service.shards();
-        let bounds = shards.bounds();
-        let most = round.requests.min(HELD_MAX);
-        let mut batch: ArrayVec<Short<'_>, HELD_MAX> = ArrayVec::new();
         let mut hashes: ArrayVec<u64, HELD_MAX> = ArrayVec::new();
-        let mut end = 0;
-        while batch.len() < most
-            && let Some((quick, consumed)) = quick(&input[end..], bounds)
-            && may_be_held(&quick)
-        {
-            end += consumed;
-            let hash = shards.hash(quick.key());
+        let batch = read_batch(round, input, |key| {
+            let hash = shards.hash(key);
             shards.prefetch_shard(hash);
             hashes.push(hash);
-            batch.push(Short { quick, end });
-        }
-        if batch.is_empty() || (end < input.len() && batch.len() < most.min(APART_MIN)) {
-            return None;
-        }
+        })?;
         let mut held = shards.hold(&hashes);
         let mut done = 0;
         for (position, (Short { quick, end }, hash)) in batch.iter().zip(&hashes).enumerate() {
