@@ -47,7 +47,7 @@ struct Shape {
     routes: &'static [Route],
 }
 
-/// What its nodes are.
+/// The program that the nodes of a shape run.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// Ours, without a cluster.
@@ -66,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// Whether its program is there.
+    /// Whether the program is installed.
     fn is_installed(self) -> bool {
         !matches!(self, Self::Redis(program, _) if !Path::new(program).exists())
     }

@@ -59,7 +59,7 @@ impl Connection {
         self.exchange.issue(at, &mut self.out, ledger, pick);
     }
 
-    /// Appends what ends a burst of requests.
+    /// Ends a burst of requests; see [`Exchange::end_burst`].
     pub fn end_burst(&mut self) {
         self.exchange.end_burst(&mut self.out);
     }

@@ -22,7 +22,7 @@ pub enum Dialect {
     Floor,
     /// RESP, with limits as Lua scripts.
     Redis,
-    /// As [`Dialect::Redis`], and `WAIT 1` after each burst: a replica has what came before.
+    /// RESP as [`Dialect::Redis`]. `WAIT 1` ends each burst, so a replica has acknowledged it.
     RedisWait,
     /// RESP, with `CL.THROTTLE` of the module redis-cell.
     RedisCell,

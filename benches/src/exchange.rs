@@ -99,10 +99,11 @@ pub struct Exchange {
     named: VecDeque<u32>,
     /// How many of `named` are the first request's.
     left: usize,
-    /// Requests that were written, and that were answered.
+    /// Requests written so far.
     written: u64,
+    /// Requests answered so far.
     answered: u64,
-    /// How many requests were written before each `WAIT` that is not answered.
+    /// For each unanswered `WAIT`, the number of requests written before it.
     waits: VecDeque<u64>,
 }
 
@@ -134,7 +135,7 @@ impl Exchange {
         self.written += 1;
     }
 
-    /// Appends what ends a burst of requests.
+    /// Appends the `WAIT` that ends a burst, if the dialect has one.
     pub fn end_burst(&mut self, out: &mut Vec<u8>) {
         if self.request.dialect.waits() {
             resp::write(out, [b"WAIT", b"1", b"0"]);

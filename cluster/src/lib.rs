@@ -6,7 +6,7 @@
 //! * [`placement`]: key → partition → the nodes that should hold it.
 //! * [`map`]: who holds what, and the commands that change it; what Raft replicates.
 //! * [`message`]: what nodes say to each other on a lane.
-//! * [`partition_header`]: what a batch has to know of a partition.
+//! * [`partition_header`]: the fields of a partition that every batch reads.
 //! * [`replica`]: one copy of a partition, and the sessions that send to it.
 
 pub mod id;

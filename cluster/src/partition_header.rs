@@ -1,4 +1,4 @@
-//! The hot line of a partition: what a batch has to know of it.
+//! The hot line of a partition: the fields that every batch reads.
 //!
 //! Here: the line, and who may read and change it. Not here: when a partition may be served from it
 //! (`replica`).
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::id::Term;
 use crate::replica::{At, Now};
 
-/// What a batch has to know of a partition that this node serves by itself, with nothing under way.
+/// The fields that a batch reads of a partition which this node serves alone.
 ///
 /// While it [is open](PartitionHeader::is_open), the numbers and times of the partition's changes are given out
 /// here. A thread that works on the partition's `Replica` closes the header first, and opens it when it is done.
@@ -27,7 +27,7 @@ pub struct PartitionHeader {
     serves: AtomicBool,
 }
 
-/// What a header is opened with.
+/// The values that a header is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
     /// Where the last operation stood: its term is served.
@@ -37,7 +37,7 @@ pub struct Opening {
 }
 
 impl PartitionHeader {
-    /// From now on batches are served from here.
+    /// Opens the header: batches are served from it.
     pub fn open(&self, opening: Opening) {
         self.lsn.store(opening.last.lsn, Ordering::Relaxed);
         self.pt_ns.store(opening.last.pt_ns, Ordering::Relaxed);

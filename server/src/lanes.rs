@@ -164,7 +164,7 @@ impl Lanes {
         }
     }
 
-    /// The peer was heard of elsewhere: a link to it that is waited for is tried at once.
+    /// Begins a pending attempt to connect to the peer anew, because it was heard of elsewhere.
     pub fn hurry(&self, whom: &Whom) {
         self.hub.hurry(whom);
     }

@@ -207,7 +207,7 @@ pub(crate) struct Node {
     learned_ver: AtomicU64,
     /// Grows every few tens of milliseconds while somebody waits, and now and then while nobody does.
     ticks: AtomicU64,
-    /// Nobody waits, and so ticks are rare: who begins to wait says so.
+    /// No operation waits, and ticks are rare; see [`Node::want_ticks`].
     is_at_rest: AtomicBool,
     tick_wanted: Notify,
     asks: Notify,
@@ -322,7 +322,7 @@ impl Node {
 
     /// Waits until it is time for the next tick.
     async fn rest_until_tick(&self, tick: Duration, at_rest: Duration) {
-        // Said first: who begins to wait afterwards sees it.
+        // Set before the look: `want_ticks` reads it after an operation is queued.
         self.is_at_rest.store(true, Ordering::SeqCst);
         let does_anybody_wait = self.ways.is_unsettled()
             || self.space().is_none_or(|space| space.copies.is_any_busy())
@@ -338,7 +338,7 @@ impl Node {
         sleep(tick).await;
     }
 
-    /// Somebody begins to wait: ticks are not to be rare from now on.
+    /// Ends the rest between ticks, because an operation or a copy waits now.
     fn want_ticks(&self) {
         if self.is_at_rest.load(Ordering::SeqCst) && self.is_at_rest.swap(false, Ordering::SeqCst) {
             self.tick_wanted.notify_one();
@@ -389,7 +389,7 @@ impl Node {
         }
     }
 
-    /// The map has made a node primary of something: so it lives, whatever was thought of it here.
+    /// Notes that the map made a node primary. If the node was taken to be away, its link is tried at once.
     fn hear_of(&self, node: NodeId, now_ns: u64) {
         if !self.ways.is_away(node) {
             return;

@@ -76,7 +76,7 @@ pub struct Session {
     pub(crate) waited_for_start: bool,
     /// Wrong passwords that were given.
     failures: u32,
-    /// So many batches are not worth a look whether they can be served at once (`served`).
+    /// Batches left that skip the path of `served`.
     batches_apart: u8,
     /// What other nodes are asked for it.
     pub(crate) replies: Replies,

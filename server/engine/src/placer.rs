@@ -63,7 +63,7 @@ struct Layout {
     now: AtomicU64,
 }
 
-/// A partition's time runs with the node's clock.
+/// The bit that marks a time which runs with the node's clock.
 const RUNS: u64 = 1 << 63;
 
 impl Layout {
@@ -129,13 +129,13 @@ impl Placer {
         self.store(partition, time.0 & !RUNS);
     }
 
-    /// From now on the time of a partition runs with the node's clock, which it is so many nanoseconds ahead of;
-    /// that wraps.
+    /// Makes the time of a partition run with the node's clock, `ahead_ns` nanoseconds ahead of it; the sum
+    /// wraps.
     pub fn set_ahead(&self, partition: u64, ahead_ns: u64) {
         self.store(partition, ahead_ns | RUNS);
     }
 
-    /// The node's clock was read.
+    /// Notes the node's monotonic clock.
     pub fn set_now(&self, now: Nanos) {
         if let Some(layout) = self.0.get() {
             layout.now.store(now.0, Ordering::Relaxed);

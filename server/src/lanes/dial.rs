@@ -33,7 +33,7 @@ pub(super) struct Way {
     whom: Whom,
     address: String,
     pub(super) outbox: Arc<Outbox>,
-    /// The peer was heard of elsewhere: whoever waits to reach it tries at once.
+    /// Notified when the peer was heard of elsewhere: a pending attempt to connect begins anew.
     pub(super) is_near: Arc<Notify>,
 }
 
@@ -162,7 +162,7 @@ async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> 
     way.outbox.figures().dials.fetch_add(1, Relaxed);
     let connect = || timeout(hub.timing.connect, Stream::connect(&way.address));
     let connected = tokio::select! {
-        // What was sent while nothing arrived is repeated by the system too late.
+        // The system repeats a lost SYN after a second and more.
         () = way.is_near.notified() => connect().await,
         connected = connect() => connected,
     };

@@ -34,14 +34,14 @@ struct Slot {
     route: Option<Route>,
     /// None: this node never held a copy of it.
     replica: Option<Box<Replica>>,
-    /// What the replica says of the time.
+    /// The partition's time, as the replica knows it.
     time: PartitionTime,
 }
 
 /// All partitions.
 pub(crate) struct Copies {
     slots: Box<[Mutex<Slot>]>,
-    /// What batches have to know of each; closed while its slot is locked to work on the replica.
+    /// The header of each. It is closed while a thread works on the replica.
     headers: Box<[PartitionHeader]>,
     /// When the last beat was sent that the controller answered, once what the map said then has reached all
     /// copies; on the monotonic clock. 0: there was none.
@@ -117,8 +117,8 @@ impl Copies {
         self.slots.len()
     }
 
-    /// What batches have to know of each partition; `None` where nothing may be served from that, for the
-    /// controller was not heard for long.
+    /// The headers of all partitions; `None` if the controller was not heard for so long that no batch may be
+    /// served from them.
     pub(crate) fn headers(&self, now_ns: u64) -> Option<&[PartitionHeader]> {
         let contact_ns = self.contact_ns.load(Ordering::Acquire);
         let silence_ns = now_ns.saturating_sub(contact_ns);
@@ -126,12 +126,12 @@ impl Copies {
         may.then_some(&self.headers)
     }
 
-    /// The controller answered a beat that was sent then, and what the map said by then has reached all copies.
+    /// Notes a contact: the controller answered a beat sent at `sent_ns`, and all copies know its map.
     pub(crate) fn contact(&self, sent_ns: u64) {
         self.contact_ns.fetch_max(sent_ns, Ordering::Release);
     }
 
-    /// A partition's place, and its copy if there is one; the header is closed until [`Copies::after`].
+    /// Locks a partition's slot and closes its header until [`Copies::after`].
     fn enter(&self, hands: &Hands<'_>, partition: Partition) -> Option<MutexGuard<'_, Slot>> {
         let mut slot = self.slots.get(partition.index())?.lock();
         if let Some(replica) = &mut slot.replica {
@@ -163,7 +163,7 @@ impl Copies {
         !self.asks.lock().is_empty()
     }
 
-    /// Takes note of the map. The node that it makes primary in place of another term's, if it does.
+    /// Applies a map entry. Returns the node that it makes primary of a newer term, if it does.
     pub(crate) fn learn(
         &self,
         hands: &mut Hands<'_>,

@@ -305,7 +305,7 @@ impl Front {
         is_done
     }
 
-    /// So many requests were served at once, without a look at their copies.
+    /// Counts requests that were served from headers.
     pub(crate) fn note_served(&mut self, count: u64) {
         self.at_once += count;
     }

@@ -107,7 +107,7 @@ impl Reach {
         self.peers.entry(node).or_default().link = Link::Up;
     }
 
-    /// The peer lives, though the link to it may not be up: who waits for it waits a little longer.
+    /// Notes that the peer lives, whether its link is up or not. It is `Broken` again instead of `Away`.
     pub(super) fn lives(&mut self, node: NodeId, now_ns: u64) {
         let peer = self.peers.entry(node).or_default();
         if let Link::Broken(_) = peer.link {

@@ -1,6 +1,6 @@
-//! Partitions that a batch is served from at once, as on a server by itself.
+//! Access of a batch to the headers of partitions.
 //!
-//! Here: what a worker needs for that, taken once a batch. Not here: which partitions may be served so
+//! Here: the headers with the batch's time and unique numbers. Not here: when a header is open
 //! (`cluster::replica`), the batch (`session`).
 
 use cluster::partition_header::PartitionHeader;
@@ -11,7 +11,7 @@ use super::front::node_now;
 use super::machine::{items_time, unique};
 use crate::session::Round;
 
-/// What a batch is served with.
+/// The headers, and the time of a batch.
 pub(crate) struct Serving<'a> {
     headers: &'a [PartitionHeader],
     /// How far right a hash is shifted to give its partition.
@@ -22,7 +22,7 @@ pub(crate) struct Serving<'a> {
 }
 
 impl<'a> Serving<'a> {
-    /// `None` outside a cluster, and where this node may serve nothing by itself now.
+    /// Returns `None` outside a cluster, and while no batch may be served from headers.
     pub(crate) fn of(round: &Round<'a>) -> Option<Self> {
         let service = round.service;
         let space = service.node()?.space()?;
@@ -36,7 +36,7 @@ impl<'a> Serving<'a> {
         self.headers.get((hash >> self.shift) as usize)
     }
 
-    /// Whether the partition of this hash may be served at this moment.
+    /// Whether the header of the hash's partition is open.
     #[inline]
     pub(crate) fn may_serve(&self, hash: u64) -> bool {
         self.header(hash).is_some_and(PartitionHeader::is_open)
@@ -51,7 +51,7 @@ impl<'a> Serving<'a> {
     }
 
     /// The unique number and the time of the next command on a key of this hash, whose shard is held; `None` if
-    /// its partition may not be served.
+    /// the header is closed.
     #[inline]
     pub(crate) fn next(&self, hash: u64) -> Option<(u64, engine::Now)> {
         let at = self.header(hash)?.next(self.now, self.is_shared)?;

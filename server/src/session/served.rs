@@ -10,8 +10,7 @@ use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
 use crate::node::serving::Serving;
 use crate::shards::HELD_MAX;
 
-/// After a batch that began with a key of which others have copies, or that others own, so many go the long way at
-/// once.
+/// Batches that skip this path after one whose first key was not served here.
 const BATCHES_APART: u8 = 16;
 
 impl Session {
@@ -80,8 +79,7 @@ impl Session {
         Some((done, pause))
     }
 
-    /// What requests are served with at once; `None` if they may not be. Whoever waits for other nodes is
-    /// answered in its turn.
+    /// The headers to serve requests from; `None` if they may not be used, as while an earlier answer is owed.
     pub(super) fn serving<'a>(&self, round: &Round<'a>) -> Option<Serving<'a>> {
         let may = self.authenticated
             && round.front.is_some()
