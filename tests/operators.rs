@@ -193,11 +193,23 @@ fn the_admin_socket_of_a_living_server_is_kept() {
 
 #[test]
 fn the_admin_socket_has_room_when_clients_have_none() {
-    let server = node(&[&SOCKET[..], &["-c", "3"]].concat());
-    let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
-    for client in &mut clients {
-        client.ask("get a\r\n", "END\r\n");
-    }
+    let mut server = node(&[&SOCKET[..], &["-c", "3"]].concat());
+    // The connections that asked whether the node is ready may take a moment to be closed.
+    let mut first = None;
+    server.until("its connections are closed", |server| {
+        let mut client = server.connect();
+        client.send("get a\r\n");
+        let mut answer = [0; 5];
+        let has_room = client.stream.read_exact(&mut answer).is_ok() && answer == *b"END\r\n";
+        if has_room {
+            first = Some(client);
+        }
+        has_room
+    });
+    let mut first = first.expect("it had room");
+    server.until_connected(&mut first, 0);
+    let _others = [server.connect(), server.connect()];
+    server.until_connected(&mut first, 2);
     assert_eq!(server.connect().closed(), "ERROR Too many open connections\r\n");
     assert_eq!(say(&socket(&server), "cluster set replicas 2\r\n"), "OK\r\n");
 }
