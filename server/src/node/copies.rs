@@ -117,8 +117,8 @@ impl Copies {
         self.slots.len()
     }
 
-    /// The headers of all partitions; `None` if the controller was not heard for so long that no batch may be
-    /// served from them.
+    /// The headers of all partitions; `None` if the last contact with the controller is too old to serve a
+    /// batch from them.
     pub(crate) fn headers(&self, now_ns: u64) -> Option<&[PartitionHeader]> {
         let contact_ns = self.contact_ns.load(Ordering::Acquire);
         let silence_ns = now_ns.saturating_sub(contact_ns);
@@ -287,17 +287,19 @@ impl Copies {
         }
     }
 
-    /// Ticks a slice of all primaries, `part` of `parts`, for what is due though nobody waits.
+    /// Ticks the primaries of slice `part` of `parts` whose header is closed. `tick_busy` ticks those with waiting
+    /// operations sooner.
     pub(crate) fn tick_slice(&self, hands: &mut Hands<'_>, part: usize, parts: usize) {
         for number in (part..self.slots.len()).step_by(parts) {
             if self.headers[number].is_open() {
                 continue;
             }
-            let mut slot = self.slots[number].lock();
-            let Some(replica) = &mut slot.replica else { continue };
-            if replica.part() == Part::Primary {
-                replica.contact(self.contact_ns.load(Ordering::Acquire));
-                let partition = Partition(number as u16);
+            // Another thread may have opened the header since; `enter` closes it.
+            let partition = Partition(number as u16);
+            let Some(mut slot) = self.enter(hands, partition) else { continue };
+            if let Some(replica) = &mut slot.replica
+                && replica.part() == Part::Primary
+            {
                 hands.with(partition, |turn| replica.tick(turn));
                 self.after(hands, partition, &mut slot);
             }
