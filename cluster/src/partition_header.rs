@@ -12,8 +12,9 @@ use crate::replica::{At, Now};
 ///
 /// While it [is open](PartitionHeader::is_open), the numbers and times of the partition's changes are given out
 /// here. A thread that works on the partition's `Replica` closes the header first, and opens it when it is done.
-/// The keys of a partition lie in shards, which have locks. The header is read and changed under the lock of
-/// the key's shard, and closing it takes each of those locks once. So no number is given out afterwards.
+/// The keys of a partition lie in one or more shards, and each shard has a lock. A batch reads and changes the
+/// header under the lock of its key's shard. `close` takes the lock of each of these shards once, so no batch
+/// takes a number after `close` has returned.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub struct PartitionHeader {
@@ -30,7 +31,7 @@ pub struct PartitionHeader {
 /// The values that a header is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
-    /// Where the last operation stood: its term is served.
+    /// Time, term and number of the last operation. The partition is served in this term.
     pub last: At,
     /// The partition's time less the node's monotonic clock; wraps.
     pub ahead_ns: u64,
@@ -53,7 +54,7 @@ impl PartitionHeader {
         self.serves.load(Ordering::Acquire)
     }
 
-    /// Where the last operation stood; `None` where the header is closed.
+    /// Time, term and number of the last operation; `None` if the header is closed.
     #[must_use]
     pub fn last(&self) -> Option<At> {
         self.is_open().then(|| self.at())
@@ -68,8 +69,8 @@ impl PartitionHeader {
     }
 
     /// Closes the header: no batch that begins afterwards is served from it. `pass` waits until those that
-    /// began before are over, by taking the lock of each shard of the partition once. The answer is where the
-    /// last operation stood; `None` if the header was closed.
+    /// began before are over, by taking the lock of each shard of the partition once. Returns time,
+    /// term and number of the last operation; `None` if the header was closed.
     pub fn close(&self, pass: impl FnOnce()) -> Option<At> {
         if !self.is_open() {
             return None;
@@ -79,9 +80,10 @@ impl PartitionHeader {
         Some(self.at())
     }
 
-    /// Where the next operation stands; `None` where the header is closed. Its time is never before that of
-    /// the last one, though `now` may be: threads read the clock once a round. The lock of the key's shard
-    /// is held. `is_shared`: the partition has other shards, whose holders do the same at this moment.
+    /// Takes time, term and number of the next operation; `None` if the header is closed. The time is never
+    /// before that of the last operation, even if `now` is: each thread reads the clock once a round. The caller
+    /// holds the lock of the key's shard. `is_shared`: the partition has several shards, so other threads may
+    /// call this at the same time.
     #[inline]
     pub fn next(&self, now: Now, is_shared: bool) -> Option<At> {
         if !self.is_open() {

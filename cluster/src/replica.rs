@@ -216,7 +216,7 @@ impl Replica {
         header.last().map_or(self.core.last, |At { term, lsn, .. }| Position { term, lsn })
     }
 
-    /// What time it is in the partition, as this copy knows it.
+    /// The time of the partition, as far as this copy knows it.
     #[must_use]
     pub fn time(&self, now: Now) -> PartitionTime {
         let clock = &self.core.clock;

@@ -164,7 +164,7 @@ impl Lanes {
         }
     }
 
-    /// Begins a pending attempt to connect to the peer anew, because it was heard of elsewhere.
+    /// Restarts a pending attempt to connect to the peer. Called when other news shows that the peer lives.
     pub fn hurry(&self, whom: &Whom) {
         self.hub.hurry(whom);
     }

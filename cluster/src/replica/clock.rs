@@ -8,15 +8,15 @@
 use super::event::Now;
 use super::options::Options;
 
-/// How a copy knows the time of its partition.
+/// The time of a partition, in the form that a copy knows it in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PartitionTime {
-    /// It does not: there is no copy yet.
+    /// The copy holds no data yet, and knows no time.
     #[default]
     Unknown,
-    /// The primary told it last, nanoseconds since 1970.
+    /// At a backup: the last time that the primary sent, nanoseconds since 1970.
     Told(u64),
-    /// It is so many nanoseconds ahead of the node's monotonic clock; wraps.
+    /// At the primary: the time less the node's monotonic clock, nanoseconds; wraps.
     Ahead(u64),
 }
 
@@ -45,7 +45,7 @@ impl PartitionClock {
         self.pt_ns
     }
 
-    /// How far the time is ahead of the node's monotonic clock; wraps.
+    /// The time less the node's monotonic clock, nanoseconds; wraps.
     pub(crate) fn ahead_ns(&self) -> u64 {
         self.pt_ns.wrapping_sub(self.mono_ns)
     }
@@ -60,7 +60,7 @@ impl PartitionClock {
         self.used_ns = self.used_ns.max(pt_ns);
     }
 
-    /// This clock was read elsewhere, as [`ahead_ns`](Self::ahead_ns) says, and showed `pt_ns`; a record bears it.
+    /// Takes over a reading `pt_ns` that was computed elsewhere from [`ahead_ns`](Self::ahead_ns). A record bears it.
     pub(crate) fn was_read(&mut self, pt_ns: u64) {
         let elapsed = pt_ns.saturating_sub(self.pt_ns);
         self.pt_ns += elapsed;

@@ -33,7 +33,7 @@ pub(super) struct Way {
     whom: Whom,
     address: String,
     pub(super) outbox: Arc<Outbox>,
-    /// Notified when the peer was heard of elsewhere: a pending attempt to connect begins anew.
+    /// Notified when other news shows that the peer lives: a pending attempt to connect restarts.
     pub(super) is_near: Arc<Notify>,
 }
 
