@@ -45,12 +45,7 @@ const REFUSED: &str = "CLIENT_ERROR cluster: not allowed on this connection; \
 
 fn node(flags: &[&str]) -> Server {
     let mut server = Server::start_as(Program::Tollgate, &[&NODE, flags].concat());
-    server.until("the node has its cluster", |server| {
-        let mut client = server.connect();
-        client.send("get a\r\n");
-        let mut answer = [0; 5];
-        client.stream.read_exact(&mut answer).is_ok() && answer == *b"END\r\n"
-    });
+    server.until("the node has its cluster", |server| is_served(&mut server.connect()));
     server
 }
 
@@ -58,13 +53,15 @@ fn node(flags: &[&str]) -> Server {
 fn node_with_users(flags: &[&str]) -> Server {
     let flags = [&NODE, flags, &["-Y", "{auth}"]].concat();
     let mut server = Server::start_as(Program::Tollgate, &flags);
-    server.until("the node has its cluster", |server| {
-        let mut client = logged_in(server);
-        client.send("get a\r\n");
-        let mut answer = [0; 5];
-        client.stream.read_exact(&mut answer).is_ok() && answer == *b"END\r\n"
-    });
+    server.until("the node has its cluster", |server| is_served(&mut logged_in(server)));
     server
+}
+
+/// Whether a `get` on this connection is answered with a miss.
+fn is_served(client: &mut Client) -> bool {
+    client.send("get a\r\n");
+    let mut answer = [0; 5];
+    client.stream.read_exact(&mut answer).is_ok() && answer == *b"END\r\n"
 }
 
 fn logged_in(server: &Server) -> Client {
@@ -195,18 +192,14 @@ fn the_admin_socket_of_a_living_server_is_kept() {
 fn the_admin_socket_has_room_when_clients_have_none() {
     let mut server = node(&[&SOCKET[..], &["-c", "3"]].concat());
     // The connections that asked whether the node is ready may take a moment to be closed.
-    let mut first = None;
+    let mut first = server.connect();
     server.until("its connections are closed", |server| {
-        let mut client = server.connect();
-        client.send("get a\r\n");
-        let mut answer = [0; 5];
-        let has_room = client.stream.read_exact(&mut answer).is_ok() && answer == *b"END\r\n";
-        if has_room {
-            first = Some(client);
+        let is_served = is_served(&mut first);
+        if !is_served {
+            first = server.connect();
         }
-        has_room
+        is_served
     });
-    let mut first = first.expect("it had room");
     server.until_connected(&mut first, 0);
     let _others = [server.connect(), server.connect()];
     server.until_connected(&mut first, 2);

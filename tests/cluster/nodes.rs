@@ -375,6 +375,15 @@ impl Cluster {
         }
     }
 
+    /// What each node answers for a key, and its log: printed where a key is missing.
+    pub(super) fn accounts_of(&self, key: &str) -> String {
+        let account = |number| {
+            let answer = self.line(number).lines(&format!("get {key}\r\n"));
+            format!("node {number}: {answer:?}\n{}\n", self.log(number))
+        };
+        self.running().map(account).collect()
+    }
+
     pub(super) fn log(&self, number: u8) -> String {
         fs::read_to_string(self.folder.path().join(format!("log{number}"))).unwrap_or_default()
     }

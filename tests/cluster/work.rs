@@ -199,7 +199,9 @@ impl Account {
         let mut line = cluster.line(node);
         for (key, told) in &mut self.keys {
             let answer = line.lines(&format!("get {key}\r\n")).expect("it answers");
-            let [_, value] = answer.as_slice() else { panic!("{key}: {answer:?}") };
+            let [_, value] = answer.as_slice() else {
+                panic!("{key} through {node}: {answer:?}\n{}", cluster.accounts_of(key))
+            };
             let value: u64 = value.trim().parse().expect("a count");
             let acknowledged = told.values.len() as u64;
             told.values.sort_unstable();
