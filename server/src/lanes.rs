@@ -1,7 +1,8 @@
 //! Lanes: what carries frames between nodes.
 //!
 //! Here: the handle to all of them, and what their tasks share. In `options` the settings, in `peer`
-//! the way to one peer and what the node is told of it. Not here: what frames mean (`cluster`),
+//! the way to one peer and what the node is told of it, in `data_link` the handshake of connections that
+//! workers take over. Not here: what frames mean (`cluster`),
 //! which node gets which, sockets (`net`).
 //!
 //! ```text
@@ -22,6 +23,7 @@
 //! All tasks run on the runtime on which [`Lanes::start`] was called.
 
 mod accept;
+mod data_link;
 mod dial;
 mod figures;
 mod greeting;
@@ -29,7 +31,7 @@ mod link;
 mod options;
 mod outbox;
 mod peer;
-mod ping;
+pub(crate) mod ping;
 mod security;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,7 @@ use tokio::sync::watch;
 use crate::net::Listener;
 use accept::Doors;
 pub use accept::STRANGERS_MAX;
+pub use data_link::NewDataLink;
 use dial::Way;
 use figures::Figures;
 pub use figures::PeerFigures;
@@ -57,6 +60,7 @@ pub use options::{Identity, LanesOptions, Timing};
 pub use outbox::{Class, Shed, Window, Windows};
 pub use peer::{Ending, Event, Handler, Lane, NoLink, Peer, Whom};
 use security::{Guard, Wire};
+pub(crate) use security::TlsConnection;
 pub use security::{KEY_BYTES_MAX, KEY_BYTES_MIN, PeerSecurity, SecurityError};
 
 /// Most peers that figures are kept of; the others share those of node 0.
@@ -84,6 +88,7 @@ struct Hub {
     bounds: Bounds,
     windows: Windows,
     timing: Timing,
+    workers: u16,
     versions: RangeInclusive<u16>,
     runtime: Handle,
     guard: Mutex<Arc<Guard>>,
@@ -113,7 +118,16 @@ impl Lanes {
         listeners: Vec<Listener>,
         handler: Arc<dyn Handler>,
     ) -> Result<Self, SecurityError> {
-        let LanesOptions { identity, security, bounds, windows, timing, versions, .. } = options;
+        let LanesOptions {
+            identity,
+            security,
+            bounds,
+            windows,
+            timing,
+            workers,
+            versions,
+            ..
+        } = options;
         let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
         security.permit(&addresses, options.insecure_is_said)?;
         let hub = Arc::new(Hub {
@@ -121,6 +135,7 @@ impl Lanes {
             bounds,
             windows,
             timing,
+            workers,
             versions,
             runtime: Handle::current(),
             guard: Mutex::new(Arc::new(security.guard()?)),
@@ -182,6 +197,18 @@ impl Lanes {
         self.hub.phase.borrow().identity
     }
 
+    /// The longest frame.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        self.hub.bounds
+    }
+
+    /// The times that links go by.
+    #[must_use]
+    pub fn timing(&self) -> Timing {
+        self.hub.timing
+    }
+
     /// Secures the links that begin from now on in another way: by a renewed certificate. What was
     /// secured stays secured.
     ///
@@ -239,6 +266,8 @@ impl Hub {
             incarnation: identity.incarnation,
             core: identity.core,
             nonce,
+            workers: self.workers,
+            data_link: None,
             more: bytes::Bytes::new(),
         })
     }

@@ -6,7 +6,8 @@
 //! clients are told, in `family` and `step` keys that are charged together, in
 //! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
 //! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
-//! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `limits` which limits
+//! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `links` the connections
+//! of the workers, in `limits` which limits
 //! hold, in `report` what operators hear and say, in `life` its tasks from start to end, in `leave` the
 //! way out of the cluster, in `events` what the log says of other nodes. Not here: how a count is kept
 //! (`cluster::replica`), how the map is agreed
@@ -29,6 +30,7 @@ pub(crate) mod hand_over;
 pub(crate) mod leave;
 pub(crate) mod life;
 mod limits;
+pub(crate) mod links;
 pub(crate) mod machine;
 mod own_holds;
 mod peers;
@@ -64,6 +66,7 @@ use crate::lanes::{Lanes, NoLink, Whom};
 use crate::service::Service;
 use copies::Copies;
 use degraded::Local;
+use links::Touched;
 use reach::{Path, Reach, Step};
 use ways::Ways;
 
@@ -76,6 +79,8 @@ pub(crate) enum Inbound {
     Lost(NodeId),
     /// What a task made of a request, by the token of who waits.
     Told(u64, Bytes),
+    /// A data link that the worker is to read.
+    DataLink(Box<links::Arrival>),
 }
 
 /// Where a worker is told things.
@@ -222,6 +227,8 @@ pub(crate) struct Node {
     pub(crate) figures: FrontFigures,
     /// No client is served any more, and none will be.
     has_stopped: AtomicBool,
+    /// The workers end, and no data link is taken over any more.
+    has_closed_links: AtomicBool,
     /// Why peers and this node want no link with each other, while that keeps it from its cluster.
     refused: Mutex<Option<String>>,
     /// The limits file of this node, which is not what is in force.
@@ -255,6 +262,7 @@ impl Node {
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
             has_stopped: AtomicBool::new(false),
+            has_closed_links: AtomicBool::new(false),
             refused: Mutex::default(),
             limits_file: limits::FileTexts::default(),
         }
@@ -347,14 +355,20 @@ impl Node {
 
     /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
     /// again.
-    pub(crate) fn send(&self, to: NodeId, frame: Frame) {
-        self.ways.send(self.me().0, to, frame);
+    pub(crate) fn send(&self, to: NodeId, frame: Frame, now_ns: u64, touched: &mut Touched) {
+        self.ways.send(self.me().0, to, frame, now_ns, touched);
     }
 
-    /// Sends a burst to a node; what its window has no room for is left. To a node that is no more
-    /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
-    pub(crate) fn send_all(&self, to: NodeId, frames: &mut Vec<Frame>) {
-        self.ways.send_all(self.me().0, to, frames);
+    /// Sends a burst of one session to a node; what its window has no room for is left. To a node that is
+    /// no more nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
+    pub(crate) fn send_all(
+        &self,
+        to: NodeId,
+        frames: &mut Vec<Frame>,
+        now_ns: u64,
+        touched: &mut Touched,
+    ) {
+        self.ways.send_all(self.me().0, to, frames, now_ns, touched);
     }
 
     /// Tells a worker what became of an operation of its.

@@ -194,6 +194,8 @@ fn hello(node: u32) -> Hello {
         incarnation: Incarnation(1),
         core: 0,
         nonce: [node as u8; NONCE_BYTES],
+        workers: 0,
+        data_link: None,
         more: Bytes::new(),
     }
 }

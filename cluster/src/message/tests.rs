@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::hello::{NONCE_BYTES, Side, common_version};
+use super::hello::{
+    DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links,
+};
 use super::*;
 use crate::id::{Incarnation, NodeId};
 use crate::map::TERM_MAX;
@@ -139,8 +141,11 @@ fn message() -> impl Strategy<Value = Message> {
 
 fn hello() -> impl Strategy<Value = Hello> {
     let versions = (any::<u16>(), any::<u16>());
-    (versions, any::<u128>(), small(), number(), any::<u16>(), any::<[u8; NONCE_BYTES]>(), bytes())
-        .prop_map(|((low, high), cluster, node, incarnation, core, nonce, more)| Hello {
+    let data_link = option::of((0..DATA_LINKS_MAX, 1..=u64::MAX));
+    let links = (any::<u16>(), data_link);
+    let names = (any::<u128>(), small(), number(), any::<u16>());
+    (versions, names, links, any::<[u8; NONCE_BYTES]>(), bytes()).prop_map(
+        |((low, high), (cluster, node, incarnation, core), (workers, link), nonce, more)| Hello {
             version_min: low,
             version_max: high,
             cluster,
@@ -148,8 +153,11 @@ fn hello() -> impl Strategy<Value = Hello> {
             incarnation: Incarnation(incarnation),
             core,
             nonce,
+            workers,
+            data_link: link.map(|(index, number)| DataLinkId { index, number }),
             more,
-        })
+        },
+    )
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -329,6 +337,8 @@ fn greeting(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> He
         incarnation: Incarnation(1),
         core: 0,
         nonce: [nonce; NONCE_BYTES],
+        workers: 0,
+        data_link: None,
         more: Bytes::new(),
     }
 }
@@ -414,4 +424,18 @@ proptest! {
             prop_assert_eq!(&encoded(&frame)[..], &wire[..]);
         }
     }
+}
+
+#[test]
+fn data_link_names_are_bounded_and_counted() {
+    let with = |index, number| {
+        let data_link = Some(DataLinkId { index, number });
+        encoded(&Frame::Hello(Hello { workers: 2, data_link, ..greeting(1, 2, 1..=1) }))
+    };
+    assert!(matches!(decoded(&with(15, 1)), Ok(Decoded::Frame(_))));
+    for (index, number) in [(16, 1), (1, 0)] {
+        assert_eq!(decoded(&with(index, number)), Err(Fault::Range("data link")));
+    }
+    let counts = [(0, 2), (2, 0), (1, 1), (1, 4), (40, 2)].map(|(a, b)| data_links(a, b));
+    assert_eq!(counts, [0, 0, 1, 4, 16]);
 }

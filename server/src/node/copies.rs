@@ -22,6 +22,7 @@ use engine::{Nanos, prefetch};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Node;
+use super::links::Touched;
 use super::machine::{Buffers, Keys, ORIGIN_NS, items_time, range_of};
 use crate::counters::Counters;
 use crate::limits::InForce;
@@ -96,6 +97,8 @@ pub(crate) struct Work {
     buffers: Buffers,
     actions: Vec<Action>,
     pub(crate) own: Vec<(Partition, Reply)>,
+    /// Links that frames were appended to.
+    pub(crate) touched: Touched,
 }
 
 impl Copies {
@@ -384,7 +387,7 @@ impl Copies {
         for action in actions.drain(..) {
             match action {
                 Action::Send { to, from, term, message } => {
-                    hands.node.send(to.node, Frame::Copy { partition, to, from, term, message });
+                    hands.send(to.node, Frame::Copy { partition, to, from, term, message });
                 }
                 Action::Reply { to, reply } => hands.answer(partition, to, reply),
                 Action::Ask(change) => {
@@ -436,11 +439,16 @@ impl Hands<'_> {
         }
     }
 
+    /// Sends a frame; [`Touched::flush`] of the thread's work brings it to the socket.
+    fn send(&mut self, to: NodeId, frame: Frame) {
+        self.node.send(to, frame, self.now.mono_ns, &mut self.work.touched);
+    }
+
     /// Brings an answer to the session that waits for it.
-    fn answer(&mut self, partition: Partition, to: SessionId, reply: Reply) {
+    pub(super) fn answer(&mut self, partition: Partition, to: SessionId, reply: Reply) {
         let (node, incarnation) = self.node.me();
         if to.node != node {
-            self.node.send(to.node, Frame::Reply { partition, to, reply });
+            self.send(to.node, Frame::Reply { partition, to, reply });
         } else if to.incarnation != incarnation {
             // Of an earlier life of this node: nobody waits.
         } else if self.core == Some(to.core) {

@@ -22,7 +22,9 @@ use super::degraded::Debts;
 use super::delivery::{Client, Delivery, Use, Waiter, text_of};
 use super::family::{Ended, Family};
 use super::gather::{Gathers, take_part};
+use super::links::Arrival;
 use super::machine::partition_of;
+use super::peers::carry_all;
 use super::replies::Replies;
 use super::{Inbound, Node};
 use crate::clock::Clock;
@@ -66,6 +68,8 @@ pub(crate) struct Front {
     /// What leaves for each node at the end of the round.
     bursts: BTreeMap<NodeId, Vec<Frame>>,
     work: Work,
+    /// Data links that the worker is to take over.
+    pub(crate) arrivals: Vec<Arrival>,
     /// Whose turn it is.
     pub(crate) client: Client,
     /// That client may change the cluster.
@@ -144,6 +148,7 @@ impl Front {
             endings: Vec::new(),
             bursts: BTreeMap::new(),
             work: Work::default(),
+            arrivals: Vec::new(),
             client: Client::default(),
             is_operator: false,
             deliveries: Vec::new(),
@@ -365,6 +370,7 @@ impl Front {
                     self.session.resend(lent.now, lost, &mut self.said);
                     self.resend(&node);
                 }
+                Inbound::DataLink(arrival) => self.arrivals.push(*arrival),
                 Inbound::Told(token, text) => self.endings.push((token, Ending::Done(text))),
             }
         }
@@ -387,6 +393,23 @@ impl Front {
         self.carry_out(lent);
     }
 
+    /// Carries out frames about partitions that a node said over a data link. What that brings about for this
+    /// worker's own operations is left to [`Front::carry_out`].
+    pub(crate) fn carry(&mut self, lent: &mut Lent<'_>, from: NodeId, frames: &mut Vec<Frame>) {
+        let node = Arc::clone(&self.node);
+        carry_all(&mut lent.hands(&node, &mut self.work, self.core), from, frames);
+        self.take_own_answers(lent.now);
+    }
+
+    /// Takes the answers to this worker's operations that its work on copies brought about.
+    fn take_own_answers(&mut self, now: Now) {
+        let mut own = std::mem::take(&mut self.work.own);
+        for (partition, reply) in own.drain(..) {
+            self.answered(now, partition, reply);
+        }
+        self.work.own = own;
+    }
+
     fn resend(&mut self, node: &Node) {
         node.figures.resent.fetch_add(self.said.len() as u64, Ordering::Relaxed);
         self.sends.extend(self.said.drain(..));
@@ -401,7 +424,7 @@ impl Front {
     ///
     /// What this brings about is done by the same call, however long that goes on: one call within
     /// another for each of many requests would go deeper than a thread's stack.
-    fn carry_out(&mut self, lent: &mut Lent<'_>) {
+    pub(crate) fn carry_out(&mut self, lent: &mut Lent<'_>) {
         if self.is_carrying {
             return;
         }
@@ -440,11 +463,7 @@ impl Front {
                     space.copies.settle(&mut hands, partition, term, id, first_unacked);
                 }
             }
-            let mut own = std::mem::take(&mut self.work.own);
-            for (partition, reply) in own.drain(..) {
-                self.answered(lent.now, partition, reply);
-            }
-            self.work.own = own;
+            self.take_own_answers(lent.now);
         }
     }
 
@@ -557,7 +576,7 @@ impl Front {
             if frames.is_empty() {
                 continue;
             }
-            node.send_all(*to, frames);
+            node.send_all(*to, frames, lent.now.mono_ns, &mut self.work.touched);
             // As much waits for that node as may: what was not taken was certainly not done.
             for frame in frames.drain(..) {
                 if let Frame::Op { partition, op } = frame {
@@ -571,6 +590,7 @@ impl Front {
         if !self.endings.is_empty() || !self.sends.is_empty() {
             self.carry_out(lent);
         }
+        self.work.touched.flush();
         node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
         if let Some(inbox) = node.inbox(self.core) {
             let is_waiting = !self.starting.is_empty()

@@ -24,7 +24,8 @@ use tokio::time::sleep;
 use super::copies::Copies;
 use super::leave::{self, Left};
 use super::peers::{Post, Reception};
-use super::{Node, Space, events, limits};
+use super::links::DataLinks;
+use super::{Node, Space, events, limits, links};
 use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::lanes::{Handler as _, Identity, Lanes, LanesOptions, SecurityError, Whom};
@@ -138,6 +139,7 @@ impl Setup {
         };
         let mut lanes = LanesOptions::new(identity, cluster.security()?);
         lanes.insecure_is_said = cluster.insecure;
+        lanes.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
         // A record has an item's whole state, and may have it once more as the client's answer; a piece
         // of a copy may have several answers.
         let least = 4 * config.item_bytes_max + (64 << 10);
@@ -294,7 +296,9 @@ async fn follow(
     let mut vers: Vec<u32> = Vec::new();
     let mut last_lost_after = node.options.copies.lost_after_ns;
     let mut nodes = BTreeMap::new();
+    let mut keepers = JoinSet::new();
     loop {
+        while keepers.try_join_next().is_some() {}
         let news = watch.changed().await;
         let map = &news.map;
         let Some(head) = map.head() else { continue };
@@ -307,7 +311,9 @@ async fn follow(
             let _ = node.space.set(Space { bits, copies });
             vers = vec![0; partitions];
         }
-        meet(&node, map, &mut nodes);
+        for links in meet(&node, map, &mut nodes) {
+            keepers.spawn(links::keep(Arc::clone(&node), Arc::clone(&reception), links));
+        }
         let Some(space) = node.space() else { continue };
         let lost_after = map.settings().lost_after_ms.map(|ms| ms.saturating_mul(1_000_000));
         if lost_after != last_lost_after {
@@ -352,23 +358,31 @@ fn seeds_of(cluster: u128) -> [u64; 4] {
     [low, high, low.rotate_left(32) ^ high, low ^ high.rotate_left(32)]
 }
 
-/// Opens ways to new nodes, and closes those to nodes that are no more.
-fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, String)>) {
-    let Some(lanes) = node.lanes() else { return };
+/// Opens ways to new nodes, and closes those to nodes that are no more. Returns the data links that this node is
+/// to open: the node with the lower id opens them.
+fn meet(
+    node: &Node,
+    map: &Map,
+    known: &mut BTreeMap<NodeId, (Incarnation, String)>,
+) -> Vec<Arc<DataLinks>> {
+    let Some(lanes) = node.lanes() else { return Vec::new() };
     let (me, _) = node.me();
     let nodes = || {
         map.nodes().iter().map(|(id, node)| (id, node.incarnation, &node.description.peer_address))
     };
     // Most changes of the map are of partitions.
     if nodes().eq(known.iter().map(|(id, (incarnation, place))| (id, *incarnation, place))) {
-        return;
+        return Vec::new();
     }
     let now: BTreeMap<NodeId, (Incarnation, String)> =
         nodes().map(|(id, incarnation, place)| (*id, (incarnation, place.clone()))).collect();
     *node.places.write() = now.iter().map(|(id, (_, place))| (place.clone(), *id)).collect();
+    let mut to_open = Vec::new();
     for (id, (_, address)) in &now {
         if *id != me {
-            node.ways.insert(*id, lanes.lane(*id, address));
+            let new = || DataLinks::new(*id, address, lanes.bounds(), lanes.timing());
+            let links = node.ways.insert(*id, lanes.lane(*id, address), new, address);
+            to_open.extend(links.filter(|_| me < *id));
             // Where it was a seed of which no more was known, two lanes would be in each other's way.
             lanes.forget(&Whom::Address(address.clone()));
         }
@@ -384,6 +398,7 @@ fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, Strin
     if has_lost && let Some(space) = node.space() {
         space.copies.retain_sessions(|id| known.contains_key(&id));
     }
+    to_open
 }
 
 /// Something that is done again after a while.
@@ -460,6 +475,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             let ids: BTreeSet<NodeId> = control.map().nodes().keys().copied().collect();
             space.copies.retain_sessions(|id| ids.contains(&id));
         }
+        node.tick_data_links(reception.now_ns());
         if node.ways.is_unsettled() {
             let is_alone = control.contact().is_none_or(|age| age >= ALONE);
             node.note_reach(reception.now_ns(), Some(is_alone), |_| {});

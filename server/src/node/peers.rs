@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::Node;
 use super::copies::{Hands, Work, own_bytes};
 use super::front::node_now;
-use crate::lanes::{Ending, Event, Handler, Lane, NoLink, Peer, Whom};
+use crate::lanes::{Ending, Event, Handler, Lane, NewDataLink, NoLink, Peer, Whom};
 use crate::scratch::Scratch;
 use crate::service::Service;
 
@@ -173,6 +173,7 @@ impl Reception {
             work: buffers,
             core: None,
         });
+        buffers.touched.flush();
     }
 
     /// The answer was given about in the middle of the time that the call took.
@@ -344,6 +345,10 @@ impl Handler for Reception {
         });
     }
 
+    fn data_link(&self, link: NewDataLink) {
+        self.node.take_data_link(link);
+    }
+
     fn link(&self, event: Event) {
         self.note_link(&event);
         if let Event::Failed { address, why, .. } = &event {
@@ -408,6 +413,27 @@ impl Reception {
     }
 }
 
+/// Frames about partitions that came over a data link, in order.
+pub(super) fn carry_all(hands: &mut Hands<'_>, from: NodeId, frames: &mut Vec<Frame>) {
+    let node = hands.node;
+    let Some(space) = node.space() else { return frames.clear() };
+    // What a node says that the cluster does not know, or knows no more, is not for copies.
+    if !node.ways.contains(from) {
+        return frames.clear();
+    }
+    let mut frames = frames.drain(..);
+    loop {
+        let batch: ArrayVec<Frame, BATCH_FRAMES> = frames.by_ref().take(BATCH_FRAMES).collect();
+        if batch.is_empty() {
+            break;
+        }
+        space.copies.prefetch(batch.iter().filter_map(Frame::partition));
+        for frame in batch {
+            carry(hands, &space.copies, from, frame);
+        }
+    }
+}
+
 /// A frame about a partition.
 fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: NodeId, frame: Frame) {
     match frame {
@@ -425,7 +451,7 @@ fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: NodeId, frame: Fra
             if let cluster::replica::Outcome::Done(result) = &mut reply.outcome {
                 *result = own_bytes(result);
             }
-            hands.node.tell(to.core, partition, reply);
+            hands.answer(partition, to, reply);
         }
         Frame::Copy { partition, to, from: sender, term, message } if sender.node == from => {
             let message = match message {

@@ -1,25 +1,31 @@
 //! The ways to the other nodes of the map: over their own links, or through another node.
 //!
-//! Here: which lane a frame takes, what this node passes on for others, who is away. Not here: which
-//! nodes are in reach (`reach`), lanes (`crate::lanes`).
+//! Frames about partitions go over the data links; while one is down or silent its frames go over the lane. Where
+//! the link to a node is broken, all go through the lane of another node.
+//!
+//! Here: which link a frame takes, what this node passes on for others, who is away. Not here: which
+//! nodes are in reach (`reach`), data links (`links`), lanes (`crate::lanes`).
 //!
 //! A relay passes a frame on as it is, once, over its own link; it keeps nothing and answers nothing. So
 //! an operation keeps its name and its term on every way, and its owner looks it up like any other: a
 //! sending that was overtaken by a later one is found to be done.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cluster::id::NodeId;
 use cluster::message::Frame;
 use parking_lot::{Mutex, RwLock};
 
+use super::links::{DataLinks, NotAppended, Touched};
 use super::reach::{Path, Reach, Step};
 use crate::lanes::{Lane, Shed};
 
 /// The way to one node.
 struct Way {
     lane: Lane,
+    data_links: Arc<DataLinks>,
     path: Path,
     /// Something was to be sent while the link was broken.
     is_wanted: AtomicBool,
@@ -57,22 +63,64 @@ impl Ways {
         self.ways.read().contains_key(&node)
     }
 
-    /// The map has a node, which is reached over this lane.
-    pub(super) fn insert(&self, node: NodeId, lane: Lane) {
+    /// The map has a node, which is reached over this lane. Returns its data links if they are new.
+    pub(super) fn insert(
+        &self,
+        node: NodeId,
+        lane: Lane,
+        new: impl FnOnce() -> DataLinks,
+        address: &str,
+    ) -> Option<Arc<DataLinks>> {
         let mut reach = self.reach.lock();
-        let way = Way { lane, path: reach.meet(node), is_wanted: AtomicBool::new(false) };
-        self.ways.write().insert(node, way);
+        let path = reach.meet(node);
+        let mut ways = self.ways.write();
+        let known = ways.remove(&node).map(|way| way.data_links);
+        let kept = known.filter(|known| {
+            let is_same = known.address() == address;
+            if !is_same {
+                known.forget();
+            }
+            is_same
+        });
+        let is_new = kept.is_none();
+        let data_links = kept.unwrap_or_else(|| Arc::new(new()));
+        let fresh = is_new.then(|| Arc::clone(&data_links));
+        ways.insert(node, Way { lane, data_links, path, is_wanted: AtomicBool::new(false) });
+        fresh
+    }
+
+    /// The data links to a node of the map.
+    pub(super) fn data_links(&self, node: NodeId) -> Option<Arc<DataLinks>> {
+        self.ways.read().get(&node).map(|way| Arc::clone(&way.data_links))
+    }
+
+    /// Those to all nodes.
+    pub(super) fn all_data_links(&self) -> Vec<Arc<DataLinks>> {
+        self.ways.read().values().map(|way| Arc::clone(&way.data_links)).collect()
     }
 
     /// Only nodes that are known stay.
     pub(super) fn retain(&self, is_known: impl Fn(NodeId) -> bool) {
-        self.ways.write().retain(|node, _| is_known(*node));
+        self.ways.write().retain(|node, way| {
+            let is_known = is_known(*node);
+            if !is_known {
+                way.data_links.forget();
+            }
+            is_known
+        });
         self.reach.lock().retain(is_known);
     }
 
     /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
     /// again.
-    pub(super) fn send(&self, me: NodeId, to: NodeId, frame: Frame) {
+    pub(super) fn send(
+        &self,
+        me: NodeId,
+        to: NodeId,
+        frame: Frame,
+        now_ns: u64,
+        touched: &mut Touched,
+    ) {
         let ways = self.ways.read();
         let Some(way) = ways.get(&to) else { return };
         way.want();
@@ -81,13 +129,29 @@ impl Ways {
                 Some(relay) => relay.lane.send(wrap(me, to, frame)),
                 None => Ok(()),
             },
-            Path::Direct | Path::Broken | Path::Away => way.lane.send(frame),
+            Path::Direct | Path::Broken | Path::Away => {
+                match way.data_links.send(&frame, now_ns, touched) {
+                    Err(NotAppended::Down) => way.lane.send(frame),
+                    Err(NotAppended::Fault(fault)) => {
+                        tracing::error!(node = %to, %fault, "a frame cannot be sent");
+                        Ok(())
+                    }
+                    Ok(()) | Err(NotAppended::Full) => Ok(()),
+                }
+            }
         };
     }
 
-    /// Sends a burst; what the window has no room for is left. To a node that is no more nothing goes,
-    /// and nothing is left: another is primary, or will be, and is sent it then.
-    pub(super) fn send_all(&self, me: NodeId, to: NodeId, frames: &mut Vec<Frame>) {
+    /// Sends a burst of one session; what the window has no room for is left. To a node that is no more
+    /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
+    pub(super) fn send_all(
+        &self,
+        me: NodeId,
+        to: NodeId,
+        frames: &mut Vec<Frame>,
+        now_ns: u64,
+        touched: &mut Touched,
+    ) {
         let ways = self.ways.read();
         let Some(way) = ways.get(&to) else { return frames.clear() };
         way.want();
@@ -104,7 +168,12 @@ impl Ways {
                 }
                 None => Err(Shed::Gone),
             },
-            Path::Direct | Path::Broken | Path::Away => way.lane.send_all(frames),
+            Path::Direct | Path::Broken | Path::Away => {
+                match way.data_links.send_all(frames, now_ns, touched) {
+                    Err(NotAppended::Down) => way.lane.send_all(frames),
+                    Err(NotAppended::Full | NotAppended::Fault(_)) | Ok(()) => Ok(()),
+                }
+            }
         };
         if sent == Err(Shed::Gone) {
             frames.clear();
