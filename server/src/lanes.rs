@@ -59,8 +59,8 @@ use link::Link;
 pub use options::{Identity, LanesOptions, Timing};
 pub use outbox::{Class, Shed, Window, Windows};
 pub use peer::{Ending, Event, Handler, Lane, NoLink, Peer, Whom};
-use security::{Guard, Wire};
 pub(crate) use security::TlsConnection;
+use security::{Guard, Wire};
 pub use security::{KEY_BYTES_MAX, KEY_BYTES_MIN, PeerSecurity, SecurityError};
 
 /// Most peers that figures are kept of; the others share those of node 0.
@@ -118,16 +118,8 @@ impl Lanes {
         listeners: Vec<Listener>,
         handler: Arc<dyn Handler>,
     ) -> Result<Self, SecurityError> {
-        let LanesOptions {
-            identity,
-            security,
-            bounds,
-            windows,
-            timing,
-            workers,
-            versions,
-            ..
-        } = options;
+        let LanesOptions { identity, security, bounds, windows, timing, workers, versions, .. } =
+            options;
         let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
         security.permit(&addresses, options.insecure_is_said)?;
         let hub = Arc::new(Hub {

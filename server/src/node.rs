@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! client ─► worker: talk ─► front ─┬─► copies (this node is primary) ─► front ─► replies ─► client
-//!                                  └─► lane ─► peers of the primary ─► copies ─► lane ─► inbox ─► front
+//!                                  └─► data link ─► worker of the primary ─► copies ─► data link ─► front
 //! ```
 
 mod clocks;

@@ -4,9 +4,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::hello::{
-    DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links,
-};
+use super::hello::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
 use super::*;
 use crate::id::{Incarnation, NodeId};
 use crate::map::TERM_MAX;

@@ -97,8 +97,9 @@ impl SharedStream {
     /// `WouldBlock` if the socket takes none now; else the system's error.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.0 {
-            Socket::Tcp(stream) => stream
-                .try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)),
+            Socket::Tcp(stream) => {
+                stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
+            }
             Socket::Unix(stream) => stream.try_write(bytes),
             #[cfg(feature = "simulation")]
             Socket::Simulated(stream) => stream.lock().try_send(bytes),

@@ -23,8 +23,8 @@ use tokio::time::sleep;
 
 use super::copies::Copies;
 use super::leave::{self, Left};
-use super::peers::{Post, Reception};
 use super::links::DataLinks;
+use super::peers::{Post, Reception};
 use super::{Node, Space, events, limits, links};
 use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};

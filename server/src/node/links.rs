@@ -203,7 +203,8 @@ impl Node {
     pub(super) fn take_data_link(&self, connection: NewDataLink) {
         let workers = self.options.workers as u16;
         let (me, _) = self.me();
-        let is_openers = if connection.is_dialled { me < connection.node } else { connection.node < me };
+        let is_openers =
+            if connection.is_dialled { me < connection.node } else { connection.node < me };
         let index = connection.id.index;
         let count = data_links(workers, connection.workers);
         let Some(links) = self.ways.data_links(connection.node) else { return };
@@ -253,3 +254,6 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

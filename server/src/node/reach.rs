@@ -214,7 +214,10 @@ impl Reach {
             {
                 peer.link = Link::Broken(since_ns);
             }
-            let path = if let Link::Broken(since_ns) = peer.link {
+            let path = if let Link::Broken(mut since_ns) = peer.link {
+                if peer.silent_links != 0 {
+                    since_ns = since_ns.min(peer.silent_ns);
+                }
                 peer.look_for_relay(node, now_ns, &relays, &mut steps);
                 match peer.relay {
                     Some(relay) => Path::Through(relay),
@@ -403,6 +406,11 @@ mod tests {
         assert_eq!(path(&reach.tick(9120 * MS, false)), None);
         reach.data_link_heard(PEER, 0);
         assert_eq!(path(&reach.tick(9130 * MS, false)), Some(Path::Direct));
+        // What was silent first says since when a link is broken.
+        reach.data_link_silent(PEER, 1, 20_300 * MS);
+        reach.broken(PEER, 20_700 * MS, 300 * MS);
+        assert_eq!(path(&reach.tick(21_799 * MS, false)), Some(Path::Broken));
+        assert_eq!(path(&reach.tick(21_800 * MS, false)), Some(Path::Away));
     }
 
     #[test]

@@ -188,6 +188,11 @@ impl Transport {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_blocked(&self) -> bool {
+        self.output.lock().is_blocked
+    }
+
     /// The reason why a connection has to end, if there is one.
     pub(super) fn failure(&self, number: Number) -> Option<io::ErrorKind> {
         let output = self.output.lock();
