@@ -161,7 +161,7 @@ impl Nodes {
         let mut nodes = Self { children: Vec::new(), addresses, folder };
         for (number, (client, peer)) in clients.iter().zip(peers).enumerate() {
             let mut starter = match shape.kind {
-                Kind::Redis(program, _) => redis(program, *client, clients[0]),
+                Kind::Redis(program, _) => redis(program, *client, clients[0], &nodes.folder),
                 Kind::Lone | Kind::Cluster(_) => {
                     let mut starter = Command::new(PROGRAM);
                     starter.args(["-t", "1", "-U", "0", "-l", "127.0.0.1", "-p"]);
@@ -247,11 +247,15 @@ impl Drop for Nodes {
     }
 }
 
-/// A server of the Redis family that keeps nothing on a disk.
-fn redis(program: &str, at: SocketAddr, primary: SocketAddr) -> Command {
+/// A server of the Redis family that keeps nothing on a disk. A primary that sends its data to a replica may
+/// write them into `folder` first.
+fn redis(program: &str, at: SocketAddr, primary: SocketAddr, folder: &Path) -> Command {
     let mut starter = Command::new(program);
     starter.args(["--port", &at.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    starter.args(["--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+    starter
+        .args(["--appendonly", "no", "--repl-diskless-sync-delay", "0"])
+        .arg("--dir")
+        .arg(folder);
     if at != primary {
         starter.args(["--replicaof", "127.0.0.1", &primary.port().to_string()]);
     }
