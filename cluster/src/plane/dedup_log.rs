@@ -218,21 +218,39 @@ impl DedupLog {
     }
 }
 
+/// How a node keeps a log: as it is, or behind a lock that threads share.
+pub trait LogCell: From<DedupLog> {
+    /// Reads it.
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T;
+}
+
+impl LogCell for DedupLog {
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T {
+        work(self)
+    }
+}
+
 /// The logs of all lanes that a node has heard of, and the lives of nodes by the map.
-#[derive(Debug, Default)]
-pub struct DedupLogs {
-    logs: BTreeMap<LaneId, DedupLog>,
+#[derive(Debug)]
+pub struct DedupLogs<L = DedupLog> {
+    logs: BTreeMap<LaneId, L>,
     lives: BTreeMap<NodeId, Incarnation>,
     /// The last node id that the map gave.
     last_node: u32,
     rules: Rules,
 }
 
-impl DedupLogs {
+impl<L: LogCell> Default for DedupLogs<L> {
+    fn default() -> Self {
+        Self::new(Rules::default())
+    }
+}
+
+impl<L: LogCell> DedupLogs<L> {
     /// No logs.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { rules, ..Self::default() }
+        Self { logs: BTreeMap::new(), lives: BTreeMap::new(), last_node: 0, rules }
     }
 
     /// Takes note of the nodes of the map, and of the last node id that it gave. Logs of lives that are over are
@@ -257,13 +275,19 @@ impl DedupLogs {
 
     /// The log of a lane. A server keeps a reference beside each lane that it reads or serves, so that a batch does not
     /// search for it.
-    pub fn log(&mut self, lane: LaneId) -> &mut DedupLog {
+    pub fn log(&mut self, lane: LaneId) -> &mut L {
         let rules = self.rules;
-        self.logs.entry(lane).or_insert_with(|| DedupLog::new(rules))
+        self.logs.entry(lane).or_insert_with(|| DedupLog::new(rules).into())
+    }
+
+    /// The log of a lane, if there is one.
+    #[must_use]
+    pub fn get(&self, lane: LaneId) -> Option<&L> {
+        self.logs.get(&lane)
     }
 
     /// All logs, by lane.
-    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &DedupLog)> {
+    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &L)> {
         self.logs.iter().map(|(lane, log)| (*lane, log))
     }
 
@@ -281,17 +305,19 @@ impl DedupLogs {
         for (&lane, log) in self.logs.range(first..) {
             let number = from.filter(|(from, _)| *from == lane).map_or(0, |(_, number)| number);
             let mut is_begun = false;
-            let next = log.export(copy, number, |result| {
-                if bytes > bytes_max {
-                    return false;
-                }
-                if !is_begun {
-                    chunk.lane(lane, log.done());
-                    is_begun = true;
-                }
-                chunk.result(result);
-                bytes += 64;
-                true
+            let next = log.read(|log| {
+                log.export(copy, number, |result| {
+                    if bytes > bytes_max {
+                        return false;
+                    }
+                    if !is_begun {
+                        chunk.lane(lane, log.done());
+                        is_begun = true;
+                    }
+                    chunk.result(result);
+                    bytes += 64;
+                    true
+                })
             });
             if let Some(next) = next {
                 return Some((lane, next));
@@ -375,7 +401,7 @@ mod tests {
             incarnation: Incarnation(incarnation),
             ..LaneId::default()
         };
-        let mut logs = DedupLogs::default();
+        let mut logs = DedupLogs::<DedupLog>::default();
         logs.set_lives([(NodeId(1), Incarnation(4)), (NodeId(2), Incarnation(1))].into(), 2);
         for lane in [lane(1, 4), lane(1, 5), lane(2, 1)] {
             logs.log(lane).hear(3);

@@ -125,12 +125,16 @@ impl PartitionHeader {
     #[must_use]
     #[inline]
     pub fn next(&self, now: Now) -> Option<At> {
-        if self.state() != HeaderState::Serves {
-            return None;
-        }
+        (self.state() == HeaderState::Serves).then(|| self.next_closed(now))
+    }
+
+    /// As [`PartitionHeader::next`], for the thread that has closed the header of a partition that is served.
+    #[must_use]
+    #[inline]
+    pub fn next_closed(&self, now: Now) -> At {
         let pt_ns = now.mono_ns.wrapping_add(self.ahead_ns()).max(self.pt_ns());
         self.pt_ns.store(pt_ns, Ordering::Relaxed);
-        Some(At { pt_ns, term: self.term(), lsn: self.lsn() + 1 })
+        At { pt_ns, term: self.term(), lsn: self.lsn() + 1 }
     }
 
     /// The operation that was given this place has changed something.

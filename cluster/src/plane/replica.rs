@@ -92,9 +92,8 @@ impl Core {
     }
 
     /// The partition's time now, as far as this copy knows it.
-    fn time<M, N: Outside, O>(&self, turn: &Turn<'_, M, N, O>) -> u64 {
+    fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> u64 {
         let options = &self.options;
-        let (header, now) = (turn.header, turn.now);
         let begins = now.wall_ns.clamp(options.begins_min_ns, options.begins_max_ns);
         match self.clock_of {
             _ if options.rules.lack(Bug::ClockOfNode) => begins,
@@ -102,7 +101,7 @@ impl Core {
             Some(of) if (of.node, of.incarnation) == (self.me.node, self.me.incarnation) => {
                 header.pt_ns().max(now.mono_ns.wrapping_add(header.ahead_ns()))
             }
-            Some(of) => match turn.node.peer_time_ns(of) {
+            Some(of) => match node.peer_time_ns(of) {
                 0 => header.pt_ns(),
                 time_ns => header.pt_ns().max(time_ns.wrapping_add(header.ahead_ns())),
             },
@@ -157,6 +156,18 @@ impl<O> Replica<O> {
             Role::Backup { .. } => Part::Backup,
             Role::Primary(_) => Part::Primary,
         }
+    }
+
+    /// The partition's time now, nanoseconds since 1970, as far as this copy knows it: of another's primary, as late as that has
+    /// said. None: it has no data.
+    #[must_use]
+    pub fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> Option<u64> {
+        let has_data = match &self.role {
+            Role::None => false,
+            Role::Learner(learner) => learner.follows(header.term()),
+            Role::Backup { .. } | Role::Primary(_) => true,
+        };
+        has_data.then(|| self.core.time(header, node, now))
     }
 
     /// The last record held.

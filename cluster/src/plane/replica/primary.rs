@@ -27,7 +27,7 @@ impl<O> Primary<O> {
         core: &mut Core,
         turn: &mut Turn<'_, M, N, O>,
     ) -> Self {
-        let pt_ns = core.time(turn);
+        let pt_ns = core.time(turn.header, turn.node, turn.now);
         turn.header.set_time(pt_ns, pt_ns.wrapping_sub(turn.now.mono_ns));
         core.clock_of = Some(core.me);
         let mut primary =
