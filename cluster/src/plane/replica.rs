@@ -75,6 +75,17 @@ pub enum Part {
     Primary,
 }
 
+/// The time of a partition, in the form in which a copy knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyTime {
+    /// The copy has no data yet, and knows no time.
+    Unknown,
+    /// At a copy that follows: as late as its primary has said, nanoseconds since 1970.
+    At(u64),
+    /// At the primary: the time less the node's monotonic clock, nanoseconds; wraps.
+    Ahead(u64),
+}
+
 /// The place for a copy of one partition on one life of a node. `O` is an operation that is held.
 pub struct Replica<O> {
     node: NodeId,
@@ -158,16 +169,20 @@ impl<O> Replica<O> {
         }
     }
 
-    /// The partition's time now, nanoseconds since 1970, as far as this copy knows it: of another's primary, as late as that has
-    /// said. None: it has no data.
+    /// The partition's time now, as far as this copy knows it.
     #[must_use]
-    pub fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> Option<u64> {
-        let has_data = match &self.role {
-            Role::None => false,
-            Role::Learner(learner) => learner.follows(header.term()),
-            Role::Backup { .. } | Role::Primary(_) => true,
-        };
-        has_data.then(|| self.core.time(header, node, now))
+    pub fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> CopyTime {
+        match &self.role {
+            _ if self.core.options.rules.lack(Bug::SweepByWall) => {
+                CopyTime::Ahead(now.wall_ns.wrapping_sub(now.mono_ns))
+            }
+            Role::None => CopyTime::Unknown,
+            Role::Learner(learner) if !learner.follows(header.term()) => CopyTime::Unknown,
+            Role::Learner(_) | Role::Backup { .. } => {
+                CopyTime::At(self.core.time(header, node, now))
+            }
+            Role::Primary(_) => CopyTime::Ahead(header.ahead_ns()),
+        }
     }
 
     /// The last record held.

@@ -79,6 +79,8 @@ pub enum Bug {
     ServeInTransfer,
     /// A copy takes over with its node's clock.
     ClockOfNode,
+    /// A store looks at the items of a partition by its node's clock.
+    SweepByWall,
     /// Reads need neither lease nor round.
     ReadsUnconfirmed,
     /// A primary serves however long it has not heard the controller.

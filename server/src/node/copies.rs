@@ -25,7 +25,7 @@ use cluster::plane::LinkIndex;
 use cluster::plane::contact::Contact;
 use cluster::plane::frames::RecordsWriter;
 use cluster::plane::partition_header::{HeaderState, PartitionHeader};
-use cluster::plane::replica::{Event, Now, Options, Part, Replica, Route, Turn};
+use cluster::plane::replica::{CopyTime, Event, Now, Options, Part, Replica, Route, Turn};
 use cluster::plane::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};
 use engine::Nanos;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -388,12 +388,14 @@ impl Copies {
     ) {
         let (placer, number) = (&hands.node.placer, u64::from(partition.0));
         let Some(replica) = &slot.replica else { return };
-        if replica.part() == Part::Primary {
-            return placer.set_ahead(number, header.ahead_ns().wrapping_sub(ORIGIN_NS));
-        }
         let now = hands.now;
-        let time = self.with(hands, partition, header, |turn| replica.time(header, turn.node, now));
-        placer.set_time(number, time.map_or(Nanos(0), items_time));
+        match self.with(hands, partition, header, |turn| replica.time(header, turn.node, now)) {
+            CopyTime::Unknown => placer.set_time(number, Nanos(0)),
+            CopyTime::At(pt_ns) => placer.set_time(number, items_time(pt_ns)),
+            CopyTime::Ahead(ahead_ns) => {
+                placer.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use cluster::plane::LaneId;
 use cluster::plane::dedup_log::{CopyLife, DedupLog, Known};
-use cluster::plane::frames::{Record, RecordResult, Round, Section, State, sort};
+use cluster::plane::frames::{Record, RecordResult, Round, State, sort};
 use cluster::plane::parked_reply::Need;
 use cluster::plane::partition_header::{HeaderState, PartitionHeader};
 use cluster::plane::replica::{Admission, At, Refusal, Route};
