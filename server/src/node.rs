@@ -18,6 +18,7 @@
 //!                                  └─► data link ─► worker of the primary ─► copies ─► data link ─► front
 //! ```
 
+pub(crate) mod batch;
 mod clocks;
 pub(crate) mod copies;
 mod degraded;
@@ -25,13 +26,14 @@ pub(crate) mod delivery;
 mod events;
 mod family;
 pub(crate) mod front;
-mod gather;
 pub(crate) mod hand_over;
 pub(crate) mod leave;
 pub(crate) mod life;
 mod limits;
 pub(crate) mod links;
 pub(crate) mod machine;
+pub(crate) mod operation;
+pub(crate) mod outside;
 mod own_holds;
 mod peers;
 mod reach;
@@ -49,10 +51,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cluster::id::{Incarnation, NodeId, Partition};
-use cluster::message::Frame;
+use cluster::id::{Incarnation, NodeId};
 use cluster::message::hello::Farewell;
-use cluster::replica::{AckMode, Options, Reply};
+use cluster::plane::replica::{AckMode, Opening, Options, Refusal, Route};
 use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
 use engine::Placer;
@@ -66,16 +67,24 @@ use crate::lanes::{Lanes, NoLink, Whom};
 use crate::service::Service;
 use copies::Copies;
 use degraded::Local;
-use links::Touched;
+use operation::HeldOp;
 use reach::{Path, Reach, Step};
 use ways::Ways;
 
 /// What waits for a worker.
 #[derive(Debug)]
 pub(crate) enum Inbound {
-    /// An answer to one of its operations.
-    Reply(Partition, Reply),
-    /// The link to a node ended: what was sent there may be lost.
+    /// Something happened to a partition that replies may wait for.
+    Open(Opening),
+    /// A held operation is to be done.
+    Perform(HeldOp),
+    /// A held operation belongs to another primary.
+    Refer(HeldOp, Option<Route>),
+    /// A held operation was not done.
+    Refuse(HeldOp, Refusal),
+    /// A link to a node is up: what it was asked and has not answered is sent again.
+    LinkUp(NodeId),
+    /// A link to a node ended: what was sent there may be lost.
     Lost(NodeId),
     /// What a task made of a request, by the token of who waits.
     Told(u64, Bytes),
@@ -92,9 +101,23 @@ pub(crate) struct Inbox {
     is_woken: AtomicBool,
     /// The worker waits for answers: it is to be woken now and then.
     pub(crate) is_waiting: AtomicBool,
+    /// Replies of the worker wait for copies.
+    awaits_copies: AtomicBool,
 }
 
 impl Inbox {
+    /// Whether replies of the worker wait for copies, so that it is to be woken when a link acknowledges something.
+    pub(crate) fn awaits_copies(&self) -> bool {
+        self.awaits_copies.load(Ordering::Acquire)
+    }
+
+    /// Notes whether replies of the worker wait for copies.
+    pub(crate) fn set_awaits_copies(&self, awaits: bool) {
+        if self.awaits_copies.load(Ordering::Relaxed) != awaits {
+            self.awaits_copies.store(awaits, Ordering::SeqCst);
+        }
+    }
+
     /// Who is to be woken; the first to say so is.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let _ = self.waker.set(waker.clone());
@@ -153,16 +176,14 @@ impl NodeOptions {
             Ack::Replica => AckMode::Replica,
             Ack::Owner => AckMode::Owner,
         };
-        // An idle partition need not say so every second: with thousands of them that adds up.
         let copies = Options {
-            beat_ns: BEAT_NS,
             hold_ns: HOLD_NS,
             begins_min_ns: machine::ORIGIN_NS,
             begins_max_ns: machine::LATEST_NS,
             ..Options::default()
         };
         #[cfg(feature = "simulation")]
-        let copies = Options { bug: crate::simulation::bug(), ..copies };
+        let copies = Options { rules: crate::simulation::rules(), ..copies };
         Self { ack, copies, workers, memory_bytes }
     }
 }
@@ -170,9 +191,6 @@ impl NodeOptions {
 /// While a partition changes its primary, operations wait for so long at most: nearly as long as they are
 /// tried at all (`front`), for on a busy machine a commit for many partitions takes its time.
 const HOLD_NS: u64 = 900_000_000;
-
-/// An idle primary tells its backups the time so often.
-const BEAT_NS: u64 = 4_000_000_000;
 
 /// What workers count of their operations.
 #[derive(Debug, Default)]
@@ -350,31 +368,6 @@ impl Node {
     fn want_ticks(&self) {
         if self.is_at_rest.load(Ordering::SeqCst) && self.is_at_rest.swap(false, Ordering::SeqCst) {
             self.tick_wanted.notify_one();
-        }
-    }
-
-    /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
-    /// again.
-    pub(crate) fn send(&self, to: NodeId, frame: Frame, now_ns: u64, touched: &mut Touched) {
-        self.ways.send(self.me().0, to, frame, now_ns, touched);
-    }
-
-    /// Sends a burst of one session to a node; what its window has no room for is left. To a node that is
-    /// no more nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
-    pub(crate) fn send_all(
-        &self,
-        to: NodeId,
-        frames: &mut Vec<Frame>,
-        now_ns: u64,
-        touched: &mut Touched,
-    ) {
-        self.ways.send_all(self.me().0, to, frames, now_ns, touched);
-    }
-
-    /// Tells a worker what became of an operation of its.
-    fn tell(&self, core: u16, partition: Partition, reply: Reply) {
-        if let Some(inbox) = self.inbox(core) {
-            inbox.push(Inbound::Reply(partition, reply));
         }
     }
 

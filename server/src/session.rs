@@ -156,10 +156,7 @@ impl<'a> Round<'a> {
 
     /// Fetches the memory that keys of these hashes need.
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        self.service.shards().prefetch(hashes.clone());
-        if let Some(front) = &self.front {
-            front.prefetch(hashes);
-        }
+        self.service.shards().prefetch(hashes);
     }
 }
 
@@ -260,7 +257,7 @@ impl Session {
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut held = None;
         let mut asked = batch.iter().zip(&keys);
-        let serving = if round.front.is_some() {
+        let serving = if round.front.is_some() && self.replies.is_empty() {
             cold_path();
             self.serving(round)
         } else {

@@ -222,7 +222,7 @@ impl Worker {
                         self.hang_up(number);
                     }
                     if let Some(front) = &self.front {
-                        self.links.close(front.node());
+                        self.links.close(front.node(), self.service.clock().now().mono.0);
                     }
                     return Poll::Ready(());
                 }
@@ -288,16 +288,13 @@ impl Worker {
         let mut links = std::mem::take(&mut self.links);
         let mut input = std::mem::take(&mut self.input);
         self.with_front(|front, lent| {
-            front.hear(lent);
             let node = Arc::clone(front.node());
-            for arrival in front.arrivals.drain(..) {
-                links.adopt(&node, lent.now.mono_ns, context, arrival);
-            }
             if links.is_ready() {
-                links.read(&node, lent.now.mono_ns, &mut input, |from, frames| {
-                    front.carry(lent, from, frames);
-                });
-                front.carry_out(lent);
+                links.read(&node, lent.now.mono_ns, &mut input, lent, front);
+            }
+            front.hear(lent);
+            for arrival in std::mem::take(&mut front.arrivals) {
+                links.adopt(&node, lent.now.mono_ns, context, arrival);
             }
         });
         (self.links, self.input) = (links, input);
@@ -327,6 +324,16 @@ impl Worker {
     /// Puts answers into their places, and has the clients told that have something to hear.
     fn deliver(&mut self) {
         let Some(front) = &mut self.front else { return };
+        let runs = std::mem::take(&mut front.runs);
+        for run in &runs {
+            let Some(place) = self.connections.get_mut(run.client.number) else { continue };
+            if place.id == run.client.id && place.connection.give_run(run, front.text_of(run)) {
+                place.queue.wake_by_ref();
+            }
+        }
+        front.runs = runs;
+        front.runs.clear();
+        front.forget_texts();
         for delivery in front.deliveries.drain(..) {
             // The client may have gone, and another be in its place.
             let Some(place) = self.connections.get_mut(delivery.client.number) else { continue };

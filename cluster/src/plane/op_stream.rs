@@ -92,6 +92,7 @@ struct Pending {
     /// The `Forward` that has its newest sending.
     sending: u64,
     since_ns: u64,
+    for_ns: u64,
     line_at: u32,
     line_bytes: u32,
     /// The node that has its newest sending.
@@ -139,6 +140,8 @@ pub struct Submitted {
     pub token: u64,
     /// Its place within the token's operations.
     pub index: u32,
+    /// It is tried for so long, nanoseconds, if that is more than `OpOptions` say.
+    pub for_ns: u64,
 }
 
 /// All lanes of a worker.
@@ -281,6 +284,7 @@ impl OpStreams {
             token: submitted.token,
             sending: 0,
             since_ns: now.mono_ns,
+            for_ns: submitted.for_ns,
             line_at: 0,
             line_bytes: 0,
             node: self.node,
@@ -318,6 +322,7 @@ impl OpStreams {
             token: submitted.token,
             sending: 0,
             since_ns: now.mono_ns,
+            for_ns: submitted.for_ns,
             line_at,
             line_bytes,
             node: NodeId(0),
@@ -637,6 +642,9 @@ impl OpStreams {
                 let progress_ns = if pending.node == NodeId(0) { 0 } else { progress_ns(pending.node) };
                 let stands_ns = now.mono_ns.saturating_sub(progress_ns.max(pending.since_ns));
                 let age_ns = now.mono_ns.saturating_sub(pending.since_ns);
+                if age_ns < pending.for_ns {
+                    continue;
+                }
                 if is_refused || stands_ns >= deadline_ns || age_ns >= patience_ns {
                     stream.end(place);
                     let ending = if is_refused {

@@ -134,6 +134,12 @@ impl Piece {
         usize::from(self.needs_count) + LINKS_MAX <= NEEDS_MAX
     }
 
+    /// Whether it has to wait for nothing.
+    #[must_use]
+    pub fn needs_nothing(&self) -> bool {
+        self.needs_count == 0
+    }
+
     /// Adds an operation with its reply and its line.
     pub fn push(&mut self, op: ParkedOp, text: &[u8], line: &[u8]) {
         self.text.extend_from_slice(text);
@@ -208,6 +214,18 @@ impl ParkedReplies {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
+    }
+
+    /// Whether something waits for a link's stream up to this position.
+    #[must_use]
+    pub fn is_due(&self, link: LinkIndex, acked: u64) -> bool {
+        let queue = self.queues.iter().find(|(known, _)| *known == link);
+        queue.and_then(|(_, queue)| queue.front()).is_some_and(|first| first.position <= acked)
+    }
+
+    /// The links that pieces wait for.
+    pub fn links(&self) -> impl Iterator<Item = LinkIndex> + '_ {
+        self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(link, _)| *link)
     }
 
     /// An empty piece to be filled and then [parked](Self::park).

@@ -1,17 +1,23 @@
-//! A batch of nothing but the commonest requests, on keys that this node of a cluster owns alone, without limits.
+//! A batch of nothing but the commonest requests in a cluster, without limits: on open headers it is done here, else it is asked of the
+//! owners of its keys.
 //!
 //! Not here: the same of a server by itself (`short`), batches of anything else (`session`), which answer the same.
 
 use arrayvec::ArrayVec;
+use cluster::id::Partition;
 use engine::Engine;
+use protocol::Quick;
 
 use super::short::{Short, read_batch};
 use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
+use crate::node::batch::Ran;
+use crate::node::delivery::Kind;
+use crate::node::front::{Front, lent, touches};
 use crate::node::serving::Serving;
 use crate::shards::HELD_MAX;
 
-/// Batches that skip this path after one whose first key was not served here.
-const BATCHES_APART: u8 = 16;
+/// Batches that skip this path after one that had to go the long way.
+const BATCHES_APART: u8 = 1;
 
 impl Session {
     /// As [`Session::run_short`], in a cluster.
@@ -27,7 +33,7 @@ impl Session {
             self.batches_apart -= 1;
             return None;
         }
-        if !round.in_force.limits().is_empty() {
+        if !round.in_force.limits().is_empty() || self.replies.is_full() {
             return None;
         }
         let serving = self.serving(round)?;
@@ -37,40 +43,21 @@ impl Session {
         let mut hashes = [0; HELD_MAX];
         let hashes = &mut hashes[..keys.len()];
         shards.hash_all(&keys, hashes);
-        if !serving.may_serve(hashes[0]) {
-            self.batches_apart = BATCHES_APART;
-            return None;
-        }
-        for hash in &*hashes {
-            shards.prefetch_shard(*hash);
-            serving.prefetch(*hash);
-        }
-        let mut held = shards.hold(hashes);
-        let (now, mut done, mut count, mut pause) = (round.now, 0, 0, None);
-        for (position, (Short { quick, end }, hash)) in batch.iter().zip(&*hashes).enumerate() {
-            pause = pause_before(round, out);
-            if pause.is_some() {
-                break;
-            }
-            let engine = held.engine(position, *hash);
-            let next = serving.next(*hash);
-            let is_answered = next.is_some_and(|(unique, at)| {
-                round.now = at;
-                engine.with_unique(unique, |engine| round.answer_unbound(engine, quick, *hash, out))
-            });
-            held.done(position);
-            if !is_answered {
-                self.batches_apart = 1;
-                break;
-            }
-            round.requests -= 1;
+        let front = round.front.take()?;
+        let ran = if serving.may_serve(hashes[0]) {
+            self.run_here(front, round, &serving, (&batch, hashes), input, out)
+        } else {
+            self.ask_owners(front, round, &serving, (&batch, hashes), input)
+        };
+        round.front = Some(front);
+        let (count, pause) = ran;
+        let done = count.checked_sub(1).map_or(0, |last| batch[last].end);
+        round.requests -= count;
+        if count > 0 {
             self.scanned = 0;
-            count += 1;
-            done = *end;
         }
-        round.now = now;
-        if let Some(front) = &mut round.front {
-            front.note_served(count);
+        if count < batch.len() && pause.is_none() {
+            self.batches_apart = BATCHES_APART;
         }
         if done == 0 && pause.is_none() {
             self.batches_apart = 0;
@@ -79,17 +66,128 @@ impl Session {
         Some((done, pause))
     }
 
-    /// The headers to serve requests from; `None` if they may not be used, as while an earlier answer is owed.
+    /// Does the requests in front whose headers are open; how many, and why it paused.
+    fn run_here(
+        &mut self,
+        front: &mut Front,
+        round: &mut Round<'_>,
+        serving: &Serving<'_>,
+        (batch, hashes): (&[Short<'_>], &[u64]),
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        let shards = round.service.shards();
+        let mut most = 0;
+        for hash in hashes {
+            if !serving.may_serve(*hash) || front.is_waiting(serving.partition(*hash)) {
+                break;
+            }
+            shards.prefetch_shard(*hash);
+            serving.prefetch(*hash);
+            most += 1;
+        }
+        let (now, start) = (round.now, out.len());
+        let Some(mut direct) = front.begin_batch() else { return (0, None) };
+        let mut held = shards.hold(&hashes[..most]);
+        let (mut done, mut pause) = (0, None);
+        for (position, (Short { quick, end }, hash)) in batch.iter().zip(hashes).take(most).enumerate() {
+            pause = pause_before_of(round, out, position);
+            if pause.is_some() {
+                break;
+            }
+            let is_read = matches!(quick, Quick::Get { .. });
+            let Some(placed) = serving.next(*hash, is_read) else { break };
+            if !direct.has_room(&placed) {
+                break;
+            }
+            let Some(engine) = held.engine_beside(position, *hash) else { break };
+            round.now = serving.time(placed.at);
+            let key = quick.key();
+            let ran = direct.recorder().run(
+                serving,
+                engine,
+                (key, *hash),
+                (placed, touches(quick)),
+                out,
+                |engine, out| round.answer_unbound(engine, quick, *hash, out),
+            );
+            let sort = if is_read { cluster::plane::frames::sort::READ } else { 0 };
+            match ran {
+                Ran::Done => direct.push((out.len(), *end), None, sort),
+                Ran::Changed => {
+                    let name = direct.name(&placed, serving.partition(*hash), serving.now());
+                    direct.recorder().record(serving, key, name.map(|(_, name)| name), out);
+                    direct.push((out.len(), *end), name, sort);
+                }
+                Ran::ChangedApart => {
+                    direct.recorder().record(serving, key, None, out);
+                    break;
+                }
+                Ran::Apart => break,
+            }
+            done += 1;
+        }
+        round.now = now;
+        direct.append(serving, out);
+        drop(held);
+        direct.reply(serving, &mut self.replies, (input, start), out);
+        front.note_served(done as u64);
+        (done, pause)
+    }
+
+    /// Asks other nodes to do the requests in front; how many, and why it paused.
+    fn ask_owners(
+        &mut self,
+        front: &mut Front,
+        round: &mut Round<'_>,
+        serving: &Serving<'_>,
+        (batch, hashes): (&[Short<'_>], &[u64]),
+        input: &[u8],
+    ) -> (usize, Option<Pause>) {
+        if front.is_full() {
+            return (0, None);
+        }
+        let mut run: ArrayVec<(Partition, Kind, &[u8]), HELD_MAX> = ArrayVec::new();
+        let mut from = 0;
+        for (Short { quick, end }, hash) in batch.iter().zip(hashes) {
+            let partition = serving.partition(*hash);
+            let kind = match quick {
+                Quick::Get { .. } => Kind::Read,
+                Quick::Count { .. } | Quick::Set { .. } => Kind::Write,
+                // It has another answer if its owner has none.
+                Quick::Take { .. } => break,
+            };
+            if serving.may_serve(*hash) || !front.may_ask(partition) {
+                break;
+            }
+            run.push((partition, kind, &input[from..*end]));
+            from = *end;
+        }
+        let count = run.len();
+        if count > 0 {
+            let place = self.replies.wait_for(count);
+            front.submit_run(&lent(round), run.into_iter(), place);
+        }
+        (count, None)
+    }
+
+    /// The headers to serve requests from; `None` if they may not be used.
     pub(super) fn serving<'a>(&self, round: &Round<'a>) -> Option<Serving<'a>> {
-        let may = self.authenticated
-            && round.front.is_some()
-            && self.replies.is_empty()
-            && !round.service.notes_prefixes();
+        let may = self.authenticated && round.front.is_some() && !round.service.notes_prefixes();
         if may { Serving::of(round) } else { None }
     }
 }
 
-/// As [`answer_at`], in a cluster.
+/// As [`pause_before`], of a request behind `count` others that the round has not counted yet.
+fn pause_before_of(round: &Round<'_>, out: &[u8], count: usize) -> Option<Pause> {
+    if count > 0 && count == round.requests {
+        round.counters.conn_yields.add(1);
+        return Some(Pause::Turn);
+    }
+    pause_before(round, out)
+}
+
+/// As [`answer_at`], in a cluster, on a key that has no other copy; false: it is not served here.
 // On its own: a server by itself must not pay for what it needs.
 #[inline(never)]
 pub(super) fn answer_served(
@@ -100,11 +198,20 @@ pub(super) fn answer_served(
     key: &LookedUp<'_>,
     out: &mut Vec<u8>,
 ) -> bool {
-    let Some((unique, at)) = serving.next(key.hash) else { return false };
-    let now = std::mem::replace(&mut round.now, at);
-    let is_answered =
-        engine.with_unique(unique, |engine| answer_at(round, engine, asked, key, out));
+    let partition = serving.partition(key.hash);
+    if round.front.as_ref().is_some_and(|front| front.is_waiting(partition)) {
+        return false;
+    }
+    let Some(placed) = serving.next(key.hash, false).filter(|placed| placed.set.is_empty()) else {
+        return false;
+    };
+    let now = std::mem::replace(&mut round.now, serving.time(placed.at));
+    let is_answered = engine
+        .with_unique(placed.unique(), |engine| answer_at(round, engine, asked, key, out));
     round.now = now;
+    if is_answered {
+        serving.header(key.hash).take(placed.at);
+    }
     if let Some(front) = &mut round.front {
         front.note_served(u64::from(is_answered));
     }

@@ -19,7 +19,7 @@ fn streams() -> (OpStreams, u16) {
 }
 
 fn submit(streams: &mut OpStreams, lane: u16, token: u64, index: u32) {
-    let submitted = Submitted { partition: Partition(index as u16), sort: 0, token, index };
+    let submitted = Submitted { partition: Partition(index as u16), sort: 0, token, index, for_ns: 0 };
     assert!(streams.submit(lane, &submitted, b"line", now(0)));
 }
 
@@ -175,7 +175,7 @@ fn nothing_is_given_up_while_its_link_makes_progress() {
 #[test]
 fn opened_operation_is_sent_under_its_number() {
     let (mut streams, lane) = streams();
-    let submitted = Submitted { partition: Partition(0), sort: 0, token: 9, index: 4 };
+    let submitted = Submitted { partition: Partition(0), sort: 0, token: 9, index: 4, for_ns: 0 };
     let number = streams.number(lane, &submitted, now(0)).expect("there is room");
     let next = streams.number(lane, &submitted, now(0)).expect("there is room");
     assert_eq!((number, next), (1, 2));
@@ -194,7 +194,7 @@ fn opened_operation_is_sent_under_its_number() {
 #[test]
 fn lane_has_bounds() {
     let (mut streams, lane) = streams();
-    let submitted = Submitted { partition: Partition(0), sort: 0, token: 9, index: 4 };
+    let submitted = Submitted { partition: Partition(0), sort: 0, token: 9, index: 4, for_ns: 0 };
     let line = vec![0; LINES_BYTES_MAX];
     assert!(streams.submit(lane, &submitted, &line, now(0)));
     assert!(!streams.submit(lane, &submitted, b"x", now(0)));

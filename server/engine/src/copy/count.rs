@@ -12,13 +12,13 @@ use crate::store::Change;
 use crate::time::{Deadline, Now};
 
 impl Engine {
-    /// The count of a key, if its item is a bare count: without client flags, deadline, and marks that other nodes
-    /// must know of. Its key, its cas unique and this number are the whole item.
+    /// The count of a key, if its item is a bare count with this cas unique: without client flags, deadline, and marks
+    /// that other nodes must know of. Its key, its cas unique and this number are the whole item.
     #[must_use]
     #[inline]
-    pub fn bare_count(&self, hash: u64, key: &[u8]) -> Option<u64> {
+    pub fn bare_count(&self, hash: u64, key: &[u8], cas: u64) -> Option<u64> {
         let (_, item) = self.store.find_item(hash, key)?;
-        bare_count(item)
+        bare_count(item).filter(|_| item.cas() == cas)
     }
 
     /// Makes the item of a key a bare count, as [`Engine::put_copy`] does with the bytes of one.

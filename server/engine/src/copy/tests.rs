@@ -551,11 +551,12 @@ fn a_bare_count_is_copied_as_its_number() {
                     engine.apply(now, hash, &command);
                 }
             }
-            assert_eq!(from.bare_count(hash, &key), count);
+            assert_eq!(from.bare_count(hash, &key, 7), count);
+            assert_eq!(from.bare_count(hash, &key, 8), None);
             let mark = to.mark_of(hash, &key);
             assert_eq!(to.put_bare_count(now, hash, &key, after, 9), Ok(()));
             assert_ne!(to.mark_of(hash, &key), mark);
-            assert_eq!(to.bare_count(hash, &key), Some(after));
+            assert_eq!(to.bare_count(hash, &key, 9), Some(after));
             let mut bytes = vec![COUNTER];
             bytes.extend_from_slice(&9_u64.to_le_bytes());
             bytes.extend_from_slice(&[0; 9]);

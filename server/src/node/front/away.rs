@@ -4,10 +4,10 @@
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::replica::{Ending, Now, Refusal};
+use cluster::plane::replica::{Now, Refusal};
 
 use super::Front;
-use crate::node::delivery::Delivery;
+use crate::node::delivery::{Delivery, Ending};
 
 /// This long after an owner did not answer it is taken to be out of reach still.
 const AWAY_NS: u64 = 500_000_000;
@@ -41,7 +41,7 @@ impl Front {
 
     /// Whether a partition's primary is on a node in no reach.
     pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
-        let route = self.session.route(partition);
+        let route = self.node.space().and_then(|space| space.copies.route(partition));
         route.is_some_and(|route| self.node.ways.is_away(route.primary.node))
     }
 

@@ -1,0 +1,392 @@
+//! Operations that a worker does for others, and for itself by the long way.
+//!
+//! Here: `Forward` frames: runs of common requests on open headers together, everything else one by one. Not here: what an
+//! operation does (`batch`, `copies`, `machine`).
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use bytes::Bytes;
+use cluster::plane::frames::{ExceptionKind, Fault, Forward, Request, sort};
+use cluster::plane::parked_reply::{Need, ParkedOp};
+use cluster::plane::replica::Refusal;
+use cluster::plane::replica_set::LINKS_MAX;
+use protocol::{Decoded, Quick, decode, quick};
+
+use super::plane::{Asked, NO_LANE};
+use super::{Front, Lent};
+use crate::node::batch::{Name, Ran, Recorder, Touches};
+use crate::node::machine::Sort;
+use crate::node::operation::{HeldOp, OpRef, Performed, Source};
+use crate::node::serving::Serving;
+use crate::quick::may_be_held;
+use crate::shards::HELD_MAX;
+
+/// The bits of a request's sort that say what its line is.
+pub(in crate::node) const SORT_BITS: u8 = 0x0f;
+/// A line that is no request of a client is told with its length in front.
+pub(in crate::node) const LENGTH_BYTES: usize = 4;
+
+/// What a frame's requests have in common.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    source: Source,
+    forward: &'a Forward<'a>,
+    deadline_ns: u64,
+}
+
+/// Whether a request is one that a batch on open headers may do.
+fn is_plain(request: &Request) -> bool {
+    request.sort & (sort::AGAIN | SORT_BITS) == Sort::Plain as u8
+}
+
+impl Front {
+    /// Does the operations of a `Forward`.
+    ///
+    /// # Errors
+    ///
+    /// The frame is broken.
+    pub(in crate::node) fn serve_forward(
+        &mut self,
+        lent: &mut Lent<'_>,
+        source: Source,
+        body: &[u8],
+    ) -> Result<(), Fault> {
+        let forward = Forward::decode(body)?;
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space().filter(|_| self.begin_plane()) else { return Ok(()) };
+        let requests: Vec<Request> = forward.requests().collect();
+        let Some(log) = space.copies.logs().log_of(forward.lane) else {
+            self.refuse_all(&forward, source, Refusal::Stale);
+            return Ok(());
+        };
+        log.lock().hear(forward.done);
+        if source != Source::Own {
+            space.copies.figures.note_received(forward.count() as u64);
+        }
+        let left_ns = u64::from(forward.left_ms) * 1_000_000;
+        let deadline_ns = lent.now.mono_ns.saturating_add(left_ns);
+        let head = Head { source, forward: &forward, deadline_ns };
+        let (mut lines, mut place, mut first) = (forward.lines, 0, 0);
+        while place < requests.len() {
+            let done = match Serving::new(&node, lent.now) {
+                Some(serving) if is_plain(&requests[place]) => {
+                    self.serve_run(lent, &serving, head, &requests, &mut lines, place, &mut first)?
+                }
+                _ => 0,
+            };
+            place += done;
+            if done > 0 {
+                continue;
+            }
+            self.serve_one(lent, head, &requests[place], &mut lines, place, &mut first)?;
+            place += 1;
+        }
+        let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
+        plane.say_answers(&node, Asked { source, sending: forward.sending, first, left: 0 });
+        Ok(())
+    }
+
+    fn refuse_all(&mut self, forward: &Forward<'_>, source: Source, refusal: Refusal) {
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        for place in 0..forward.count() {
+            plane.answers.exception(place as u16, ExceptionKind::Refused(refusal));
+        }
+        plane.say_answers(
+            &node,
+            Asked { source, sending: forward.sending, first: 0, left: 0 },
+        );
+    }
+
+    /// Does as many requests from `place` on as are common ones on open headers, up to a batch; how many it has done.
+    #[expect(clippy::too_many_arguments, reason = "where the frame is")]
+    fn serve_run(
+        &mut self,
+        lent: &mut Lent<'_>,
+        serving: &Serving<'_>,
+        head: Head<'_>,
+        requests: &[Request],
+        lines: &mut &[u8],
+        place: usize,
+        first: &mut u16,
+    ) -> Result<usize, Fault> {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else { return Ok(0) };
+        let service = lent.service;
+        let shards = service.shards();
+        let bounds = shards.bounds();
+        let has_limits = !lent.in_force.limits().is_empty();
+        let mut batch: ArrayVec<(Quick<'_>, usize, u64), HELD_MAX> = ArrayVec::new();
+        let mut end = 0;
+        for request in requests[place..].iter().take(HELD_MAX) {
+            if !is_plain(request) || has_limits {
+                break;
+            }
+            let Some((quick, bytes)) = quick(&lines[end..], bounds) else { break };
+            let is_served = may_be_held(&quick)
+                && serving.header_of(request.partition).is_some_and(|header| header.term() == request.term);
+            if !is_served {
+                break;
+            }
+            end += bytes;
+            let hash = shards.hash_in(request.partition.0, quick.key());
+            shards.prefetch_shard(hash);
+            serving.prefetch(hash);
+            batch.push((quick, end, hash));
+        }
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        let hashes: ArrayVec<u64, HELD_MAX> = batch.iter().map(|(_, _, hash)| *hash).collect();
+        let mut held = shards.hold(&hashes);
+        let Some(plane) = self.plane.as_deref_mut() else { return Ok(0) };
+        let mut texts = std::mem::take(&mut plane.texts);
+        texts.clear();
+        let mut recorder = std::mem::take(&mut plane.recorder);
+        recorder.begin();
+        let mut ends: ArrayVec<u32, HELD_MAX> = ArrayVec::new();
+        let mut round = lent.round();
+        for (position, (quick, _, hash)) in batch.iter().enumerate() {
+            let is_read = matches!(quick, Quick::Get { .. });
+            let term = requests[place + position].term;
+            let Some(placed) = serving.next(*hash, is_read).filter(|placed| placed.at.term == term) else {
+                break;
+            };
+            let Some(engine) = held.engine_beside(position, *hash) else { break };
+            round.now = serving.time(placed.at);
+            let touches = touches(quick);
+            let key = quick.key();
+            let ran = recorder.run(serving, engine, (key, *hash), (placed, touches), &mut texts, |engine, out| {
+                round.answer_unbound(engine, quick, *hash, out)
+            });
+            let number = head.forward.first + (place + position) as u64;
+            let name = Name {
+                lane: head.forward.lane,
+                first: head.forward.first,
+                done: head.forward.done,
+                number,
+            };
+            match ran {
+                Ran::Done => {}
+                Ran::Changed => recorder.record(serving, key, Some(name), &texts),
+                Ran::ChangedApart => {
+                    recorder.record(serving, key, None, &texts);
+                    break;
+                }
+                Ran::Apart => break,
+            }
+            ends.push(texts.len() as u32);
+        }
+        drop(round);
+        recorder.finish(serving, (node.links(), &mut plane.cache), &space.copies, &texts);
+        drop(held);
+        let done = ends.len();
+        let asked = |first: u16, left: usize| Asked {
+            source: head.source,
+            sending: head.forward.sending,
+            first,
+            left: left as u16,
+        };
+        let rows = recorder.rows().iter().take(done);
+        let needs: ArrayVec<ArrayVec<Need, LINKS_MAX>, HELD_MAX> = rows
+            .map(|row| Recorder::needs(row, serving, (node.links(), &mut plane.cache)))
+            .collect();
+        let text_of = |at: usize| {
+            let from = at.checked_sub(1).map_or(0, |before| ends[before]) as usize;
+            &texts[from..ends[at] as usize]
+        };
+        if needs.iter().all(ArrayVec::is_empty) {
+            for at in 0..done {
+                plane.answers.text(text_of(at));
+            }
+        } else {
+            plane.say_answers(&node, asked(*first, 0));
+            let mut from = 0;
+            while from < done {
+                let token = Self::wait_for_copies(plane, asked((place + from) as u16, 0));
+                let mut piece = plane.parked.begin(token);
+                let mut at = from;
+                while at < done && piece.has_room() {
+                    let row = &recorder.rows()[at];
+                    let partition = serving.partition(row.hash);
+                    let mut op = ParkedOp::new(partition, row.at.term, requests[place + at].sort);
+                    for need in &needs[at] {
+                        op.needs |= piece.need(*need);
+                    }
+                    piece.push(op, text_of(at), &[]);
+                    at += 1;
+                }
+                plane.note_left(token, at - from);
+                if piece.needs_nothing() {
+                    // Only in front of or behind others that need something.
+                    plane.answer_at_once(&node, token, &piece);
+                } else {
+                    plane.parked.park(piece);
+                }
+                from = at;
+            }
+            *first = (place + done) as u16;
+        }
+        let consumed = done.checked_sub(1).map_or(0, |last| batch[last].1);
+        drop(batch);
+        *lines = &lines[consumed..];
+        plane.texts = texts;
+        plane.recorder = recorder;
+        Ok(done)
+    }
+
+    /// Does one request by the long way.
+    fn serve_one(
+        &mut self,
+        lent: &mut Lent<'_>,
+        head: Head<'_>,
+        request: &Request,
+        lines: &mut &[u8],
+        place: usize,
+        first: &mut u16,
+    ) -> Result<(), Fault> {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else { return Ok(()) };
+        let line = take_line(lent, request, lines)?;
+        let op = OpRef {
+            worker: self.core,
+            source: head.source,
+            sending: head.forward.sending,
+            place: place as u16,
+            lane: head.forward.lane,
+            number: head.forward.first + place as u64,
+            partition: request.partition,
+            term: request.term,
+            sort: request.sort,
+            deadline_ns: head.deadline_ns,
+            line,
+        };
+        let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
+        let mut texts = std::mem::take(&mut plane.texts);
+        texts.clear();
+        let performed = space.copies.perform(&mut lent.hands(&node, &mut self.work), &op, &mut texts);
+        let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
+        let asked = Asked { source: head.source, sending: head.forward.sending, first: *first, left: 0 };
+        match performed {
+            Performed::Done { needs, .. } if needs.is_empty() => plane.answers.text(&texts),
+            Performed::Done { needs, term } => {
+                plane.say_answers(&node, asked);
+                *first = place as u16 + 1;
+                plane.park_one(&op, term, &needs, &texts);
+            }
+            Performed::Held => {
+                plane.say_answers(&node, asked);
+                *first = place as u16 + 1;
+            }
+            Performed::Refer(route) => {
+                plane.answers.exception(place as u16, ExceptionKind::NotOwner(route));
+            }
+            Performed::Refused(refusal) => {
+                plane.answers.exception(place as u16, ExceptionKind::Refused(refusal));
+            }
+        }
+        plane.texts = texts;
+        Ok(())
+    }
+
+    /// Does an operation that was held.
+    pub(super) fn perform_held(&mut self, lent: &mut Lent<'_>, op: &HeldOp) {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else { return };
+        let op = op.as_ref();
+        let mut texts = Vec::new();
+        let performed = space.copies.perform(&mut lent.hands(&node, &mut self.work), &op, &mut texts);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let asked = Asked { source: op.source, sending: op.sending, first: op.place, left: 0 };
+        match performed {
+            Performed::Done { needs, .. } if needs.is_empty() => {
+                plane.answers.text(&texts);
+                plane.say_answers(&node, asked);
+            }
+            Performed::Done { needs, term } => plane.park_one(&op, term, &needs, &texts),
+            Performed::Held => {}
+            Performed::Refer(route) => {
+                plane.say_exception(&node, asked, ExceptionKind::NotOwner(route));
+            }
+            Performed::Refused(refusal) => {
+                plane.say_exception(&node, asked, ExceptionKind::Refused(refusal));
+            }
+        }
+    }
+
+    /// Says what became of an operation that was held and not done.
+    pub(super) fn end_held(&mut self, op: &HeldOp, kind: ExceptionKind) {
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let asked = Asked { source: op.source, sending: op.sending, first: op.place, left: 0 };
+        plane.say_exception(&node, asked, kind);
+    }
+}
+
+impl super::plane::Plane {
+    /// One reply waits for copies.
+    fn park_one(
+        &mut self,
+        op: &OpRef<'_>,
+        term: cluster::id::Term,
+        needs: &[Need],
+        text: &[u8],
+    ) {
+        let asked = Asked { source: op.source, sending: op.sending, first: op.place, left: 1 };
+        let token = Front::wait_for_copies(self, asked);
+        let mut piece = self.parked.begin(token);
+        let mut parked = ParkedOp::new(op.partition, term, op.sort);
+        for need in needs {
+            parked.needs |= piece.need(*need);
+        }
+        debug_assert_eq!(parked.lane, NO_LANE, "its lane is another worker's");
+        piece.push(parked, text, &[]);
+        self.parked.park(piece);
+    }
+}
+
+/// What an operation of this kind may change.
+pub(crate) fn touches(quick: &Quick<'_>) -> Touches {
+    match quick {
+        Quick::Get { .. } => Touches::Nothing,
+        Quick::Count { .. } => Touches::Count,
+        Quick::Set { .. } | Quick::Take { .. } => Touches::Item,
+    }
+}
+
+/// Takes the line of a request from the front of all lines.
+fn take_line<'a>(
+    lent: &Lent<'_>,
+    request: &Request,
+    lines: &mut &'a [u8],
+) -> Result<&'a [u8], Fault> {
+    let bytes = if request.sort & SORT_BITS == Sort::Plain as u8 {
+        let bounds = lent.service.shards().bounds();
+        match quick(lines, bounds) {
+            Some((_, bytes)) => bytes,
+            None => match decode(lines, 0, bounds) {
+                Ok(Decoded::Request { consumed, .. }) => consumed,
+                _ => return Err(Fault::Range("line")),
+            },
+        }
+    } else {
+        let (length, rest) = lines.split_first_chunk::<LENGTH_BYTES>().ok_or(Fault::Short)?;
+        *lines = rest;
+        u32::from_le_bytes(*length) as usize
+    };
+    let (line, rest) = lines.split_at_checked(bytes).ok_or(Fault::Short)?;
+    *lines = rest;
+    Ok(line)
+}
+
+/// A line with its length in front, if it is no request of a client.
+pub(super) fn line_of(sort: Sort, words: &[u8]) -> Bytes {
+    if sort == Sort::Plain {
+        return Bytes::copy_from_slice(words);
+    }
+    let mut line = Vec::with_capacity(LENGTH_BYTES + words.len());
+    line.extend_from_slice(&(words.len() as u32).to_le_bytes());
+    line.extend_from_slice(words);
+    line.into()
+}
