@@ -25,7 +25,7 @@ pub use self::forward::{
 pub use self::records::{
     KEY_BYTES_MAX, Record, RecordsReader, RecordsWriter, RecordResult, Section, State,
 };
-pub use self::word::{Beat, LaneDone, Refused, Word, WordWriter};
+pub use self::word::{Beat, LaneDone, Ping, Refused, Word, WordWriter};
 
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 8;
@@ -79,6 +79,10 @@ pub enum Kind {
     Word = 18,
     /// A sign of life.
     Beat = 19,
+    /// Asks for a `Pong` of the same number.
+    Ping = 20,
+    /// Answers a `Ping`.
+    Pong = 21,
 }
 
 impl Kind {
@@ -100,6 +104,8 @@ impl Kind {
             17 => Self::Answers,
             18 => Self::Word,
             19 => Self::Beat,
+            20 => Self::Ping,
+            21 => Self::Pong,
             other => return Err(Fault::Kind(other)),
         })
     }

@@ -9,6 +9,9 @@ use super::receive_stream::ReceiveStream;
 use super::rules::{Bug, Rules};
 use super::send_stream::SendStream;
 
+/// A buffer that has grown longer than this is not kept.
+const KEPT_BYTES: usize = 1 << 20;
+
 /// How far a connection is.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -89,6 +92,9 @@ impl Inbound {
     }
 
     fn clear(&mut self) {
+        if self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = Vec::new();
+        }
         self.bytes.clear();
         self.at = 0;
     }
@@ -183,6 +189,23 @@ impl LinkSender {
     /// So many of the bytes of [`LinkSender::fill`] were written.
     pub fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
+    }
+
+    /// Gives what [`LinkSender::fill`] answers away, to whoever writes it without holding the sender. `memory` takes its
+    /// place: a buffer that is not needed any more.
+    #[must_use]
+    pub fn take(&mut self, now_ns: u64, mut memory: Vec<u8>) -> Vec<u8> {
+        self.fill(now_ns);
+        memory.clear();
+        let mut wire = std::mem::replace(&mut self.wire, memory);
+        wire.drain(..std::mem::take(&mut self.written));
+        wire
+    }
+
+    /// When something was last said.
+    #[must_use]
+    pub fn said_ns(&self) -> u64 {
+        self.said_ns
     }
 
     /// Says something if nothing was said for `every_ns`.

@@ -93,6 +93,12 @@ impl SendStream {
         self.bytes.len() - self.head
     }
 
+    /// With so many bytes that are not acknowledged it is full.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Operations that need the stream are answered *busy*.
     #[must_use]
     #[inline]

@@ -1,84 +1,108 @@
-//! Data links: the connections over which workers of two nodes exchange frames about partitions.
+//! Data links: the connections over which workers of two nodes exchange changes and operations.
 //!
-//! Here: which frame goes over which link, what becomes of a link for the node. In `transport` one link:
-//! bytes out and signs of life; in `worker` the links that a worker reads; in `dial` opening them. Not
-//! here: the handshake (`crate::lanes`), the path to a node (`ways`), what a frame does (`peers`).
+//! Here: a connection's way to the worker that reads it, what becomes of a link for the node. In `table` all
+//! links, in `peer_link` one of them, in `transport` its bytes out and signs of life; in `worker` the links that a
+//! worker reads; in `dial` opening them. Not here: the handshake (`crate::lanes`), what frames
+//! are and how a link goes on after a loss (`cluster::plane`), what a frame does ([`LinkHandler`]).
 //!
-//! Two nodes have as many links as the greater number of their workers. Worker `index % workers` reads a link
-//! at either end; any thread writes. An operation, and the reply to it, go over the link of the session's
-//! worker, so that the worker that waits reads the reply; frames between copies go over the link of their
-//! partition. So all frames that need an order go over one link. While a link is down or silent its frames go
-//! over the node's lane.
+//! Two nodes have as many links as the greater number of their workers. Worker `k % workers` reads link `k` at
+//! either end; any thread writes. The operations of a worker, and what answers them, go over the link of the
+//! worker, so that the worker that waits reads the answers; records go over the link of their partition's shard.
 
 mod dial;
+mod peer_link;
+mod table;
 mod transport;
+mod wire;
 mod worker;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
+use bytes::BytesMut;
 use cluster::id::NodeId;
+use cluster::message::Bounds;
 use cluster::message::hello::{DATA_LINKS_MAX, data_links};
-use cluster::message::{Bounds, Frame};
+use cluster::plane::frames::{Fault, Kind, LaneDone, Word};
+use cluster::plane::receive_stream::ReceiveStream;
 use tokio::sync::Notify;
 
 use super::{Inbound, Node};
-use crate::lanes::{Class, NewDataLink, Timing};
+use crate::lanes::{NewDataLink, Timing, TlsConnection};
+use crate::net::DetachedStream;
+use crate::net::shared::SharedStream;
 pub(super) use dial::keep;
-pub(crate) use transport::NotAppended;
-use transport::{Tick, Transport};
+pub(crate) use peer_link::PeerLink;
+pub(crate) use table::Links;
+use transport::Tick;
+use wire::Wire;
 pub(crate) use worker::WorkerLinks;
 
-/// Frames of a class are refused while this many bytes wait in the output of a link. Answers have most room:
-/// their senders have done the work already.
-const fn output_bytes_max(class: Class) -> usize {
-    match class {
-        Class::Forward => 4 << 20,
-        Class::Copy => 8 << 20,
-        Class::Answer | Class::Control => 16 << 20,
-    }
+/// What a worker does with what comes over its data links. `L` is what it is lent for the time of a call.
+pub(crate) trait LinkHandler<L> {
+    /// A frame came; the frames of a link come in order. `stream` stands before it, and it has `bytes` bytes with its header. No
+    /// [`Kind::Word`], [`Kind::Ping`] or [`Kind::Pong`] comes here.
+    ///
+    /// # Errors
+    ///
+    /// The connection has to end.
+    fn link_frame(
+        &mut self,
+        lent: &mut L,
+        link: &Arc<PeerLink>,
+        stream: &mut ReceiveStream,
+        kind: Kind,
+        body: &[u8],
+        bytes: usize,
+    ) -> Result<(), Fault>;
+
+    /// A word came: its refusals are to be dealt with, and what the peer's lanes are done with. It is acknowledged after that.
+    fn word(&mut self, lent: &mut L, link: &Arc<PeerLink>, word: &Word<'_>);
+
+    /// The word was acknowledged.
+    fn acknowledged(&mut self, lent: &mut L, link: &Arc<PeerLink>);
+
+    /// The link is up: it has a new connection, or its peer is heard again. What was asked over it and is not answered is to be
+    /// sent again.
+    fn link_up(&mut self, lent: &mut L, link: &Arc<PeerLink>);
+
+    /// Appends what the lanes of this worker are done with.
+    fn lanes_done(&mut self, done: &mut Vec<LaneDone>);
 }
 
-/// All data links to one node.
+/// How the data links to one node are opened.
 #[derive(Debug)]
 pub(crate) struct DataLinks {
     peer: NodeId,
     address: String,
-    bounds: Bounds,
     timing: Timing,
     /// The number of links; 0 until a handshake has told the peer's number of workers.
     count: AtomicU16,
-    links: Box<[Arc<DataLink>]>,
+    /// By `k`: the number of the connection that a worker has or is to take over, if this side opened it.
+    handed: Box<[AtomicU64]>,
     /// The map has no such node at this address any more.
     is_forgotten: AtomicBool,
     /// Notified when a link goes down.
     down: Notify,
 }
 
-/// One of them.
-#[derive(Debug, Default)]
-pub(crate) struct DataLink {
-    index: u16,
-    transport: Transport,
-    /// The number of the connection that a worker has or is to take over, if this side opened it.
-    handed: AtomicU64,
-}
-
 /// Links with output that this thread has to flush.
 #[derive(Debug, Default)]
-pub(crate) struct Touched(Vec<Arc<DataLink>>);
+pub(crate) struct Touched(Vec<Arc<PeerLink>>);
 
 impl Touched {
-    fn add(&mut self, link: &Arc<DataLink>) {
+    /// Something was appended to a link, or said.
+    pub(crate) fn add(&mut self, link: &Arc<PeerLink>) {
         if !self.0.iter().any(|known| Arc::ptr_eq(known, link)) {
             self.0.push(Arc::clone(link));
         }
     }
 
     /// Sends the output of these links. Called once a round, without locks.
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, now_ns: u64) {
         for link in self.0.drain(..) {
-            link.transport.flush();
+            link.flush(now_ns);
         }
     }
 }
@@ -87,20 +111,37 @@ impl Touched {
 #[derive(Debug)]
 pub(crate) struct Arrival {
     links: Arc<DataLinks>,
-    link: Arc<DataLink>,
-    connection: NewDataLink,
+    link: Arc<PeerLink>,
+    number: u64,
+    wire: Detached,
+    tls: Option<Box<TlsConnection>>,
+    /// Bytes that the peer sent behind its proof.
+    rest: BytesMut,
+}
+
+/// A connection that is on no runtime.
+#[derive(Debug)]
+enum Detached {
+    Socket(DetachedStream),
+}
+
+impl Detached {
+    /// The connection on the current runtime.
+    fn attach(self) -> io::Result<Wire> {
+        match self {
+            Self::Socket(stream) => Ok(Wire::Socket(Arc::new(SharedStream::attach(stream)?))),
+        }
+    }
 }
 
 impl DataLinks {
-    pub(super) fn new(peer: NodeId, address: &str, bounds: Bounds, timing: Timing) -> Self {
-        let link = |index| Arc::new(DataLink { index, ..DataLink::default() });
+    pub(super) fn new(peer: NodeId, address: &str, _bounds: Bounds, timing: Timing) -> Self {
         Self {
             peer,
             address: address.to_owned(),
-            bounds,
             timing,
             count: AtomicU16::new(0),
-            links: (0..DATA_LINKS_MAX).map(link).collect(),
+            handed: (0..DATA_LINKS_MAX).map(|_| AtomicU64::new(0)).collect(),
             is_forgotten: AtomicBool::new(false),
             down: Notify::new(),
         }
@@ -115,141 +156,75 @@ impl DataLinks {
         self.is_forgotten.store(true, Ordering::Relaxed);
         self.down.notify_one();
     }
-
-    /// The links that are in use.
-    fn used(&self) -> &[Arc<DataLink>] {
-        &self.links[..usize::from(self.count.load(Ordering::Acquire))]
-    }
-
-    /// The link of a frame, if it goes over one.
-    fn link_of(&self, frame: &Frame) -> Option<&Arc<DataLink>> {
-        let number = match frame {
-            Frame::Op { op, .. } => op.session.core,
-            Frame::Settle { session, .. } => session.core,
-            Frame::Reply { to, .. } => to.core,
-            Frame::Copy { partition, .. } => partition.0,
-            _ => return None,
-        };
-        let used = self.used();
-        used.get(usize::from(number).checked_rem(used.len())?)
-    }
-
-    /// Appends a frame to the output of its link.
-    ///
-    /// # Errors
-    ///
-    /// The frame was not appended.
-    pub(super) fn send(
-        &self,
-        frame: &Frame,
-        now_ns: u64,
-        touched: &mut Touched,
-    ) -> Result<(), NotAppended> {
-        let link = self.link_of(frame).ok_or(NotAppended::Down)?;
-        let most = output_bytes_max(Class::of(frame));
-        link.transport.lock().append(frame, most, now_ns, self.bounds)?;
-        touched.add(link);
-        Ok(())
-    }
-
-    /// Appends the frames of one session under one lock, and leaves those that were not appended.
-    ///
-    /// # Errors
-    ///
-    /// The reason of the last one that was not.
-    pub(super) fn send_all(
-        &self,
-        frames: &mut Vec<Frame>,
-        now_ns: u64,
-        touched: &mut Touched,
-    ) -> Result<(), NotAppended> {
-        let Some(first) = frames.first() else { return Ok(()) };
-        let link = self.link_of(first).ok_or(NotAppended::Down)?;
-        let mut result = Ok(());
-        let mut appending = link.transport.lock();
-        frames.retain(|frame| {
-            let most = output_bytes_max(Class::of(frame));
-            let appended = appending.append(frame, most, now_ns, self.bounds);
-            if appended.is_err() {
-                result = appended;
-            }
-            appended.is_err()
-        });
-        drop(appending);
-        touched.add(link);
-        result
-    }
-
-    /// Asks for signs of life where that is due. Returns the links that are silent from now on.
-    pub(super) fn tick(&self, now_ns: u64) -> impl Iterator<Item = u16> {
-        self.used().iter().filter_map(move |link| match link.transport.tick(now_ns, self.bounds) {
-            Tick::Quiet => None,
-            Tick::Asked => {
-                link.transport.flush();
-                None
-            }
-            Tick::Silent => Some(link.index),
-        })
-    }
-
-    /// How many links are up.
-    pub(super) fn up(&self) -> usize {
-        self.used().iter().filter(|link| link.transport.is_up()).count()
-    }
 }
 
 impl Node {
+    /// The data links to all nodes.
+    pub(crate) fn links(&self) -> &Links {
+        self.ways.links()
+    }
+
     /// Hands a connection to the worker that reads it; drops it if it is no link to a node of the map.
     pub(super) fn take_data_link(&self, connection: NewDataLink) {
+        let NewDataLink { node, incarnation, workers: theirs, id, is_dialled, .. } = connection;
         let workers = self.options.workers as u16;
         let (me, _) = self.me();
-        let is_openers =
-            if connection.is_dialled { me < connection.node } else { connection.node < me };
-        let index = connection.id.index;
-        let count = data_links(workers, connection.workers);
-        let Some(links) = self.ways.data_links(connection.node) else { return };
-        if !is_openers || index >= count || self.has_closed_links.load(Ordering::Acquire) {
+        let is_openers = if is_dialled { me < node } else { node < me };
+        let count = data_links(workers, theirs);
+        let Some(links) = self.ways.data_links(node) else { return };
+        if !is_openers || id.index >= count || self.has_closed_links.load(Ordering::Acquire) {
             return;
         }
+        let Some(link) = self.links().meet(node, incarnation, count, id.index) else { return };
         links.count.store(count, Ordering::Release);
-        let link = Arc::clone(&links.links[usize::from(index)]);
-        if connection.is_dialled {
-            link.handed.store(connection.id.number, Ordering::Release);
+        if is_dialled {
+            links.handed[usize::from(id.index)].store(id.number, Ordering::Release);
         }
-        if let Some(inbox) = self.inbox(index % workers) {
-            inbox.push(Inbound::DataLink(Box::new(Arrival { links, link, connection })));
+        let NewDataLink { stream, tls, rest, .. } = connection;
+        let wire = Detached::Socket(stream);
+        let arrival = Arrival { links, link, number: id.number, wire, tls, rest };
+        if let Some(inbox) = self.inbox(id.index % workers) {
+            inbox.push(Inbound::DataLink(Box::new(arrival)));
         }
     }
 
     /// A connection of a link ended, or could not be used.
-    fn data_link_down(&self, links: &DataLinks, link: &DataLink, number: u64, now_ns: u64) {
+    fn data_link_down(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let peer = links.peer;
-        self.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, link.index));
-        self.lose_of_link(links, link.index);
-        let _ = link.handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
+        self.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, link.k));
+        self.lose_of_link(link);
+        let handed = &links.handed[usize::from(link.k)];
+        let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.down.notify_one();
     }
 
-    /// Operations that went over a link may be lost: the sessions that use it send them again.
-    fn lose_of_link(&self, links: &DataLinks, index: u16) {
-        let count = links.used().len();
-        for (core, inbox) in self.inboxes.iter().enumerate() {
-            if core.checked_rem(count) == Some(usize::from(index)) {
-                inbox.push(Inbound::Lost(links.peer));
+    /// Operations that went over a link may be lost: the workers that use it send them again.
+    fn lose_of_link(&self, link: &PeerLink) {
+        let count = self.links().count(link.peer, link.incarnation);
+        for (worker, inbox) in self.inboxes.iter().enumerate() {
+            if worker.checked_rem(count) == Some(usize::from(link.k)) {
+                inbox.push(Inbound::Lost(link.peer));
             }
         }
     }
 
     /// Looks after signs of life of all data links.
     pub(super) fn tick_data_links(&self, now_ns: u64) {
-        for links in self.ways.all_data_links() {
-            for index in links.tick(now_ns) {
-                tracing::info!(node = %links.peer, index, "data link silent");
-                let peer = links.peer;
-                self.note_reach(now_ns, None, |reach| {
-                    reach.data_link_silent(peer, index, now_ns);
-                });
-                self.lose_of_link(&links, index);
+        for link in self.links().all() {
+            match link.transport.tick(now_ns) {
+                Tick::Quiet => {}
+                Tick::Asked => link.flush(now_ns),
+                Tick::Silent => {
+                    let (peer, k) = (link.peer, link.k);
+                    tracing::info!(node = %peer, index = k, "data link silent");
+                    self.note_reach(now_ns, None, |reach| {
+                        reach.data_link_silent(peer, k, now_ns);
+                    });
+                    self.lose_of_link(&link);
+                }
+            }
+            if !link.is_up() {
+                self.ways.want(link.peer);
             }
         }
     }

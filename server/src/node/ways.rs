@@ -18,7 +18,7 @@ use cluster::id::NodeId;
 use cluster::message::Frame;
 use parking_lot::{Mutex, RwLock};
 
-use super::links::{DataLinks, NotAppended, Touched};
+use super::links::{DataLinks, Links};
 use super::reach::{Path, Reach, Step};
 use crate::lanes::{Lane, Shed};
 
@@ -35,6 +35,8 @@ struct Way {
 #[derive(Default)]
 pub(crate) struct Ways {
     ways: RwLock<BTreeMap<NodeId, Way>>,
+    /// The links of the workers to them.
+    links: Links,
     reach: Mutex<Reach>,
     /// Some link is broken, or not up yet; some node is away.
     is_unsettled: AtomicBool,
@@ -94,9 +96,9 @@ impl Ways {
         self.ways.read().get(&node).map(|way| Arc::clone(&way.data_links))
     }
 
-    /// Those to all nodes.
-    pub(super) fn all_data_links(&self) -> Vec<Arc<DataLinks>> {
-        self.ways.read().values().map(|way| Arc::clone(&way.data_links)).collect()
+    /// The links of the workers.
+    pub(super) fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Only nodes that are known stay.
@@ -108,75 +110,14 @@ impl Ways {
             }
             is_known
         });
+        self.links.retain_nodes(&is_known);
         self.reach.lock().retain(is_known);
     }
 
-    /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
-    /// again.
-    pub(super) fn send(
-        &self,
-        me: NodeId,
-        to: NodeId,
-        frame: Frame,
-        now_ns: u64,
-        touched: &mut Touched,
-    ) {
-        let ways = self.ways.read();
-        let Some(way) = ways.get(&to) else { return };
-        way.want();
-        let _ = match way.path {
-            Path::Through(relay) => match ways.get(&relay) {
-                Some(relay) => relay.lane.send(wrap(me, to, frame)),
-                None => Ok(()),
-            },
-            Path::Direct | Path::Broken | Path::Away => {
-                match way.data_links.send(&frame, now_ns, touched) {
-                    Err(NotAppended::Down) => way.lane.send(frame),
-                    Err(NotAppended::Fault(fault)) => {
-                        tracing::error!(node = %to, %fault, "a frame cannot be sent");
-                        Ok(())
-                    }
-                    Ok(()) | Err(NotAppended::Full) => Ok(()),
-                }
-            }
-        };
-    }
-
-    /// Sends a burst of one session; what the window has no room for is left. To a node that is no more
-    /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
-    pub(super) fn send_all(
-        &self,
-        me: NodeId,
-        to: NodeId,
-        frames: &mut Vec<Frame>,
-        now_ns: u64,
-        touched: &mut Touched,
-    ) {
-        let ways = self.ways.read();
-        let Some(way) = ways.get(&to) else { return frames.clear() };
-        way.want();
-        let sent = match way.path {
-            Path::Through(relay) => match ways.get(&relay) {
-                Some(relay) => {
-                    let mut wrapped = frames.drain(..).map(|frame| wrap(me, to, frame)).collect();
-                    let sent = relay.lane.send_all(&mut wrapped);
-                    frames.extend(wrapped.into_iter().filter_map(|frame| match frame {
-                        Frame::Relay { frame, .. } => Some(*frame),
-                        _ => None,
-                    }));
-                    sent
-                }
-                None => Err(Shed::Gone),
-            },
-            Path::Direct | Path::Broken | Path::Away => {
-                match way.data_links.send_all(frames, now_ns, touched) {
-                    Err(NotAppended::Down) => way.lane.send_all(frames),
-                    Err(NotAppended::Full | NotAppended::Fault(_)) | Ok(()) => Ok(()),
-                }
-            }
-        };
-        if sent == Err(Shed::Gone) {
-            frames.clear();
+    /// Something is to be sent to a node, and cannot be now.
+    pub(super) fn want(&self, node: NodeId) {
+        if let Some(way) = self.ways.read().get(&node) {
+            way.is_wanted.store(true, Ordering::Relaxed);
         }
     }
 

@@ -171,6 +171,8 @@ fn again(kind: Kind, body: &[u8]) -> Result<Vec<u8>, Fault> {
             let beat = Beat::decode(body)?;
             Beat::encode(beat.time_ns, &beat.done().collect::<Vec<_>>(), &mut out);
         }
+        Kind::Ping => Ping::decode(body)?.encode(&mut out),
+        Kind::Pong => Ping::decode(body)?.encode_answer(&mut out),
     }
     Ok(out)
 }
@@ -334,6 +336,12 @@ proptest! {
         round_trip(&out);
         out.clear();
         Beat::encode(first, &done, &mut out);
+        round_trip(&out);
+        out.clear();
+        Ping(first).encode(&mut out);
+        round_trip(&out);
+        out.clear();
+        Ping(first).encode_answer(&mut out);
         round_trip(&out);
     }
 

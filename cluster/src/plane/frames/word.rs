@@ -1,4 +1,4 @@
-//! `Word`: what became of a stream at its receiver; `Beat`: a sign of life.
+//! `Word`: what became of a stream at its receiver; `Beat`, `Ping`, `Pong`: signs of life.
 
 use super::fields::{Fields, put_lane, put_position};
 use super::{Fault, Kind, begin, end};
@@ -153,6 +153,40 @@ impl<'a> Beat<'a> {
         let at = begin(out, Kind::Beat);
         out.extend_from_slice(&time_ns.to_le_bytes());
         put_done(out, done);
+        end(out, at);
+    }
+}
+
+/// The number of a `Ping`, or of the `Pong` that answers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ping(pub u64);
+
+impl Ping {
+    /// Reads the body of a `Ping` or `Pong`.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let ping = Self(fields.u64()?);
+        fields.end()?;
+        Ok(ping)
+    }
+
+    /// Appends a `Ping`.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        self.encode_as(Kind::Ping, out);
+    }
+
+    /// Appends the `Pong` that answers it.
+    pub fn encode_answer(self, out: &mut Vec<u8>) {
+        self.encode_as(Kind::Pong, out);
+    }
+
+    fn encode_as(self, kind: Kind, out: &mut Vec<u8>) {
+        let at = begin(out, kind);
+        out.extend_from_slice(&self.0.to_le_bytes());
         end(out, at);
     }
 }

@@ -40,7 +40,7 @@ pub(in crate::node) async fn keep(
             rest(&mut pause, longest).await;
             continue;
         };
-        match lanes.open_data_link(links.peer, &links.address, index).await {
+        match lanes.open_data_link(links.peer, links.address(), index).await {
             Ok(link) => {
                 opened_ns = reception.now_ns();
                 node.take_data_link(link);
@@ -65,7 +65,8 @@ async fn rest(pause: &mut Duration, longest: Duration) {
 impl DataLinks {
     /// The first link that no worker has or is to take over. The first of all tells how many there are.
     fn first_down(&self) -> Option<u16> {
-        let links = &self.links[..self.used().len().max(1)];
-        links.iter().find(|link| link.handed.load(Ordering::Acquire) == 0).map(|link| link.index)
+        let count = self.count.load(Ordering::Acquire).max(1);
+        let is_down = |k: &u16| self.handed[usize::from(*k)].load(Ordering::Acquire) == 0;
+        (0..count).find(is_down)
     }
 }

@@ -1,65 +1,48 @@
 //! One data link: bytes out from any thread, TLS, signs of life.
 //!
-//! Here: the output buffer and its bound, the one sender at a time, the state of the connection. Not
-//! here: reading (`worker`), the connection's beginning (`crate::lanes`), the choice of the link for a
-//! frame (`super`).
+//! Here: the sender with its stream, the one thread at a time that writes, the state of the connection.
+//! Not here: reading (`worker`), the connection's beginning (`crate::lanes`), which frame goes over which
+//! link (`plane::replica_set`).
 //!
 //! ```text
-//! append: any thread ──► appended ──► unsent ──► socket      flush: one thread at a time
+//! append: any thread ──► LinkSender ──► unsent ──► socket      flush: one thread at a time
 //! ```
 //!
 //! The lock is the innermost of the process and is not held during system calls. A thread that finds
-//! another one sending leaves its bytes to it: the sender looks again before it stops. What a full
+//! another one writing leaves its bytes to it: the writer looks again before it stops. What a full
 //! socket leaves is sent by the worker that reads the link, when the socket is writable.
 
 use std::io;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{BufMut as _, BytesMut};
-use cluster::id::Incarnation;
-use cluster::message::{Bounds, Fault, Frame};
+use cluster::plane::frames::{Fault, LaneDone, Ping, Word};
+use cluster::plane::link::{LinkReceiver, LinkSender, connect};
+use cluster::plane::receive_stream::ReceiveStream;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::wire::Wire;
 use crate::lanes::TlsConnection;
 use crate::lanes::ping::{Due, Pings};
-use crate::net::shared::SharedStream;
 
 /// A buffer that was longer than this is not kept.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// A connection in a certain order among those of its link: the peer's life, then the link's number.
-pub(super) type Number = (Incarnation, u64);
-
-/// Why a frame was not appended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotAppended {
-    /// There is no connection, or nothing is heard over it.
-    Down,
-    /// The output has reached the bound.
-    Full,
-    /// No peer would take the frame.
-    Fault(Fault),
-}
-
-/// One data link of two nodes. It stays; its connections come and go.
+/// The sending half of a data link. It stays; its connections come and go.
 #[derive(Debug, Default)]
 pub(super) struct Transport {
     output: Mutex<Output>,
 }
 
 #[derive(Debug, Default)]
-struct Output {
+pub(super) struct Output {
+    pub(super) sender: LinkSender,
     connection: Option<Connection>,
-    /// The newest connection there was.
-    last: Number,
-    /// Frames that no sender has taken.
-    appended: BytesMut,
-    /// Bytes for the socket, before those of `appended`; encrypted where there is TLS.
-    unsent: BytesMut,
-    /// Bytes that a sender has taken.
-    in_flight: usize,
-    /// A thread sends.
+    /// Bytes for the socket, encrypted where there is TLS; those before `unsent_at` were written.
+    unsent: Vec<u8>,
+    unsent_at: usize,
+    /// Memory for plain text.
+    plain: Vec<u8>,
+    /// A thread writes.
     is_sending: bool,
     /// The socket takes no more.
     is_blocked: bool,
@@ -69,7 +52,7 @@ struct Output {
 
 #[derive(Debug)]
 struct Connection {
-    stream: Arc<SharedStream>,
+    wire: Wire,
     tls: Option<Box<TlsConnection>>,
     /// Wakes the worker that reads the link.
     waker: Waker,
@@ -78,6 +61,16 @@ struct Connection {
     is_silent: bool,
     /// The connection has to end: its worker is told.
     failure: Option<io::ErrorKind>,
+}
+
+/// A connection that is to be installed.
+pub(super) struct Fresh {
+    pub(super) number: u64,
+    pub(super) wire: Wire,
+    pub(super) tls: Option<Box<TlsConnection>>,
+    /// Wakes the worker that reads the link.
+    pub(super) waker: Waker,
+    pub(super) pings: Pings,
 }
 
 /// What the passing of time means for a link.
@@ -92,75 +85,62 @@ pub(super) enum Tick {
 }
 
 impl Transport {
-    /// Makes a connection the current one, if it is newer than each before it. True if it is.
-    pub(super) fn install(
-        &self,
-        number: Number,
-        stream: Arc<SharedStream>,
-        tls: Option<Box<TlsConnection>>,
-        waker: Waker,
-        pings: Pings,
-    ) -> bool {
+    /// Makes a connection the current one, if it is newer than each before it. True if it is. Called by the
+    /// worker that reads the link; it reads nothing from the older connection any more.
+    pub(super) fn install(&self, receiver: &mut LinkReceiver, fresh: Fresh) -> bool {
         let mut output = self.output.lock();
-        if number <= output.last {
+        if !connect(fresh.number, &mut output.sender, receiver) {
             return false;
         }
-        output.last = number;
         output.clear();
-        output.connection =
-            Some(Connection { stream, tls, waker, pings, is_silent: false, failure: None });
+        let Fresh { wire, tls, waker, pings, .. } = fresh;
+        let connection = Connection { wire, tls, waker, pings, is_silent: false, failure: None };
+        output.connection = Some(connection);
         true
     }
 
     /// Ends a connection if it is the current one. True if it was.
-    pub(super) fn end(&self, number: Number) -> bool {
+    pub(super) fn end(&self, number: u64) -> bool {
         let mut output = self.output.lock();
-        let is_current = output.last == number && output.connection.is_some();
+        let is_current = output.is_current(number);
         if is_current {
-            output.connection = None;
-            output.clear();
+            output.disconnect();
         }
         is_current
     }
 
-    /// Whether frames can be appended.
-    pub(super) fn is_up(&self) -> bool {
-        let output = self.output.lock();
-        output.connection.as_ref().is_some_and(|connection| !connection.is_silent)
+    /// Asks the worker that reads the link to end its connection.
+    pub(super) fn fail(&self, why: io::ErrorKind) {
+        self.output.lock().fail(why);
     }
 
-    /// Begins to append frames.
-    pub(super) fn lock(&self) -> Appending<'_> {
-        Appending { output: self.output.lock() }
+    pub(super) fn lock(&self) -> MutexGuard<'_, Output> {
+        self.output.lock()
     }
 
     /// Sends what was appended, by one call unless other threads append meanwhile. Returns at once if
     /// another thread sends or the socket is full.
-    pub(super) fn flush(&self) {
+    pub(super) fn flush(&self, now_ns: u64) {
         let mut output = self.output.lock();
-        while let Some((mut bytes, stream)) = output.take() {
-            let number = output.last;
+        while let Some((mut bytes, at, wire)) = output.take(now_ns) {
+            let number = output.sender.number();
             drop(output);
-            let sent = stream.try_send(&bytes);
+            let sent = wire.try_send(&bytes[at..]);
             output = self.output.lock();
             output.is_sending = false;
-            output.in_flight = 0;
-            if output.last != number || output.connection.is_none() {
+            if !output.is_current(number) {
                 // A newer connection begins with an output of its own.
                 continue;
             }
             match sent {
-                Ok(count) if count == bytes.len() => {
+                Ok(count) if at + count == bytes.len() => {
                     bytes.clear();
                     if bytes.capacity() <= KEPT_BYTES {
                         output.unsent = bytes;
                     }
                 }
-                Ok(count) => {
-                    let _ = bytes.split_to(count);
-                    output.block(bytes);
-                }
-                Err(error) if is_passing(error.kind()) => output.block(bytes),
+                Ok(count) => output.block(bytes, at + count),
+                Err(error) if is_passing(error.kind()) => output.block(bytes, at),
                 Err(error) => output.fail(error.kind()),
             }
         }
@@ -174,7 +154,7 @@ impl Transport {
             return false;
         }
         let Some(connection) = &output.connection else { return false };
-        match connection.stream.poll_writable(context) {
+        match connection.wire.poll_writable(context) {
             Poll::Pending => false,
             Poll::Ready(Ok(())) => {
                 output.is_blocked = false;
@@ -194,27 +174,27 @@ impl Transport {
     }
 
     /// The reason why a connection has to end, if there is one.
-    pub(super) fn failure(&self, number: Number) -> Option<io::ErrorKind> {
+    pub(super) fn failure(&self, number: u64) -> Option<io::ErrorKind> {
         let output = self.output.lock();
         match &output.connection {
-            Some(connection) if output.last == number => connection.failure,
+            Some(connection) if output.is_current(number) => connection.failure,
             _ => Some(io::ErrorKind::ConnectionAborted),
         }
     }
 
-    /// Decrypts `bytes` and appends the plain text to `input`.
+    /// Decrypts `bytes` and appends the plain text to `plain`.
     ///
     /// # Errors
     ///
     /// TLS failed; `UnexpectedEof` if the peer has ended it.
     pub(super) fn decrypt(
         &self,
-        number: Number,
+        number: u64,
         mut bytes: &[u8],
-        input: &mut BytesMut,
+        plain: &mut Vec<u8>,
     ) -> io::Result<()> {
         let mut output = self.output.lock();
-        if output.last != number {
+        if !output.is_current(number) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         let Some(Connection { tls: Some(tls), .. }) = &mut output.connection else {
@@ -222,10 +202,10 @@ impl Transport {
         };
         loop {
             let state = tls.process_new_packets().map_err(io::Error::other)?;
-            let (plain, has_ended) = (state.plaintext_bytes_to_read(), state.peer_has_closed());
-            let start = input.len();
-            input.resize(start + plain, 0);
-            io::Read::read_exact(&mut tls.reader(), &mut input[start..])?;
+            let (length, has_ended) = (state.plaintext_bytes_to_read(), state.peer_has_closed());
+            let start = plain.len();
+            plain.resize(start + length, 0);
+            io::Read::read_exact(&mut tls.reader(), &mut plain[start..])?;
             if has_ended {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -234,6 +214,22 @@ impl Transport {
             }
             tls.read_tls(&mut bytes)?;
         }
+    }
+
+    /// Sets the stream behind what the peer holds, if this is the first word of a connection. True if it is.
+    ///
+    /// # Errors
+    ///
+    /// The word does not fit the stream.
+    pub(super) fn hear(&self, word: &Word<'_>, fresh_pings: Pings) -> Result<bool, Fault> {
+        let mut output = self.output.lock();
+        let is_first = output.sender.hear(word)?;
+        if is_first && let Some(connection) = &mut output.connection {
+            // It could not be asked for signs of life before.
+            connection.pings = fresh_pings;
+            connection.is_silent = false;
+        }
+        Ok(is_first)
     }
 
     /// Notes the peer's answer to a ping. True if it was silent until now.
@@ -245,10 +241,31 @@ impl Transport {
         was_silent
     }
 
-    /// Asks for signs of life where that is due.
-    pub(super) fn tick(&self, now_ns: u64, bounds: Bounds) -> Tick {
+    /// Says what is owed after a read: answers to pings, the word, a beat if `tells` and there is no word. False: there is no
+    /// connection that would take it.
+    pub(super) fn settle(
+        &self,
+        now_ns: u64,
+        pings: &mut Vec<u64>,
+        stream: &mut ReceiveStream,
+        done: &[LaneDone],
+        tells: bool,
+    ) -> bool {
         let mut output = self.output.lock();
-        let Output { connection, appended, has_moved, .. } = &mut *output;
+        let Some(out) = output.sender.loose() else { return false };
+        pings.drain(..).for_each(|number| Ping(number).encode_answer(out));
+        if stream.owes_word() {
+            stream.word(done, out);
+        } else if tells {
+            cluster::plane::frames::Beat::encode(now_ns, done, out);
+        }
+        true
+    }
+
+    /// Asks for signs of life where that is due.
+    pub(super) fn tick(&self, now_ns: u64) -> Tick {
+        let mut output = self.output.lock();
+        let Output { sender, connection, has_moved, .. } = &mut *output;
         let Some(connection) = connection else { return Tick::Quiet };
         if std::mem::take(has_moved) {
             connection.pings.moved(now_ns);
@@ -256,8 +273,10 @@ impl Transport {
         match connection.pings.due(now_ns) {
             Due::Nothing(_) => Tick::Quiet,
             Due::Ask => {
-                let ping = Frame::Ping(connection.pings.next(now_ns));
-                let _ = ping.encode(now_ns, bounds, appended);
+                let ping = Ping(connection.pings.next(now_ns));
+                if let Some(out) = sender.loose() {
+                    ping.encode(out);
+                }
                 Tick::Asked
             }
             Due::Silence => {
@@ -272,43 +291,27 @@ impl Transport {
     }
 }
 
-/// A link while frames are appended to it.
-pub(super) struct Appending<'a> {
-    output: MutexGuard<'a, Output>,
-}
-
-impl Appending<'_> {
-    /// Appends a frame if less than `most` bytes wait.
-    pub(super) fn append(
-        &mut self,
-        frame: &Frame,
-        most: usize,
-        now_ns: u64,
-        bounds: Bounds,
-    ) -> Result<(), NotAppended> {
-        let output = &mut *self.output;
-        let Some(connection) = &mut output.connection else { return Err(NotAppended::Down) };
-        if connection.is_silent || connection.failure.is_some() {
-            return Err(NotAppended::Down);
-        }
-        if output.unsent.len() + output.in_flight + output.appended.len() >= most {
-            return Err(NotAppended::Full);
-        }
-        connection.pings.used();
-        frame.encode(now_ns, bounds, &mut output.appended).map_err(NotAppended::Fault)
-    }
-
-    /// Appends a frame that is neither bounded nor a use of the link.
-    pub(super) fn append_control(&mut self, frame: &Frame, bounds: Bounds) {
-        if self.output.connection.is_some() {
-            let _ = frame.encode(0, bounds, &mut self.output.appended);
-        }
-    }
-}
-
 impl Output {
+    /// Whether frames that are not numbered reach the peer, as far as is known.
+    pub(super) fn is_up(&self) -> bool {
+        let takes =
+            |connection: &Connection| !connection.is_silent && connection.failure.is_none();
+        self.sender.is_up() && self.connection.as_ref().is_some_and(takes)
+    }
+
+    /// Signs of life are asked for more often while the link is used.
+    pub(super) fn used(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.pings.used();
+        }
+    }
+
+    fn is_current(&self, number: u64) -> bool {
+        self.sender.number() == number && self.connection.is_some()
+    }
+
     /// Takes what is to be sent next, if this thread is to send it.
-    fn take(&mut self) -> Option<(BytesMut, Arc<SharedStream>)> {
+    fn take(&mut self, now_ns: u64) -> Option<(Vec<u8>, usize, Wire)> {
         if self.is_sending || self.is_blocked {
             return None;
         }
@@ -316,29 +319,36 @@ impl Output {
         if connection.failure.is_some() {
             return None;
         }
-        if let Some(tls) = &mut connection.tls {
-            if let Err(error) = encrypt(tls, &mut self.appended, &mut self.unsent) {
-                self.fail(error.kind());
-                return None;
+        if self.unsent.len() == self.unsent_at {
+            self.unsent_at = 0;
+            self.unsent.clear();
+            if let Some(tls) = &mut connection.tls {
+                let mut plain = self.sender.take(now_ns, std::mem::take(&mut self.plain));
+                let encrypted = encrypt(tls, &plain, &mut self.unsent);
+                plain.clear();
+                if plain.capacity() <= KEPT_BYTES {
+                    self.plain = plain;
+                }
+                if let Err(error) = encrypted {
+                    self.fail(error.kind());
+                    return None;
+                }
+            } else {
+                self.unsent = self.sender.take(now_ns, std::mem::take(&mut self.unsent));
             }
-        } else if self.unsent.is_empty() {
-            std::mem::swap(&mut self.unsent, &mut self.appended);
-        } else {
-            self.unsent.extend_from_slice(&self.appended);
-            self.appended.clear();
         }
         if self.unsent.is_empty() {
             return None;
         }
-        let stream = Arc::clone(&self.connection.as_ref()?.stream);
+        let wire = self.connection.as_ref()?.wire.clone();
         self.is_sending = true;
-        self.in_flight = self.unsent.len();
-        Some((std::mem::take(&mut self.unsent), stream))
+        Some((std::mem::take(&mut self.unsent), std::mem::take(&mut self.unsent_at), wire))
     }
 
-    /// The socket took no more than what was before `rest`.
-    fn block(&mut self, rest: BytesMut) {
-        self.unsent = rest;
+    /// The socket took no more than what was before `at`.
+    fn block(&mut self, bytes: Vec<u8>, at: usize) {
+        self.unsent = bytes;
+        self.unsent_at = at;
         self.is_blocked = true;
         self.wake();
     }
@@ -356,26 +366,31 @@ impl Output {
         }
     }
 
+    fn disconnect(&mut self) {
+        self.sender.disconnect();
+        self.connection = None;
+        self.clear();
+    }
+
     fn clear(&mut self) {
-        self.appended = BytesMut::new();
-        self.unsent = BytesMut::new();
+        self.unsent = Vec::new();
+        self.unsent_at = 0;
         self.is_blocked = false;
         self.has_moved = false;
     }
 }
 
 /// Encrypts `plain`, and whatever TLS itself has to say, to the end of `out`.
-fn encrypt(tls: &mut TlsConnection, plain: &mut BytesMut, out: &mut BytesMut) -> io::Result<()> {
-    let mut rest = &plain[..];
+fn encrypt(tls: &mut TlsConnection, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    let mut rest = plain;
     while !rest.is_empty() || tls.wants_write() {
         // TLS takes a bounded part of it at a time.
         let count = io::Write::write(&mut tls.writer(), rest)?;
         rest = &rest[count..];
         while tls.wants_write() {
-            tls.write_tls(&mut out.writer())?;
+            tls.write_tls(out)?;
         }
     }
-    plain.clear();
     Ok(())
 }
 

@@ -1,51 +1,50 @@
 //! The data links that one worker reads.
 //!
-//! Here: taking a connection over, one read a link and round, frames out of what was read. Not here:
-//! what frames do (`crate::node::front`), writing (`transport`).
+//! Here: taking a connection over, one read a link and round, frames out of what was read, the word that
+//! follows. Not here: what frames do ([`LinkHandler`]), writing (`transport`).
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use bytes::BytesMut;
-use cluster::id::NodeId;
-use cluster::message::hello::Farewell;
-use cluster::message::{Decoded, Fault, Frame, decode};
+use cluster::plane::frames::{BODY_BYTES_MAX, Beat, Fault, Kind, LaneDone, Ping, Word};
+use cluster::plane::link::{Inbound, LinkReceiver};
+use cluster::plane::receive_stream::ReceiveStream;
 use slab::Slab;
 
-use super::transport::Number;
-use super::{Arrival, DataLink, DataLinks};
+use super::peer_link::PeerLink;
+use super::transport::Fresh;
+use super::wire::Wire;
+use super::{Arrival, DataLinks, LinkHandler};
 use crate::lanes::ping::Pings;
-use crate::net::shared::SharedStream;
 use crate::node::Node;
 use crate::worker::{Ready, ReadyWaker};
 
 /// Most bytes that are read from a link at once.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// An input buffer that was longer than this is not kept.
-const KEPT_BYTES: usize = 1 << 20;
+/// The peer is told so often what this worker's lanes are done with.
+const TELL_NS: u64 = 1_000_000_000;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 enum Ending {
     #[error("{0}")]
     Lost(#[from] io::Error),
-    #[error("closed by the peer: {0}")]
-    Theirs(Farewell),
     #[error("{0}")]
-    Fault(Fault),
+    Fault(#[from] Fault),
 }
 
 /// A connection that this worker reads.
 #[derive(Debug)]
 struct Place {
     links: Arc<DataLinks>,
-    link: Arc<DataLink>,
-    number: Number,
-    stream: Arc<SharedStream>,
+    link: Arc<PeerLink>,
+    number: u64,
+    wire: Wire,
     has_tls: bool,
-    input: BytesMut,
+    /// When the peer was last told what this worker's lanes are done with.
+    told_ns: u64,
     queue: Arc<ReadyWaker>,
     waker: Waker,
 }
@@ -55,8 +54,24 @@ struct Place {
 pub(crate) struct WorkerLinks {
     places: Slab<Place>,
     ready: Arc<Ready>,
-    /// Of one read.
-    frames: Vec<Frame>,
+    memory: Memory,
+}
+
+/// Memory of one read.
+#[derive(Debug, Default)]
+struct Memory {
+    plain: Vec<u8>,
+    pings: Vec<u64>,
+    done: Vec<LaneDone>,
+}
+
+/// What was found out in one read.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The first word of the connection came.
+    is_first_word: bool,
+    /// The peer was silent until now.
+    was_silent: bool,
 }
 
 impl WorkerLinks {
@@ -73,48 +88,54 @@ impl WorkerLinks {
         context: &Context<'_>,
         arrival: Arrival,
     ) {
-        let Arrival { links, link, connection } = arrival;
-        let number = (connection.incarnation, connection.id.number);
-        let stream = match SharedStream::attach(connection.stream) {
-            Ok(stream) => Arc::new(stream),
+        let Arrival { links, link, number, wire, tls, rest } = arrival;
+        let wire = match wire.attach() {
+            Ok(wire) => wire,
             Err(error) => {
                 tracing::warn!(node = %links.peer, %error, "a data link cannot be taken over");
-                return node.data_link_down(&links, &link, number.1, now_ns);
+                return node.data_link_down(&links, &link, number, now_ns);
             }
         };
-        let older = self.places.iter().find(|(_, place)| Arc::ptr_eq(&place.link, &link));
-        let older = older.map(|(key, _)| key);
+        // Links to an earlier life of the peer end with it.
+        let is_older =
+            |place: &Place| place.links.peer == links.peer && place.link.k == link.k;
+        let older = self.places.iter().find(|(_, place)| is_older(place)).map(|(key, _)| key);
         let entry = self.places.vacant_entry();
         let queue = Arc::new(ReadyWaker::new(entry.key(), &self.ready, context.waker()));
         let waker = Waker::from(Arc::clone(&queue));
-        let has_tls = connection.tls.is_some();
+        let has_tls = tls.is_some();
         let pings = Pings::new(true, links.timing, now_ns);
-        let (transport, tls) = (&link.transport, connection.tls);
-        if !transport.install(number, Arc::clone(&stream), tls, waker.clone(), pings) {
+        let fresh = Fresh { number, wire: wire.clone(), tls, waker: waker.clone(), pings };
+        let mut receiver = link.receiver.lock();
+        if !link.transport.install(&mut receiver, fresh) {
             // A newer one was faster.
-            return node.data_link_down(&links, &link, number.1, now_ns);
+            drop(receiver);
+            return node.data_link_down(&links, &link, number, now_ns);
         }
-        tracing::info!(node = %links.peer, index = link.index, number = number.1, "data link up");
-        // What came behind the handshake is here already.
+        receiver.inbound.push(&rest);
+        drop(receiver);
+        tracing::info!(node = %links.peer, index = link.k, number, "data link up");
+        // The first word leaves, and what came behind the handshake is here already.
+        link.transport.flush(now_ns);
         waker.wake_by_ref();
-        let peer = links.peer;
-        let index = link.index;
-        let input = connection.rest;
-        entry.insert(Place { links, link, number, stream, has_tls, input, queue, waker });
+        let (peer, k) = (links.peer, link.k);
+        entry.insert(Place { links, link, number, wire, has_tls, told_ns: 0, queue, waker });
         if let Some(older) = older {
             let place = self.places.remove(older);
-            node.data_link_down(&place.links, &place.link, place.number.1, now_ns);
+            place.link.transport.end(place.number);
+            node.data_link_down(&place.links, &place.link, place.number, now_ns);
         }
-        node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, index));
+        node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, k));
     }
 
-    /// Reads each link that is ready, once, and has the frames carried out. `scratch` is what is read into.
-    pub(crate) fn read(
+    /// Reads each link that is ready, once, and hands what came to `handler`. `scratch` is what is read into.
+    pub(crate) fn read<L>(
         &mut self,
         node: &Node,
         now_ns: u64,
         scratch: &mut [u8],
-        mut carry: impl FnMut(NodeId, &mut Vec<Frame>),
+        lent: &mut L,
+        handler: &mut impl LinkHandler<L>,
     ) {
         let mut left = self.ready.lock().len();
         while left > 0 {
@@ -123,12 +144,12 @@ impl WorkerLinks {
             // Keys are used again: a successor is looked at once too often.
             let Some(place) = self.places.get_mut(key) else { continue };
             place.queue.queued.store(false, Ordering::Release);
-            let outcome = place.read(now_ns, scratch, &mut self.frames, |number| {
-                node.note_reach(now_ns, None, |reach| reach.data_link_heard(number.0, number.1));
-            });
-            if !self.frames.is_empty() {
-                carry(place.links.peer, &mut self.frames);
-                self.frames.clear();
+            let mut heard = Heard::default();
+            let outcome =
+                place.read(now_ns, scratch, &mut self.memory, &mut heard, lent, handler);
+            if heard.was_silent {
+                let (peer, k) = (place.links.peer, place.link.k);
+                node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, k));
             }
             if let Err(why) = outcome {
                 self.end(node, now_ns, key, &why);
@@ -138,32 +159,31 @@ impl WorkerLinks {
 
     fn end(&mut self, node: &Node, now_ns: u64, key: usize, why: &Ending) {
         let Place { links, link, number, .. } = self.places.remove(key);
-        tracing::info!(node = %links.peer, index = link.index, number = number.1, %why, "data link down");
+        tracing::info!(node = %links.peer, index = link.k, number, %why, "data link down");
         link.transport.end(number);
-        node.data_link_down(&links, &link, number.1, now_ns);
+        node.data_link_down(&links, &link, number, now_ns);
     }
 
-    /// Says farewell on all links and closes them, at the end of the worker.
-    pub(crate) fn close(&mut self, node: &Node) {
+    /// Sends what waits on all links and closes them, at the end of the worker.
+    pub(crate) fn close(&mut self, node: &Node, now_ns: u64) {
         node.has_closed_links.store(true, Ordering::Release);
         for place in self.places.drain() {
-            let transport = &place.link.transport;
-            let farewell = Frame::Farewell(Farewell::ShuttingDown);
-            transport.lock().append_control(&farewell, place.links.bounds);
-            transport.flush();
-            transport.end(place.number);
+            place.link.transport.flush(now_ns);
+            place.link.transport.end(place.number);
         }
     }
 }
 
 impl Place {
-    /// One read, and the frames that are whole with it. `heard`: a silent peer gives a sign of life.
-    fn read(
+    /// One read, the frames that are whole with it, and what this node has to say about them.
+    fn read<L>(
         &mut self,
         now_ns: u64,
         scratch: &mut [u8],
-        frames: &mut Vec<Frame>,
-        heard: impl FnOnce((NodeId, u16)),
+        memory: &mut Memory,
+        heard: &mut Heard,
+        lent: &mut L,
+        handler: &mut impl LinkHandler<L>,
     ) -> Result<(), Ending> {
         let transport = &self.link.transport;
         if let Some(kind) = transport.failure(self.number) {
@@ -171,63 +191,124 @@ impl Place {
         }
         let mut context = Context::from_waker(&self.waker);
         if transport.poll_unblocked(&mut context) {
-            transport.flush();
+            transport.flush(now_ns);
         }
         let most = scratch.len().min(READ_BYTES_MAX);
-        let count = match self.stream.poll_recv(&mut context, &mut scratch[..most])? {
+        let count = match self.wire.poll_recv(&mut context, &mut scratch[..most])? {
             Poll::Ready(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Poll::Ready(count) => count,
             Poll::Pending => 0,
         };
         let read = &scratch[..count];
+        let mut receiver = self.link.receiver.lock();
         let decrypted = if self.has_tls {
-            transport.decrypt(self.number, read, &mut self.input)
+            memory.plain.clear();
+            let decrypted = transport.decrypt(self.number, read, &mut memory.plain);
+            receiver.inbound.push(&memory.plain);
+            decrypted
         } else {
-            self.input.extend_from_slice(read);
+            receiver.inbound.push(read);
             Ok(())
         };
         // What was said before the end counts.
-        let was_silent = self.decode(now_ns, frames)?;
+        let LinkReceiver { stream, inbound, .. } = &mut *receiver;
+        let mut reading = Reading { links: &self.links, link: &self.link, now_ns, heard, memory };
+        let heard_all = reading.frames(inbound, stream, lent, handler);
+        let life_ns = &self.link.life.time_ns;
+        if stream.time_ns() > life_ns.load(Ordering::Relaxed) {
+            life_ns.fetch_max(stream.time_ns(), Ordering::AcqRel);
+        }
+        heard_all?;
         decrypted?;
-        if was_silent {
-            heard((self.links.peer, self.link.index));
+        let tells = now_ns.saturating_sub(self.told_ns) >= TELL_NS;
+        memory.done.clear();
+        if tells {
+            handler.lanes_done(&mut memory.done);
+        }
+        if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, tells) && tells {
+            self.told_ns = now_ns;
+        }
+        transport.flush(now_ns);
+        if (heard.is_first_word || heard.was_silent) && transport.lock().is_up() {
+            handler.link_up(lent, &self.link);
         }
         let mut context = Context::from_waker(&self.waker);
-        if count > 0 && self.stream.poll_readable(&mut context)?.is_ready() {
+        if count > 0 && self.wire.poll_readable(&mut context)?.is_ready() {
             self.waker.wake_by_ref();
         }
         Ok(())
     }
-
-    /// Takes whole frames out of the input. True: the peer was silent and is heard again.
-    fn decode(&mut self, now_ns: u64, frames: &mut Vec<Frame>) -> Result<bool, Ending> {
-        let (transport, bounds) = (&self.link.transport, self.links.bounds);
-        let mut was_silent = false;
-        while let Decoded::Frame(frame) =
-            decode(&mut self.input, now_ns, bounds).map_err(Ending::Fault)?
-        {
-            match frame {
-                Frame::Ping(number) => {
-                    transport.lock().append_control(&Frame::Pong(number), bounds);
-                    transport.flush();
-                }
-                Frame::Pong(number) => was_silent |= transport.answered(number),
-                Frame::Farewell(why) => return Err(Ending::Theirs(why)),
-                frame if is_of_partitions(&frame) => frames.push(frame),
-                _ => return Err(Ending::Fault(Fault::Range("frame of a data link"))),
-            }
-        }
-        if self.input.is_empty() && self.input.capacity() > KEPT_BYTES {
-            self.input = BytesMut::new();
-        }
-        Ok(was_silent)
-    }
 }
 
-/// Whether a frame may come over a data link.
-fn is_of_partitions(frame: &Frame) -> bool {
-    matches!(
-        frame,
-        Frame::Op { .. } | Frame::Settle { .. } | Frame::Reply { .. } | Frame::Copy { .. }
-    )
+/// A read whose frames are gone through.
+struct Reading<'a> {
+    links: &'a DataLinks,
+    link: &'a Arc<PeerLink>,
+    now_ns: u64,
+    heard: &'a mut Heard,
+    memory: &'a mut Memory,
+}
+
+impl Reading<'_> {
+    /// Goes through the whole frames in `inbound`, in order.
+    fn frames<L>(
+        &mut self,
+        inbound: &mut Inbound,
+        stream: &mut ReceiveStream,
+        lent: &mut L,
+        handler: &mut impl LinkHandler<L>,
+    ) -> Result<(), Fault> {
+        self.memory.pings.clear();
+        while let Some(frame) = inbound.frame(BODY_BYTES_MAX)? {
+            let bytes = frame.bytes();
+            let (kind, body) = (frame.kind, frame.body);
+            match kind {
+                Kind::Word => self.word(&Word::decode(body)?, lent, handler)?,
+                Kind::Ping => self.memory.pings.push(Ping::decode(body)?.0),
+                Kind::Pong => {
+                    self.heard.was_silent |= self.link.transport.answered(Ping::decode(body)?.0);
+                }
+                Kind::Beat => {
+                    stream.heard_time(Beat::decode(body)?.time_ns);
+                    handler.link_frame(lent, self.link, stream, kind, body, bytes)?;
+                }
+                _ => {
+                    if kind == Kind::Answers {
+                        self.progress();
+                    } else if kind == Kind::Records
+                        && let Some(time_ns) = body.first_chunk()
+                    {
+                        stream.heard_time(u64::from_le_bytes(*time_ns));
+                    }
+                    handler.link_frame(lent, self.link, stream, kind, body, bytes)?;
+                    if kind.is_numbered() {
+                        stream.advance(bytes);
+                    }
+                }
+            }
+            inbound.consume(bytes);
+        }
+        Ok(())
+    }
+
+    /// The first word sets the stream's place before anything is appended; refusals come before the acknowledgement.
+    fn word<L>(
+        &mut self,
+        word: &Word<'_>,
+        lent: &mut L,
+        handler: &mut impl LinkHandler<L>,
+    ) -> Result<(), Fault> {
+        let transport = &self.link.transport;
+        let pings = Pings::new(true, self.links.timing, self.now_ns);
+        self.heard.is_first_word |= transport.hear(word, pings)?;
+        self.progress();
+        handler.word(lent, self.link, word);
+        transport.lock().sender.stream.acknowledge(word.held, self.now_ns)?;
+        handler.acknowledged(lent, self.link);
+        Ok(())
+    }
+
+    fn progress(&self) {
+        self.link.progress_ns.fetch_max(self.now_ns, Ordering::AcqRel);
+    }
 }
