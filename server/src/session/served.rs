@@ -19,6 +19,15 @@ use crate::shards::HELD_MAX;
 /// Batches that skip this path after one that had to go the long way.
 const BATCHES_APART: u8 = 1;
 
+/// How many requests of a batch were answered or asked of others, and why no more were.
+#[derive(Default)]
+struct Stretch {
+    count: usize,
+    pause: Option<Pause>,
+    /// The next one has to go the long way.
+    is_apart: bool,
+}
+
 impl Session {
     /// As [`Session::run_short`], in a cluster.
     // On its own: a server by itself must not pay for what it needs.
@@ -50,18 +59,17 @@ impl Session {
             self.ask_owners(front, round, &serving, (&batch, hashes), input)
         };
         round.front = Some(front);
-        let (count, pause) = ran;
+        let Stretch { count, pause, is_apart } = ran;
         let done = count.checked_sub(1).map_or(0, |last| batch[last].end);
         round.requests -= count;
         if count > 0 {
             self.scanned = 0;
         }
-        if count < batch.len() && pause.is_none() {
-            self.batches_apart = BATCHES_APART;
-        }
         if done == 0 && pause.is_none() {
-            self.batches_apart = 0;
             return None;
+        }
+        if is_apart {
+            self.batches_apart = BATCHES_APART;
         }
         Some((done, pause))
     }
@@ -75,7 +83,7 @@ impl Session {
         (batch, hashes): (&[Short<'_>], &[u64]),
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> (usize, Option<Pause>) {
+    ) -> Stretch {
         let shards = round.service.shards();
         let mut most = 0;
         for hash in hashes {
@@ -87,7 +95,7 @@ impl Session {
             most += 1;
         }
         let (now, start) = (round.now, out.len());
-        let Some(mut direct) = front.begin_batch() else { return (0, None) };
+        let Some(mut direct) = front.begin_batch() else { return Stretch::default() };
         let mut held = shards.hold(&hashes[..most]);
         let (mut done, mut pause) = (0, None);
         for (position, (Short { quick, end }, hash)) in batch.iter().zip(hashes).take(most).enumerate() {
@@ -132,7 +140,8 @@ impl Session {
         drop(held);
         direct.reply(serving, &mut self.replies, (input, start), out);
         front.note_served(done as u64);
-        (done, pause)
+        let is_apart = done < most && pause.is_none();
+        Stretch { count: done, pause, is_apart }
     }
 
     /// Asks other nodes to do the requests in front; how many, and why it paused.
@@ -143,21 +152,25 @@ impl Session {
         serving: &Serving<'_>,
         (batch, hashes): (&[Short<'_>], &[u64]),
         input: &[u8],
-    ) -> (usize, Option<Pause>) {
+    ) -> Stretch {
         if front.is_full() {
-            return (0, None);
+            return Stretch::default();
         }
         let mut run: ArrayVec<(Partition, Kind, &[u8]), HELD_MAX> = ArrayVec::new();
-        let mut from = 0;
+        let (mut from, mut is_apart) = (0, false);
         for (Short { quick, end }, hash) in batch.iter().zip(hashes) {
             let partition = serving.partition(*hash);
             let kind = match quick {
                 Quick::Get { .. } => Kind::Read,
                 Quick::Count { .. } | Quick::Set { .. } => Kind::Write,
                 // It has another answer if its owner has none.
-                Quick::Take { .. } => break,
+                Quick::Take { .. } => {
+                    is_apart = true;
+                    break;
+                }
             };
-            if serving.may_serve(*hash) || !front.may_ask(partition) {
+            is_apart = !front.may_ask(partition);
+            if is_apart || serving.may_serve(*hash) {
                 break;
             }
             run.push((partition, kind, &input[from..*end]));
@@ -168,7 +181,7 @@ impl Session {
             let place = self.replies.wait_for(count);
             front.submit_run(&lent(round), run.into_iter(), place);
         }
-        (count, None)
+        Stretch { count, pause: None, is_apart }
     }
 
     /// The headers to serve requests from; `None` if they may not be used.
