@@ -42,9 +42,6 @@ use crate::limits::InForce;
 use crate::scratch::Scratch;
 use crate::service::Service;
 
-/// Rows of the table of sets: far more than there are combinations of links.
-const SETS_MAX: usize = 1 << 14;
-
 /// What a node knows of one partition.
 #[derive(Default)]
 struct Slot {
@@ -127,7 +124,8 @@ type CopyTurn<'a, 'k, 'n> = Turn<'a, Keys<'k>, NodeSide<'n>, HeldOp>;
 impl Copies {
     /// Places for copies of so many partitions. `are_shared`: several shards share a partition.
     pub(crate) fn new(partitions: usize, options: Options, are_shared: bool) -> Self {
-        let sets = ReplicaSets::new(SETS_MAX);
+        // Each partition has a set, and one of them has two for a moment; the first row is the empty set's.
+        let sets = ReplicaSets::new(partitions + 2);
         Self {
             slots: (0..partitions).map(|_| Mutex::default()).collect(),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::plane::dedup_log::{CopyLife, DedupLog, DedupLogs, LogCell};
@@ -12,10 +11,9 @@ use cluster::plane::frames::{ChunkWriter, LaneDone};
 use cluster::plane::{LaneId, Rules};
 use parking_lot::{Mutex, RwLock};
 
-/// The logs of all lanes. Whoever has one locked waits for nothing else.
+/// The logs of all lanes. Whoever has one locked waits for no other lock.
 pub(crate) struct Logs {
     all: RwLock<DedupLogs<SharedLog>>,
-    generation: AtomicU64,
 }
 
 struct SharedLog(Arc<Mutex<DedupLog>>);
@@ -34,12 +32,7 @@ impl LogCell for SharedLog {
 
 impl Logs {
     pub(super) fn new(rules: Rules) -> Self {
-        Self { all: RwLock::new(DedupLogs::new(rules)), generation: AtomicU64::new(0) }
-    }
-
-    /// Grows when logs were dropped or lanes are admitted: who keeps logs looks them up again.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+        Self { all: RwLock::new(DedupLogs::new(rules)) }
     }
 
     /// The log of a lane whose operations are to be done; `None` if they may not be: the map does not have this life of
@@ -72,7 +65,6 @@ impl Logs {
     /// Takes note of the nodes of the map; see [`DedupLogs::set_lives`].
     pub(crate) fn set_lives(&self, lives: BTreeMap<NodeId, Incarnation>, last_node: u32) {
         self.all.write().set_lives(lives, last_node);
-        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// See [`DedupLogs::export`].
@@ -86,8 +78,8 @@ impl Logs {
         self.all.read().export(copy, from, bytes_max, chunk)
     }
 
-    /// How many results are kept.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.all.read().iter().map(|(_, log)| log.0.lock().len()).sum()
     }
 }
@@ -107,9 +99,7 @@ mod tests {
         let copy = CopyLife { partition: Partition(7), life: 0, term: Term(1) };
         logs.log_for_records(lane).lock().add(5, copy, RecordResult::Number(9));
         assert!(logs.log_of(lane).is_none());
-        let before = logs.generation();
         logs.set_lives([(NodeId(3), Incarnation(1))].into(), 3);
-        assert!(logs.generation() > before);
         let log = logs.log_of(lane).expect("the map has it");
         assert_eq!(log.lock().look_up(5, copy), Known::Done(RecordResult::Number(9)));
         logs.hear(&LaneDone { lane, done: 6 });
