@@ -172,7 +172,9 @@ impl Node {
         let is_openers = if is_dialled { me < node } else { node < me };
         let count = data_links(workers, theirs);
         let Some(links) = self.ways.data_links(node) else { return };
-        if !is_openers || id.index >= count || self.has_closed_links.load(Ordering::Acquire) {
+        // Before it knows its partitions, this node can do nothing with a frame; the peer tries again.
+        let is_ready = self.space().is_some() && !self.has_closed_links.load(Ordering::Acquire);
+        if !is_openers || id.index >= count || !is_ready {
             return;
         }
         let Some(link) = self.links().meet(node, incarnation, count, id.index) else { return };

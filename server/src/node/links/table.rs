@@ -113,32 +113,44 @@ impl Links {
         is_over: impl Fn(NodeId, Incarnation) -> bool,
         is_named: impl Fn(LinkIndex) -> bool,
     ) {
+        let over = self.note_over(is_over);
+        if over.is_empty() {
+            return;
+        }
+        // Asked without the lock: nobody finds these links any more, so no set comes to name one.
+        let named: Vec<LinkIndex> = over.into_iter().filter(|index| is_named(*index)).collect();
         let mut table = self.table.write();
         let Table { rows, free, nodes } = &mut *table;
-        let mut has_changed = false;
-        for (node, known) in nodes.iter_mut() {
-            let Lives { lives, ended } = known;
-            for life in lives.iter_mut().filter(|life| is_over(*node, life.incarnation)) {
-                has_changed |= !life.is_over;
-                life.is_over = true;
-            }
-            lives.retain(|life| {
-                let stays = !life.is_over || life.links.iter().any(|link| is_named(link.index));
-                if !stays {
-                    has_changed = true;
-                    *ended = life.incarnation.max(*ended);
-                    for link in &life.links {
-                        link.transport.fail(io::ErrorKind::ConnectionAborted);
-                        rows[usize::from(link.index.0)] = None;
-                        free.push_back(link.index);
-                    }
+        let is_kept = |life: &Life| {
+            !life.is_over || life.links.iter().any(|link| named.contains(&link.index))
+        };
+        for Lives { lives, ended } in nodes.values_mut() {
+            for life in lives.extract_if(.., |life| !is_kept(life)) {
+                *ended = life.incarnation.max(*ended);
+                for link in life.links {
+                    link.transport.fail(io::ErrorKind::ConnectionAborted);
+                    rows[usize::from(link.index.0)] = None;
+                    free.push_back(link.index);
                 }
-                stays
-            });
+            }
         }
-        if has_changed {
-            self.generation.fetch_add(1, Ordering::AcqRel);
+        drop(table);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Marks the lives that are over. Returns their links.
+    fn note_over(&self, is_over: impl Fn(NodeId, Incarnation) -> bool) -> Vec<LinkIndex> {
+        let mut table = self.table.write();
+        let mut over = Vec::new();
+        for (node, known) in &mut table.nodes {
+            for life in &mut known.lives {
+                life.is_over |= is_over(*node, life.incarnation);
+                if life.is_over {
+                    over.extend(life.links.iter().map(|link| link.index));
+                }
+            }
         }
+        over
     }
 
     /// Forgets which lives of nodes have ended, of nodes that cannot come back.

@@ -43,6 +43,8 @@ struct Place {
     number: u64,
     wire: Wire,
     has_tls: bool,
+    /// The peer's first word came.
+    has_word: bool,
     /// When the peer was last told what this worker's lanes are done with.
     told_ns: u64,
     queue: Arc<ReadyWaker>,
@@ -119,7 +121,8 @@ impl WorkerLinks {
         link.transport.flush(now_ns);
         waker.wake_by_ref();
         let (peer, k) = (links.peer, link.k);
-        entry.insert(Place { links, link, number, wire, has_tls, told_ns: 0, queue, waker });
+        let (has_word, told_ns) = (false, 0);
+        entry.insert(Place { links, link, number, wire, has_tls, has_word, told_ns, queue, waker });
         if let Some(older) = older {
             let place = self.places.remove(older);
             place.link.transport.end(place.number);
@@ -147,7 +150,7 @@ impl WorkerLinks {
             let mut heard = Heard::default();
             let outcome =
                 place.read(now_ns, scratch, &mut self.memory, &mut heard, lent, handler);
-            if heard.was_silent {
+            if heard.was_silent || heard.is_first_word {
                 let (peer, k) = (place.links.peer, place.link.k);
                 node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, k));
             }
@@ -185,52 +188,41 @@ impl Place {
         lent: &mut L,
         handler: &mut impl LinkHandler<L>,
     ) -> Result<(), Ending> {
-        let transport = &self.link.transport;
-        if let Some(kind) = transport.failure(self.number) {
+        let link = Arc::clone(&self.link);
+        if let Some(kind) = link.transport.failure(self.number) {
             return Err(io::Error::from(kind).into());
         }
-        let mut context = Context::from_waker(&self.waker);
-        if transport.poll_unblocked(&mut context) {
-            transport.flush(now_ns);
-        }
-        let most = scratch.len().min(READ_BYTES_MAX);
-        let count = match self.wire.poll_recv(&mut context, &mut scratch[..most])? {
-            Poll::Ready(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            Poll::Ready(count) => count,
-            Poll::Pending => 0,
-        };
-        let read = &scratch[..count];
-        let mut receiver = self.link.receiver.lock();
-        let decrypted = if self.has_tls {
-            memory.plain.clear();
-            let decrypted = transport.decrypt(self.number, read, &mut memory.plain);
-            receiver.inbound.push(&memory.plain);
-            decrypted
-        } else {
-            receiver.inbound.push(read);
-            Ok(())
-        };
-        // What was said before the end counts.
+        let mut receiver = link.receiver.lock();
         let LinkReceiver { stream, inbound, .. } = &mut *receiver;
-        let mut reading = Reading { links: &self.links, link: &self.link, now_ns, heard, memory };
-        let heard_all = reading.frames(inbound, stream, lent, handler);
-        let life_ns = &self.link.life.time_ns;
+        let received = self.receive(now_ns, scratch, &mut memory.plain, inbound);
+        // What was said before the end counts.
+        let mut reading = Reading {
+            links: &self.links,
+            link: &link,
+            has_word: &mut self.has_word,
+            now_ns,
+            heard,
+            pings: &mut memory.pings,
+        };
+        let gone_through = reading.frames(inbound, stream, lent, handler);
+        let life_ns = &link.life.time_ns;
         if stream.time_ns() > life_ns.load(Ordering::Relaxed) {
             life_ns.fetch_max(stream.time_ns(), Ordering::AcqRel);
         }
-        heard_all?;
-        decrypted?;
+        gone_through?;
+        let count = received?;
         let tells = now_ns.saturating_sub(self.told_ns) >= TELL_NS;
         memory.done.clear();
         if tells {
             handler.lanes_done(&mut memory.done);
         }
+        let transport = &link.transport;
         if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, tells) && tells {
             self.told_ns = now_ns;
         }
         transport.flush(now_ns);
-        if (heard.is_first_word || heard.was_silent) && transport.lock().is_up() {
-            handler.link_up(lent, &self.link);
+        if (heard.is_first_word || heard.was_silent) && link.is_up() {
+            handler.link_up(lent, &link);
         }
         let mut context = Context::from_waker(&self.waker);
         if count > 0 && self.wire.poll_readable(&mut context)?.is_ready() {
@@ -238,15 +230,46 @@ impl Place {
         }
         Ok(())
     }
+
+    /// Moves what came into `inbound`. Returns the number of bytes that were read.
+    fn receive(
+        &self,
+        now_ns: u64,
+        scratch: &mut [u8],
+        plain: &mut Vec<u8>,
+        inbound: &mut Inbound,
+    ) -> io::Result<usize> {
+        let transport = &self.link.transport;
+        let mut context = Context::from_waker(&self.waker);
+        if transport.poll_unblocked(&mut context) {
+            transport.flush(now_ns);
+        }
+        let most = scratch.len().min(READ_BYTES_MAX);
+        let count = match self.wire.poll_recv(&mut context, &mut scratch[..most])? {
+            Poll::Ready(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Poll::Ready(count) => count,
+            Poll::Pending => 0,
+        };
+        let read = &scratch[..count];
+        if !self.has_tls {
+            inbound.push(read);
+            return Ok(count);
+        }
+        plain.clear();
+        let decrypted = transport.decrypt(self.number, read, plain);
+        inbound.push(plain);
+        decrypted.map(|()| count)
+    }
 }
 
 /// A read whose frames are gone through.
 struct Reading<'a> {
     links: &'a DataLinks,
     link: &'a Arc<PeerLink>,
+    has_word: &'a mut bool,
     now_ns: u64,
     heard: &'a mut Heard,
-    memory: &'a mut Memory,
+    pings: &'a mut Vec<u64>,
 }
 
 impl Reading<'_> {
@@ -258,13 +281,16 @@ impl Reading<'_> {
         lent: &mut L,
         handler: &mut impl LinkHandler<L>,
     ) -> Result<(), Fault> {
-        self.memory.pings.clear();
+        self.pings.clear();
         while let Some(frame) = inbound.frame(BODY_BYTES_MAX)? {
             let bytes = frame.bytes();
             let (kind, body) = (frame.kind, frame.body);
+            if !*self.has_word && kind != Kind::Word {
+                return Err(Fault::Range("first frame"));
+            }
             match kind {
                 Kind::Word => self.word(&Word::decode(body)?, lent, handler)?,
-                Kind::Ping => self.memory.pings.push(Ping::decode(body)?.0),
+                Kind::Ping => self.pings.push(Ping::decode(body)?.0),
                 Kind::Pong => {
                     self.heard.was_silent |= self.link.transport.answered(Ping::decode(body)?.0);
                 }
@@ -301,6 +327,7 @@ impl Reading<'_> {
         let transport = &self.link.transport;
         let pings = Pings::new(true, self.links.timing, self.now_ns);
         self.heard.is_first_word |= transport.hear(word, pings)?;
+        *self.has_word = true;
         self.progress();
         handler.word(lent, self.link, word);
         transport.lock().sender.stream.acknowledge(word.held, self.now_ns)?;
