@@ -11,6 +11,8 @@
 mod follow;
 mod logs;
 mod perform;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::collections::BTreeMap;
