@@ -1,200 +1,384 @@
-//! Links on sockets of this process: order, bounds, silence, TLS.
+//! Links on sockets of this process: streams over many connections, order, bounds, silence, TLS.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::task::{Context, Waker};
+use std::task::Poll;
 use std::thread;
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use cluster::id::{Incarnation, Partition, Term};
-use cluster::message::{Decoded, decode};
-use cluster::replica::{Outcome, Reply, SessionId};
+use cluster::plane::LinkIndex;
+use cluster::plane::frames::{Refused, Round};
+use cluster::plane::replica::{AckMode, Options, Position};
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 
-use super::transport::Number;
 use super::*;
-use crate::lanes::TlsConnection;
-use crate::lanes::ping::Pings;
-use crate::net::DetachedStream;
-use crate::net::shared::SharedStream;
+use crate::node::NodeOptions;
 
 const MS: u64 = 1_000_000;
-const MOST: usize = 4 << 20;
+const PEER: NodeId = NodeId(2);
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime")
 }
 
-fn number(number: u64) -> Number {
-    (Incarnation(1), number)
+fn round(number: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    Round { partition: Partition(number as u16), term: Term(number) }.encode(&mut frame);
+    frame
 }
 
-fn bounds() -> Bounds {
-    Bounds::default()
+/// Notes what comes; `refuses` numbers.
+#[derive(Default)]
+struct Heard {
+    numbers: Vec<u32>,
+    loose: usize,
+    refused: Vec<Refused>,
+    refuses: Vec<u32>,
+    ups: usize,
+    acknowledged: usize,
 }
 
-/// A reply with a result of `bytes` bytes, for worker `core`.
-fn reply(core: u16, seq: u64, bytes: usize) -> Frame {
-    let to = SessionId { node: NodeId(2), incarnation: Incarnation(1), core };
-    let outcome = Outcome::Done(Bytes::from(vec![7; bytes]));
-    Frame::Reply { partition: Partition(5), to, reply: Reply { term: Term(1), seq, outcome } }
-}
-
-/// Attaches one end of a socket to the current runtime and installs it. Returns the other end.
-fn install(transport: &Transport, link: u64, tls: Option<Box<TlsConnection>>) -> UnixStream {
-    let (ours, theirs) = UnixStream::pair().expect("a pair");
-    ours.set_nonblocking(true).expect("it is a socket");
-    let stream = SharedStream::attach(DetachedStream::Unix(ours)).expect("there is a runtime");
-    let pings = Pings::new(true, Timing::default(), 0);
-    let waker = Waker::noop().clone();
-    assert!(transport.install(number(link), Arc::new(stream), tls, waker, pings));
-    theirs
-}
-
-/// Does what the worker of a link does about a full socket, until nothing is left to send.
-async fn drain(transport: &Transport) {
-    for _ in 0..3 {
-        std::future::poll_fn(|context: &mut Context<'_>| {
-            if transport.poll_unblocked(context) || !transport.is_blocked() {
-                std::task::Poll::Ready(())
-            } else {
-                std::task::Poll::Pending
-            }
-        })
-        .await;
-        transport.flush();
-        tokio::task::yield_now().await;
+impl LinkHandler<()> for Heard {
+    fn link_frame(
+        &mut self,
+        (): &mut (),
+        _: &Arc<PeerLink>,
+        stream: &mut ReceiveStream,
+        kind: Kind,
+        body: &[u8],
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        if kind != Kind::Round {
+            self.loose += 1;
+            return Ok(());
+        }
+        let Round { partition, term } = Round::decode(body)?;
+        if self.refuses.contains(&term.0) {
+            let end = stream.end_of(bytes);
+            let (copy_term, last) = (Term(9), Position::default());
+            stream.refuse(Refused { partition, term, copy_term, end, last }, false);
+        }
+        self.numbers.push(term.0);
+        Ok(())
     }
-}
 
-/// Reads frames until `count` replies are there.
-fn replies(mut socket: impl std::io::Read, count: usize) -> Vec<(u16, u64)> {
-    let (mut input, mut heard) = (BytesMut::new(), Vec::new());
-    let mut room = vec![0; 8192];
-    while heard.len() < count {
-        let read = socket.read(&mut room).expect("it is open");
-        assert!(read > 0, "{} of {count}", heard.len());
-        input.extend_from_slice(&room[..read]);
-        while let Decoded::Frame(frame) = decode(&mut input, 0, bounds()).expect("a good frame") {
-            if let Frame::Reply { to, reply, .. } = frame {
-                heard.push((to.core, reply.seq));
-            }
+    fn word(&mut self, (): &mut (), link: &Arc<PeerLink>, word: &Word<'_>) {
+        for refused in word.refused() {
+            assert!(link.acked.get() < refused.end, "refusals come before the acknowledgement");
+            self.refused.push(refused);
         }
     }
-    heard
+
+    fn acknowledged(&mut self, (): &mut (), _: &Arc<PeerLink>) {
+        self.acknowledged += 1;
+    }
+
+    fn link_up(&mut self, (): &mut (), _: &Arc<PeerLink>) {
+        self.ups += 1;
+    }
+
+    fn lanes_done(&mut self, _: &mut Vec<LaneDone>) {}
+}
+
+/// One end of a link, with the worker that reads it.
+struct End {
+    node: Node,
+    links: Arc<DataLinks>,
+    link: Arc<PeerLink>,
+    worker: WorkerLinks,
+    heard: Heard,
+}
+
+impl End {
+    fn new() -> Self {
+        let (ack, copies) = (AckMode::Replica, Options::default());
+        let node = Node::new(NodeOptions { ack, copies, workers: 1, memory_bytes: 1 << 20 });
+        let links = Arc::new(DataLinks::new(PEER, "a:1", Timing::default()));
+        let link = node.links().meet(PEER, Incarnation(1), 1, 0).expect("it is new");
+        Self { node, links, link, worker: WorkerLinks::default(), heard: Heard::default() }
+    }
+
+    /// Hands a connection to the worker.
+    fn connect(&mut self, runtime: &Runtime, number: u64, stream: UnixStream) {
+        self.connect_with(runtime, number, stream, None);
+    }
+
+    fn connect_with(
+        &mut self,
+        runtime: &Runtime,
+        number: u64,
+        stream: UnixStream,
+        tls: Option<Box<TlsConnection>>,
+    ) {
+        stream.set_nonblocking(true).expect("it is a socket");
+        let wire = Detached::Socket(DetachedStream::Unix(stream));
+        let (links, link, rest) =
+            (Arc::clone(&self.links), Arc::clone(&self.link), BytesMut::new());
+        let arrival = Arrival { links, link, number, wire, tls, rest };
+        let mut arrival = Some(arrival);
+        runtime.block_on(poll_fn(|context| {
+            if let Some(arrival) = arrival.take() {
+                self.worker.adopt(&self.node, 0, context, arrival);
+            }
+            Poll::Ready(())
+        }));
+    }
+
+    /// Some rounds of the worker.
+    fn work(&mut self, runtime: &Runtime) {
+        let mut scratch = vec![0; 8 << 10];
+        for _ in 0..4 {
+            runtime.block_on(tokio::task::yield_now());
+            runtime.block_on(poll_fn(|_| {
+                let Self { node, worker, heard, .. } = self;
+                worker.read(node, 0, &mut scratch, &mut (), heard);
+                Poll::Ready(())
+            }));
+        }
+    }
+
+    fn append(&self, number: u32) -> u64 {
+        self.link.append(0, &round(number))
+    }
+}
+
+/// A way between two ends of which a test takes what it wants.
+struct Between {
+    left: UnixStream,
+    right: UnixStream,
+    /// What was taken of each side, not yet given to the other.
+    to_right: VecDeque<u8>,
+    to_left: VecDeque<u8>,
+}
+
+impl Between {
+    /// Connects two ends.
+    fn new(runtime: &Runtime, number: u64, ends: &mut [End; 2]) -> Self {
+        let (left, left_theirs) = UnixStream::pair().expect("a pair");
+        let (right, right_theirs) = UnixStream::pair().expect("a pair");
+        ends[0].connect(runtime, number, left_theirs);
+        ends[1].connect(runtime, number, right_theirs);
+        for side in [&left, &right] {
+            side.set_nonblocking(true).expect("it is a socket");
+        }
+        Self { left, right, to_right: VecDeque::new(), to_left: VecDeque::new() }
+    }
+
+    fn take(mut from: &UnixStream, to: &mut VecDeque<u8>) {
+        let mut room = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut room) {
+            to.extend(&room[..count]);
+        }
+    }
+
+    fn give(mut to: &UnixStream, from: &mut VecDeque<u8>, most: usize) {
+        let bytes: Vec<u8> = from.drain(..most.min(from.len())).collect();
+        // Who closed does not hear it.
+        let _ = to.write_all(&bytes);
+    }
+
+    /// Gives at most so many bytes to each side.
+    fn carry(&mut self, most: usize) {
+        Self::take(&self.left, &mut self.to_right);
+        Self::take(&self.right, &mut self.to_left);
+        Self::give(&self.right, &mut self.to_right, most);
+        Self::give(&self.left, &mut self.to_left, most);
+    }
+
+    fn settle(&mut self, runtime: &Runtime, ends: &mut [End; 2]) {
+        for _ in 0..8 {
+            self.carry(usize::MAX);
+            ends.iter_mut().for_each(|end| end.work(runtime));
+        }
+    }
 }
 
 #[test]
-fn frames_of_many_threads_arrive_in_the_order_of_each() {
-    const EACH: u64 = 3000;
-    let runtime = runtime();
-    let transport = Transport::default();
-    let theirs = {
-        let _context = runtime.enter();
-        install(&transport, 1, None)
-    };
-    let heard = thread::scope(|scope| {
-        let reader = scope.spawn(|| replies(theirs, 4 * EACH as usize));
-        for core in 0..4 {
-            let transport = &transport;
-            scope.spawn(move || {
-                for seq in 0..EACH {
-                    let frame = reply(core, seq, 100);
-                    let appended = transport.lock().append(&frame, usize::MAX, 0, bounds());
-                    assert_eq!(appended, Ok(()));
-                    if seq % 7 == 6 || seq + 1 == EACH {
-                        transport.flush();
-                    }
-                }
-            });
-        }
-        while !reader.is_finished() {
-            runtime.block_on(drain(&transport));
-            thread::sleep(Duration::from_micros(100));
-        }
-        reader.join().expect("it does not panic")
-    });
-    for core in 0..4 {
-        let of_core = heard.iter().filter(|(of, _)| *of == core).map(|(_, seq)| *seq);
-        assert!(of_core.eq(0..EACH), "thread {core}");
-    }
-}
-
-#[test]
-fn output_of_a_full_socket_is_bounded() {
+fn streams_survive_connections_cut_within_frames() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let transport = Transport::default();
-    let theirs = install(&transport, 1, None);
-    runtime.block_on(drain(&transport));
-    let mut count = 0;
-    while transport.lock().append(&reply(0, count, 1000), MOST, 0, bounds()).is_ok() {
-        count += 1;
-        transport.flush();
+    let mut ends = [End::new(), End::new()];
+    let mut said = [0_u32; 2];
+    for number in 1..120 {
+        let mut between = Between::new(&runtime, number, &mut ends);
+        for (at, end) in ends.iter().enumerate() {
+            for _ in 0..number % 5 {
+                said[at] += 1;
+                end.append(said[at]);
+            }
+        }
+        for step in 0..number % 7 {
+            ends.iter().for_each(|end| end.link.flush(0));
+            between.carry((number * 13 % 31 + step) as usize);
+            ends.iter_mut().for_each(|end| end.work(&runtime));
+        }
+        if number % 3 == 0 {
+            // The next one overtakes it.
+            std::mem::forget(between);
+        }
     }
-    let full = transport.lock().append(&reply(0, count, 1000), MOST, 0, bounds());
-    assert_eq!(full, Err(NotAppended::Full));
-    assert_eq!(transport.lock().append(&reply(0, count, 1000), 2 * MOST, 0, bounds()), Ok(()));
-    assert!((4000..6000).contains(&count), "{count} kilobytes");
-    let reader = thread::spawn(move || replies(theirs, count as usize + 1));
-    while !reader.is_finished() {
-        runtime.block_on(drain(&transport));
+    let mut between = Between::new(&runtime, 120, &mut ends);
+    between.settle(&runtime, &mut ends);
+    for (at, end) in ends.iter().enumerate() {
+        assert!(end.heard.numbers.iter().copied().eq(1..=said[1 - at]), "{:?}", end.heard.numbers);
+        assert_eq!(end.link.acked.get(), end.link.end());
+        assert!(end.heard.ups > 10 && end.heard.acknowledged > 10);
+        assert!(end.link.is_up());
     }
-    assert!(reader.join().expect("no panic").into_iter().map(|(_, seq)| seq).eq(0..=count));
+}
+
+#[test]
+fn refusals_are_said_before_and_again_after_a_loss() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    ends[1].heard.refuses = vec![2];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let first = ends[0].append(1);
+    let second = ends[0].append(2);
+    ends[0].link.flush(0);
+    between.carry(usize::MAX);
+    ends[1].work(&runtime);
+    // Its word is lost.
+    drop(between);
+    ends.iter_mut().for_each(|end| end.work(&runtime));
+    assert_eq!(ends[0].link.acked.get(), 0);
+    let mut between = Between::new(&runtime, 2, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let refused: Vec<u64> = ends[0].heard.refused.iter().map(|refused| refused.end).collect();
+    assert_eq!((refused, ends[0].link.acked.get()), (vec![second], second));
+    assert!(first < second);
 }
 
 #[test]
 fn newer_connection_ends_the_older_for_good() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let transport = Transport::default();
-    let frame = reply(0, 1, 10);
-    assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Err(NotAppended::Down));
-    let _first = install(&transport, 5, None);
-    assert!(transport.is_up());
-    assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Ok(()));
-    let mut second = install(&transport, 7, None);
-    assert!(!transport.end(number(5)), "that was the older one");
-    assert!(transport.failure(number(5)).is_some());
-    assert_eq!(transport.failure(number(7)), None);
-    transport.flush();
-    second.set_nonblocking(true).expect("it is a socket");
-    let read = second.read(&mut [0; 64]).map_err(|error| error.kind());
-    assert_eq!(read, Err(std::io::ErrorKind::WouldBlock), "nothing of the older one");
-    let (ours, _theirs) = UnixStream::pair().expect("a pair");
-    ours.set_nonblocking(true).expect("it is a socket");
-    let late = Arc::new(SharedStream::attach(DetachedStream::Unix(ours)).expect("a runtime"));
-    let pings = Pings::new(true, Timing::default(), 0);
-    assert!(!transport.install(number(6), late, None, Waker::noop().clone(), pings));
-    assert!(transport.end(number(7)));
-    assert!(!transport.is_up());
+    let mut ends = [End::new(), End::new()];
+    let mut older = Between::new(&runtime, 5, &mut ends);
+    older.settle(&runtime, &mut ends);
+    ends[0].append(1);
+    ends[0].link.flush(0);
+    // It lies in the socket of the older connection when the newer one comes.
+    older.carry(usize::MAX);
+    let mut newer = Between::new(&runtime, 7, &mut ends);
+    newer.settle(&runtime, &mut ends);
+    assert_eq!(ends[1].heard.numbers, [1], "it came once");
+    let (late, _theirs) = UnixStream::pair().expect("a pair");
+    ends[0].connect(&runtime, 6, late);
+    newer.settle(&runtime, &mut ends);
+    ends[0].append(2);
+    ends[0].link.flush(0);
+    newer.settle(&runtime, &mut ends);
+    assert_eq!(ends[1].heard.numbers, [1, 2]);
 }
 
 #[test]
-fn silent_link_takes_no_frames_until_it_is_heard() {
+fn nothing_but_a_word_may_come_first() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let transport = Transport::default();
-    let _theirs = install(&transport, 1, None);
-    let frame = reply(0, 1, 10);
-    assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Ok(()));
-    assert_eq!(transport.tick(50 * MS, bounds()), Tick::Quiet);
-    assert_eq!(transport.tick(100 * MS, bounds()), Tick::Asked);
-    assert_eq!(transport.tick(399 * MS, bounds()), Tick::Quiet);
-    assert_eq!(transport.tick(400 * MS, bounds()), Tick::Silent);
-    assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Err(NotAppended::Down));
-    assert!(!transport.is_up());
-    assert!(transport.answered(1));
-    assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Ok(()));
-    assert_eq!(transport.tick(500 * MS, bounds()), Tick::Asked);
-    assert_eq!(transport.tick(3500 * MS, bounds()), Tick::Quiet);
-    assert_eq!(transport.failure(number(1)), Some(std::io::ErrorKind::TimedOut));
+    let mut end = End::new();
+    let (mut theirs, ours) = UnixStream::pair().expect("a pair");
+    end.connect(&runtime, 1, ours);
+    assert!(!end.link.say(|out| out.extend_from_slice(b"lost")));
+    theirs.write_all(&round(1)).expect("it is open");
+    end.work(&runtime);
+    assert_eq!((end.heard.numbers.len(), end.link.is_up()), (0, false));
+    let mut rest = Vec::new();
+    theirs.read_to_end(&mut rest).expect("it was closed");
+}
+
+#[test]
+fn full_socket_keeps_what_was_appended_in_order() {
+    const COUNT: u32 = 200_000;
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    for number in 1..=COUNT {
+        ends[0].append(number);
+        if number % 100 == 0 {
+            ends[0].link.flush(0);
+        }
+    }
+    assert!(ends[0].link.transport.is_blocked());
+    assert!(ends[0].link.quarters() >= 2 && ends[0].link.is_over_half());
+    assert_eq!(ends[0].link.acked.get(), 0);
+    for _ in 0..10_000 {
+        between.carry(usize::MAX);
+        ends.iter_mut().for_each(|end| end.work(&runtime));
+        if ends[0].link.acked.get() == ends[0].link.end() {
+            break;
+        }
+    }
+    assert!(ends[1].heard.numbers.iter().copied().eq(1..=COUNT));
+    assert!(!ends[0].link.is_full() && ends[0].link.quarters() == 0);
+}
+
+#[test]
+fn frames_of_many_threads_arrive_in_the_order_of_each() {
+    const EACH: u32 = 3000;
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let (left, right) = UnixStream::pair().expect("a pair");
+    ends[0].connect(&runtime, 1, left);
+    ends[1].connect(&runtime, 1, right);
+    let link = Arc::clone(&ends[0].link);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let link = &link;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    link.append(0, &round(thread << 16 | number));
+                    if number % 7 == 6 || number + 1 == EACH {
+                        link.flush(0);
+                    }
+                }
+            });
+        }
+        while ends[1].heard.numbers.len() < 4 * EACH as usize {
+            ends.iter_mut().for_each(|end| end.work(&runtime));
+        }
+    });
+    for thread in 0..4 {
+        let of = ends[1].heard.numbers.iter().filter(|number| **number >> 16 == thread);
+        assert!(of.map(|number| number & 0xffff).eq(0..EACH), "thread {thread}");
+    }
+}
+
+#[test]
+fn silent_link_says_nothing_until_it_is_heard() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let link = Arc::clone(&ends[0].link);
+    assert!(link.say(|_| ()));
+    assert_eq!(link.transport.tick(50 * MS), Tick::Quiet);
+    assert_eq!(link.transport.tick(100 * MS), Tick::Asked);
+    assert_eq!(link.transport.tick(399 * MS), Tick::Quiet);
+    assert_eq!(link.transport.tick(400 * MS), Tick::Silent);
+    assert!(!link.is_up() && !link.say(|_| ()));
+    let before = ends[0].heard.ups;
+    ends[0].append(1);
+    link.flush(0);
+    between.settle(&runtime, &mut ends);
+    assert!(link.is_up(), "the answer came after all");
+    assert_eq!((ends[0].heard.ups, &ends[1].heard.numbers[..]), (before + 1, &[1][..]));
+    assert_eq!(link.transport.tick(500 * MS), Tick::Asked);
+    assert_eq!(link.transport.tick(3500 * MS), Tick::Quiet);
+    assert_eq!(link.transport.failure(1), Some(io::ErrorKind::TimedOut));
 }
 
 /// Two ends of a TLS connection, after the handshake.
-fn tls_pair() -> (TlsConnection, TlsConnection) {
+fn tls_pair() -> [TlsConnection; 2] {
     let made = rcgen::generate_simple_self_signed(vec!["node".to_owned()]).expect("a certificate");
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
     let certificate = made.cert.der().clone();
@@ -229,69 +413,69 @@ fn tls_pair() -> (TlsConnection, TlsConnection) {
             }
         }
     }
-    let [client, server] = ends;
-    (client, server)
+    ends
 }
 
 #[test]
-fn tls_carries_frames_longer_than_its_buffers() {
-    const COUNT: u64 = 20;
+fn tls_carries_more_than_its_buffers() {
+    const COUNT: u32 = 50_000;
     let runtime = runtime();
     let _context = runtime.enter();
-    let (client, server) = tls_pair();
-    let (from, to) = (Transport::default(), Transport::default());
-    let mut wire = install(&from, 1, Some(Box::new(client)));
-    let _unused = install(&to, 1, Some(Box::new(server)));
-    for seq in 0..COUNT {
-        let frame = reply(0, seq, if seq == 10 { 500_000 } else { 20 });
-        assert_eq!(from.lock().append(&frame, MOST, 0, bounds()), Ok(()));
+    let mut ends = [End::new(), End::new()];
+    let (left, right) = UnixStream::pair().expect("a pair");
+    let [client, server] = tls_pair();
+    ends[0].connect_with(&runtime, 1, left, Some(Box::new(client)));
+    ends[1].connect_with(&runtime, 1, right, Some(Box::new(server)));
+    for number in 1..=COUNT {
+        ends[0].append(number);
     }
-    let (sender, receiver) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        let mut room = vec![0; 4096];
-        while let Ok(count @ 1..) = wire.read(&mut room) {
-            sender.send(room[..count].to_vec()).expect("somebody listens");
-        }
-    });
-    let (mut input, mut heard) = (BytesMut::new(), Vec::new());
-    while heard.len() < COUNT as usize {
-        runtime.block_on(drain(&from));
-        let Ok(bytes) = receiver.recv_timeout(Duration::from_millis(1)) else { continue };
-        to.decrypt(number(1), &bytes, &mut input).expect("good TLS");
-        while let Decoded::Frame(frame) = decode(&mut input, 0, bounds()).expect("a good frame") {
-            if let Frame::Reply { reply, .. } = frame {
-                heard.push(reply.seq);
-            }
+    for _ in 0..10_000 {
+        ends.iter_mut().for_each(|end| end.work(&runtime));
+        if ends[0].link.acked.get() == ends[0].link.end() {
+            break;
         }
     }
-    assert!(heard.into_iter().eq(0..COUNT));
-    let garbage = to.decrypt(number(1), &[9; 100], &mut input);
+    assert!(ends[1].heard.numbers.iter().copied().eq(1..=COUNT));
+    let garbage = ends[1].link.transport.decrypt(1, &[9; 100], &mut Vec::new());
     assert!(garbage.is_err());
-}
-
-#[test]
-fn reply_goes_over_the_link_of_the_worker_that_waits() {
-    let links = DataLinks::new(NodeId(2), "a:1", bounds(), Timing::default());
-    assert!(links.link_of(&reply(0, 1, 1)).is_none(), "the number of links is not known");
-    links.count.store(3, Ordering::Release);
-    let index = |frame: &Frame| links.link_of(frame).map(|link| link.index);
-    assert_eq!([0, 1, 2, 3].map(|core| index(&reply(core, 1, 1))), [0, 1, 2, 0].map(Some));
-    assert_eq!(index(&Frame::Ping(1)), None);
 }
 
 #[test]
 fn peer_that_closed_is_noticed_by_the_sender() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let transport = Transport::default();
-    let mut theirs = install(&transport, 1, None);
-    theirs.write_all(b"x").expect("it is open");
-    drop(theirs);
-    assert_eq!(transport.lock().append(&reply(0, 1, 1), MOST, 0, bounds()), Ok(()));
-    runtime.block_on(async {
-        tokio::task::yield_now().await;
-        transport.flush();
-        drain(&transport).await;
-    });
-    assert!(transport.failure(number(1)).is_some());
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    drop(between);
+    ends[0].append(1);
+    ends[0].link.flush(0);
+    ends[0].work(&runtime);
+    assert!(!ends[0].link.is_up());
+    assert_eq!(ends[0].append(2), ends[0].link.end(), "it waits for the next connection");
+}
+
+#[test]
+fn links_last_as_long_as_the_life_and_its_sets() {
+    let links = Links::default();
+    let (old, new) = (Incarnation(3), Incarnation(5));
+    assert!(links.of_worker(PEER, 0).is_none() && links.link_to(PEER, old, 0).is_none());
+    let first = links.meet(PEER, old, 2, 1).expect("it is new");
+    assert_eq!((first.k, links.generation()), (1, 1));
+    assert_eq!(links.link_to(PEER, old, 7), Some(first.index));
+    assert_eq!(links.of_worker(PEER, 3).expect("it is there").index, first.index);
+    let second = links.meet(PEER, new, 2, 1).expect("a newer life");
+    assert_ne!(first.index, second.index);
+    assert_eq!(links.of_worker(PEER, 3).expect("it is there").index, second.index);
+    assert!(links.meet(PEER, old, 2, 1).is_none(), "an older life");
+    let is_over = |_: NodeId, life| life == old;
+    links.retain_lives(is_over, |index| index == first.index);
+    assert_eq!(links.link_to(PEER, old, 7), None);
+    assert!(links.get(first.index).is_some(), "a set names it");
+    links.retain_lives(is_over, |_| false);
+    assert!(links.get(first.index).is_none() && links.get(second.index).is_some());
+    links.retain_lives(|_, _| true, |_: LinkIndex| false);
+    assert!(links.of_worker(PEER, 0).is_none());
+    assert!(links.meet(PEER, new, 2, 0).is_none(), "that life has ended");
+    assert!(links.meet(PEER, Incarnation(6), 2, 0).is_some());
 }
