@@ -389,7 +389,7 @@ fn meet(
     let mut to_open = Vec::new();
     for (id, (_, address)) in &now {
         if *id != me {
-            let new = || DataLinks::new(*id, address, lanes.bounds(), lanes.timing());
+            let new = || DataLinks::new(*id, address, lanes.timing());
             let links = node.ways.insert(*id, lanes.lane(*id, address), new, address);
             to_open.extend(links.filter(|_| me < *id));
             // Where it was a seed of which no more was known, two lanes would be in each other's way.

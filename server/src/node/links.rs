@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use cluster::id::NodeId;
-use cluster::message::Bounds;
 use cluster::message::hello::{DATA_LINKS_MAX, data_links};
 use cluster::plane::frames::{Fault, Kind, LaneDone, Word};
 use cluster::plane::receive_stream::ReceiveStream;
@@ -135,7 +134,7 @@ impl Detached {
 }
 
 impl DataLinks {
-    pub(super) fn new(peer: NodeId, address: &str, _bounds: Bounds, timing: Timing) -> Self {
+    pub(super) fn new(peer: NodeId, address: &str, timing: Timing) -> Self {
         Self {
             peer,
             address: address.to_owned(),
