@@ -84,7 +84,7 @@ impl TestNode {
     fn new(id: u32) -> Self {
         let args = ["tollgate", "--threads=1", "--memory-limit=64", "--seeds=127.0.0.1:1", "--insecure"];
         let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
-        let Startup::Run(config) = startup else { panic!("it runs") };
+        let Startup::Serve(config) = startup else { panic!("it runs") };
         let service =
             Arc::new(Service::new(*config, None, Limits::default(), [1; 4], Box::new(|_| ())));
         let node = service.node().expect("it has a cluster");
@@ -199,7 +199,7 @@ fn an_operation_is_done_once() {
     assert_eq!(node.reply(&op(4, 1, 0, "add key 0 0 1\r\n1\r\n")), "NOT_STORED\r\n");
     assert_eq!(node.reply(&op(5, 1, 0, "delete key\r\n")), "DELETED\r\n");
     assert_eq!(node.reply(&op(4, 1, sort::AGAIN, "add key 0 0 1\r\n1\r\n")), "NOT_STORED\r\n");
-    assert_eq!(node.reply(&op(6, 1, sort::READ, "get key\r\n")), "END\r\n");
+    assert_eq!(node.reply(&op(6, 1, sort::READ, "get key\r\n")), "");
     assert_eq!(node.reply(&op(7, 1, 0, "incr key 1 noreply\r\n")), "");
     assert_eq!(node.reply(&op(8, 1, Sort::Drop as u8, "key")), "");
     assert_eq!(node.state(), HeaderState::Serves);
