@@ -226,7 +226,8 @@ impl Copies {
         partition: Partition,
         entry: &Entry,
     ) -> Option<NodeId> {
-        let (header, mut slot) = (self.header(partition)?, self.slots.get(partition.index())?.lock());
+        let (header, mut slot) =
+            (self.header(partition)?, self.slots.get(partition.index())?.lock());
         let (node, incarnation) = hands.node.me();
         let route = entry.route();
         let before = slot.route;

@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn a_lane_is_admitted_once_the_map_has_its_life() {
         let logs = Logs::new(Rules::default());
-        let lane = LaneId { node: NodeId(3), incarnation: Incarnation(1), worker: 0, owner: NodeId(1) };
+        let lane =
+            LaneId { node: NodeId(3), incarnation: Incarnation(1), worker: 0, owner: NodeId(1) };
         let copy = CopyLife { partition: Partition(7), life: 0, term: Term(1) };
         logs.log_for_records(lane).lock().add(5, copy, RecordResult::Number(9));
         assert!(logs.log_of(lane).is_none());

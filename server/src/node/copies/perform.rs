@@ -273,8 +273,16 @@ mod tests {
 
     #[test]
     fn a_reply_is_kept_so_that_it_comes_back() {
-        let replies: [&[u8]; 8] =
-            [b"", b"5\r\n", b"05\r\n", b"5", b"6\r\n", b"STORED\r\n", b"HD O5\r\n", b"5\r\nEND\r\n"];
+        let replies: [&[u8]; 8] = [
+            b"",
+            b"5\r\n",
+            b"05\r\n",
+            b"5",
+            b"6\r\n",
+            b"STORED\r\n",
+            b"HD O5\r\n",
+            b"5\r\nEND\r\n",
+        ];
         for state in [State::Counter(5), State::Deleted, State::Item(b"5")] {
             for reply in replies {
                 let result = result_of(state, reply);

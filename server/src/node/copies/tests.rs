@@ -82,7 +82,8 @@ fn route(term: u32, primary: u32) -> Option<Route> {
 
 impl TestNode {
     fn new(id: u32) -> Self {
-        let args = ["tollgate", "--threads=1", "--memory-limit=64", "--seeds=127.0.0.1:1", "--insecure"];
+        let args =
+            ["tollgate", "--threads=1", "--memory-limit=64", "--seeds=127.0.0.1:1", "--insecure"];
         let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
         let Startup::Serve(config) = startup else { panic!("it runs") };
         let service =
@@ -119,7 +120,9 @@ impl TestNode {
     }
 
     fn state(&mut self) -> HeaderState {
-        self.on(|copies, _| copies.header(PARTITION).map(|header| header.state()).expect("it is there"))
+        self.on(|copies, _| {
+            copies.header(PARTITION).map(|header| header.state()).expect("it is there")
+        })
     }
 
     fn perform(&mut self, op: &OpRef<'_>) -> (Performed, String) {

@@ -76,7 +76,9 @@ impl Copies {
         partition: Partition,
         (header, slot): (&PartitionHeader, &mut Slot),
     ) {
-        let Some(replica) = slot.replica.as_ref().filter(|replica| replica.is_busy()) else { return };
+        let Some(replica) = slot.replica.as_ref().filter(|replica| replica.is_busy()) else {
+            return;
+        };
         if !self.watch.is_busy[partition.index()].swap(true, Ordering::AcqRel) {
             self.watch.busy.push(partition);
             hands.node.want_ticks();
