@@ -14,7 +14,7 @@ use cluster::id::Partition;
 use cluster::plane::frames::State;
 use cluster::plane::replica::{At, Machine};
 use engine::{HashRange, IdCopy, KeyChange, Nanos, Now, PutError};
-use protocol::{Command, Decoded, Get, Key, Operation, Request, decode};
+use protocol::{Command, Decoded, Get, Key, Operation, Quick, Request, decode};
 
 use super::Space;
 use super::step::{Step, Told};
@@ -48,12 +48,24 @@ pub(crate) enum Sort {
     Step = 2,
     /// A value for this key was too large: the old one goes, for nobody must go on reading it.
     Drop = 3,
+    /// A client's retrieval of one key, whose reply has its end: `Plain` asks for the item alone.
+    Retrieval = 4,
 }
 
 /// The bits of `frames::sort` that are a [`Sort`].
 const SORT_BITS: u8 = 0x0f;
 
 impl Sort {
+    /// The sort of one of the commonest requests, as a client asked.
+    pub(crate) fn of_quick(quick: &Quick<'_>) -> Self {
+        if matches!(quick, Quick::Get { .. }) { Self::Retrieval } else { Self::Plain }
+    }
+
+    /// Whether its line is a client's, which tells its own length.
+    pub(crate) fn is_of_client(self) -> bool {
+        matches!(self, Self::Plain | Self::Retrieval)
+    }
+
     /// The sort among these bits; `None` if this version does not know it.
     pub(crate) fn of_bits(bits: u8) -> Option<Self> {
         Some(match bits & SORT_BITS {
@@ -61,6 +73,7 @@ impl Sort {
             1 => Self::Flush,
             2 => Self::Step,
             3 => Self::Drop,
+            4 => Self::Retrieval,
             _ => return None,
         })
     }
@@ -177,8 +190,14 @@ impl Keys<'_> {
                 None => line(out, NO_OPERATION),
             },
             Sort::Drop => self.drop_value(at, words, change),
-            Sort::Plain => match decode(words, 0, self.service.shards().bounds()) {
-                Ok(Decoded::Request { request, .. }) => self.answer(at, &request, out, change),
+            Sort::Plain | Sort::Retrieval => match decode(words, 0, self.service.shards().bounds())
+            {
+                Ok(Decoded::Request { request, .. }) => {
+                    let is_answered = self.answer(at, &request, out, change);
+                    if is_answered && sort == Sort::Retrieval {
+                        out.extend_from_slice(b"END\r\n");
+                    }
+                }
                 _ => line(out, NO_OPERATION),
             },
         }
@@ -258,30 +277,31 @@ impl Keys<'_> {
         });
     }
 
+    /// Answers a request on one key; false: only with an error.
     fn answer(
         &mut self,
         at: At,
         request: &Request<'_>,
         out: &mut Vec<u8>,
         change: &mut Change,
-    ) {
-        let (own, operation) = match request {
-            Request::Command { command, .. } => (command.key.as_bytes(), Some(&command.operation)),
-            Request::Retrieve { keys, .. } => match keys.first() {
-                Some(key) => (key, None),
-                None => return line(out, NO_OPERATION),
-            },
-            _ => return line(out, NO_OPERATION),
+    ) -> bool {
+        let key = match request {
+            Request::Command { command, .. } => {
+                Some((command.key.as_bytes(), Some(&command.operation)))
+            }
+            Request::Retrieve { keys, .. } => keys.first().map(|key| (key, None)),
+            _ => None,
+        };
+        let Some((own, operation)) = key else {
+            line(out, NO_OPERATION);
+            return false;
         };
         let in_force = self.in_force;
         let mut counted = take(self.counted);
         let looked = look_up_in(self.service.shards(), in_force, own, &mut counted);
         let (key, hash) = counted_key(self.service.shards(), own, operation, &looked);
-        if !self.range().contains(hash) {
-            if !is_silent(request) {
-                line(out, LIMITS_CHANGE);
-            }
-        } else {
+        let is_here = self.range().contains(hash);
+        if is_here {
             self.noting(at, key, hash, change, |round| match request {
                 Request::Command { command, form } => round.one_key(command, form, &looked, out),
                 Request::Retrieve { keys, with_cas, touch } => {
@@ -293,8 +313,11 @@ impl Keys<'_> {
                 }
                 _ => {}
             });
+        } else if !is_silent(request) {
+            line(out, LIMITS_CHANGE);
         }
         *self.counted = counted;
+        is_here
     }
 
     fn install_item(&self, now: Now, key: &[u8], state: &[u8]) {

@@ -159,8 +159,13 @@ impl Copies {
         for _ in 0..self.watch.busy.len() {
             let Some(partition) = self.watch.busy.pop() else { break };
             self.watch.is_busy[partition.index()].store(false, Ordering::Release);
-            self.on(hands, partition, |replica, turn| replica.tick(turn));
+            self.tick(hands, partition);
         }
+    }
+
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "lifetimes want it")]
+    fn tick(&self, hands: &mut Hands<'_>, partition: Partition) {
+        self.on(hands, partition, |replica, turn| replica.tick(turn));
     }
 
     /// Ticks the primaries whose records go over a link that acknowledges nothing.
@@ -180,8 +185,7 @@ impl Copies {
                 })
             });
             if is_silent {
-                let partition = Partition(number as u16);
-                self.on(hands, partition, |replica, turn| replica.tick(turn));
+                self.tick(hands, Partition(number as u16));
             }
         }
     }
