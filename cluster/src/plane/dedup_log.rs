@@ -110,9 +110,15 @@ impl DedupLog {
     #[inline]
     pub fn add(&mut self, number: u64, copy: CopyLife, result: RecordResult<'_>) {
         match result {
-            RecordResult::Number(value) => self.push(number, copy, Sort::Number, value),
             RecordResult::Bytes(bytes) => self.add_bytes(number, copy, Sort::Bytes, bytes),
-            RecordResult::None => self.push(number, copy, Sort::None, 0),
+            RecordResult::Number(value) => {
+                self.prune_if_due();
+                self.push(number, copy, Sort::Number, value);
+            }
+            RecordResult::None => {
+                self.prune_if_due();
+                self.push(number, copy, Sort::None, 0);
+            }
         }
     }
 
@@ -122,16 +128,22 @@ impl DedupLog {
     }
 
     fn add_bytes(&mut self, number: u64, copy: CopyLife, sort: Sort, bytes: &[u8]) {
+        self.prune_if_due();
         let value = (self.bytes.len() as u64) << 16 | u64::from(bytes.len() as u16);
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(usize::from(u16::MAX))]);
         self.push(number, copy, sort, value);
     }
 
+    /// Before the bytes of an entry are added, for they move.
     #[inline]
-    fn push(&mut self, number: u64, copy: CopyLife, sort: Sort, value: u64) {
+    fn prune_if_due(&mut self) {
         if self.entries.len() >= self.prune_at {
             self.prune();
         }
+    }
+
+    #[inline]
+    fn push(&mut self, number: u64, copy: CopyLife, sort: Sort, value: u64) {
         let CopyLife { partition, life, term } = copy;
         self.entries.push(Entry { number, value, term, partition, life, sort });
     }
@@ -379,8 +391,13 @@ mod tests {
             let oldest = number.saturating_sub(50).max(1);
             if number % 7 == 0 {
                 for number in oldest..=number {
+                    let bytes = number.to_le_bytes();
+                    let result = match number % 3 {
+                        0 => RecordResult::Bytes(&bytes),
+                        _ => RecordResult::Number(number),
+                    };
                     let known = log.look_up(number, copy((number % 4) as u16, 0, 2));
-                    assert!(matches!(known, Known::Done(_)), "{number}");
+                    assert_eq!(known, Known::Done(result), "{number}");
                 }
             }
         }
