@@ -1,7 +1,7 @@
 //! What nodes say to each other on a lane, encode next to decode.
 //!
 //! Here: frames, and all there are. Not here: how a lane begins (`hello`), the fields of each frame
-//! (`ops`, `copies`, `call`), what they mean (`replica`, `map`), sockets (`server`).
+//! (`ops`, `copies`, `call`, `tunnel`), what they mean (`replica`, `map`), sockets (`server`).
 //!
 //! ```text
 //! length u32 | type u8 | body                 little-endian; `length` counts type and body
@@ -14,6 +14,7 @@
 
 pub mod call;
 pub mod hello;
+pub mod tunnel;
 
 mod copies;
 mod ops;
@@ -25,6 +26,7 @@ use crate::id::{CopyId, NodeId, Partition, Term};
 use crate::replica;
 use call::Call;
 use hello::{Farewell, Hello, Proof};
+use tunnel::Tunnel;
 use wire::{Reader, Writer};
 
 /// The oldest version of the lane protocol that we speak.
@@ -120,6 +122,8 @@ pub enum Frame {
     Ping(u64),
     /// Answers a [`Frame::Ping`].
     Pong(u64),
+    /// A piece of a connection of a data link; only within a [`Frame::Relay`].
+    Tunnel(Tunnel),
     /// A frame that takes one node more on its way, because the link between its sender and its
     /// receiver is broken. The node between passes it on as it is.
     Relay {
@@ -176,6 +180,7 @@ const SETTLE: u8 = 9;
 const PING: u8 = 10;
 const PONG: u8 = 11;
 const RELAY: u8 = 12;
+const TUNNEL: u8 = 13;
 
 impl Frame {
     /// The partition it is about, if it is about one.
@@ -193,7 +198,8 @@ impl Frame {
             | Self::Call(_)
             | Self::Answer(_)
             | Self::Ping(_)
-            | Self::Pong(_) => None,
+            | Self::Pong(_)
+            | Self::Tunnel(_) => None,
         }
     }
 
@@ -216,6 +222,7 @@ impl Frame {
             Self::Settle { .. } => SETTLE,
             Self::Ping(_) => PING,
             Self::Pong(_) => PONG,
+            Self::Tunnel(_) => TUNNEL,
             Self::Relay { .. } => RELAY,
         }
     }
@@ -267,6 +274,7 @@ impl Frame {
                 writer.number(*first_unacked);
             }
             Self::Ping(number) | Self::Pong(number) => writer.number(*number),
+            Self::Tunnel(tunnel) => tunnel.encode(writer),
             Self::Relay { from, to, frame } => {
                 writer.check(frame.may_be_relayed(), "relayed frame");
                 writer.number(from.0);
@@ -334,6 +342,7 @@ fn body(kind: u8, now_ns: u64, reader: &mut Reader) -> Result<Frame, Fault> {
         },
         PING => Frame::Ping(reader.number()?),
         PONG => Frame::Pong(reader.number()?),
+        TUNNEL => Frame::Tunnel(Tunnel::decode(reader)?),
         RELAY => {
             let (from, to) = (NodeId(reader.small()?), NodeId(reader.small()?));
             let kind = reader.byte()?;

@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
+use super::tunnel::{End, Part, Tunnel};
 use super::hello::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
 use super::*;
 use crate::id::{Incarnation, NodeId};
@@ -168,6 +169,22 @@ fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
+fn tunnel() -> impl Strategy<Value = Tunnel> {
+    let end = || {
+        (number(), any::<u16>())
+            .prop_map(|(life, workers)| End { incarnation: Incarnation(life), workers })
+    };
+    let part = prop_oneof![
+        end().prop_map(Part::Open),
+        end().prop_map(Part::Opened),
+        (number(), number(), bytes())
+            .prop_map(|(at, taken, bytes)| Part::Bytes { at, taken, bytes }),
+        Just(Part::End),
+    ];
+    (0..DATA_LINKS_MAX, 1..=u64::MAX, part)
+        .prop_map(|(index, number, part)| Tunnel { id: DataLinkId { index, number }, part })
+}
+
 fn plain_frame() -> impl Strategy<Value = Frame> {
     let partition = || any::<u16>().prop_map(Partition);
     let call =
@@ -195,6 +212,7 @@ fn plain_frame() -> impl Strategy<Value = Frame> {
         call().prop_map(Frame::Answer),
         number().prop_map(Frame::Ping),
         number().prop_map(Frame::Pong),
+        tunnel().prop_map(Frame::Tunnel),
         (partition(), session(), term(), number()).prop_map(
             |(partition, session, term, first_unacked)| Frame::Settle {
                 partition,

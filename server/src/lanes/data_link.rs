@@ -57,6 +57,12 @@ impl NewDataLink {
 }
 
 impl Lanes {
+    /// A number for a connection of a data link, higher than any before.
+    #[must_use]
+    pub fn next_data_link(&self) -> u64 {
+        self.hub.next_link()
+    }
+
     /// Opens data link `index` to `node` at `address`, with a higher number than any before.
     ///
     /// # Errors
@@ -69,7 +75,7 @@ impl Lanes {
         index: u16,
     ) -> Result<NewDataLink, NoLink> {
         let hub = &self.hub;
-        let id = DataLinkId { index, number: hub.next_link() };
+        let id = DataLinkId { index, number: self.next_data_link() };
         let mut ours = hub.hello(self.identity()).map_err(|error| lost(&error))?;
         ours.data_link = Some(id);
         let whom = Whom::Node(node);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use cluster::message::Frame;
+use cluster::message::tunnel::{Part, Tunnel};
 use cluster::replica::{Message, Outcome};
 use parking_lot::Mutex;
 
@@ -21,7 +22,7 @@ use super::figures::Figures;
 pub enum Class {
     /// Operations for a primary.
     Forward,
-    /// What a primary tells its copies.
+    /// What a primary tells its copies, and connections through another node.
     Copy,
     /// Replies, and what a copy answers its primary.
     Answer,
@@ -48,6 +49,7 @@ impl Class {
                 Message::Ack { .. } | Message::Nak(_) | Message::Pull { .. } => Self::Answer,
             },
             Frame::Relay { frame, .. } => Self::of(frame),
+            Frame::Tunnel(_) => Self::Copy,
             Frame::Hello(_)
             | Frame::Proof(_)
             | Frame::Farewell(_)
@@ -303,12 +305,14 @@ pub(super) fn weight(frame: &Frame) -> usize {
         Frame::Copy { message, .. } => message_weight(message),
         Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
         Frame::Relay { frame, .. } => weight(frame),
+        Frame::Tunnel(Tunnel { part: Part::Bytes { bytes, .. }, .. }) => bytes.len(),
         Frame::Hello(_)
         | Frame::Proof(_)
         | Frame::Farewell(_)
         | Frame::Settle { .. }
         | Frame::Ping(_)
-        | Frame::Pong(_) => 0,
+        | Frame::Pong(_)
+        | Frame::Tunnel(_) => 0,
     };
     const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
     size_of::<Frame>() + variable

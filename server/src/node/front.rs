@@ -309,7 +309,7 @@ impl Front {
     pub(crate) fn submit_run<'l>(
         &mut self,
         lent: &Lent<'_>,
-        requests: impl ExactSizeIterator<Item = (Partition, Kind, &'l [u8])>,
+        requests: impl ExactSizeIterator<Item = (Partition, Sort, &'l [u8])>,
         place: u64,
     ) {
         let count = requests.len() as u32;
@@ -320,9 +320,10 @@ impl Front {
         let waiter =
             Waiter { client, place, used: Use::Run, partition, left: count, is_long: false };
         let token = self.waiters.insert(waiter) as u64;
-        for (index, (partition, kind, line)) in requests.enumerate() {
+        for (index, (partition, sort, line)) in requests.enumerate() {
             let owner = self.owner_of(partition);
-            let sort = Sort::Plain as u8 | self.sort_bits(kind);
+            let kind = if sort == Sort::Retrieval { Kind::Read } else { Kind::Write };
+            let sort = sort as u8 | self.sort_bits(kind);
             let index = index as u32;
             let submitted = Submitted { partition, sort, token, index, for_ns: 0 };
             let Some(plane) = self.plane.as_deref_mut() else { return };

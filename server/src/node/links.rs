@@ -1,8 +1,8 @@
 //! Data links: the connections over which workers of two nodes exchange changes and operations.
 //!
 //! Here: a connection's way to the worker that reads it, what becomes of a link for the node. In `table` all
-//! links, in `peer_link` one of them, in `transport` its bytes out and signs of life; in `worker` the links that a
-//! worker reads; in `dial` opening them. Not here: the handshake (`crate::lanes`), what frames
+//! links, in `peer_link` one of them, in `transport` its bytes out and signs of life, in `wire` what carries them: a
+//! socket, or a `tunnel` through another node; in `worker` the links that a worker reads; in `dial` opening them. Not here: the handshake (`crate::lanes`), what frames
 //! are and how a link goes on after a loss (`cluster::plane`), what a frame does ([`LinkHandler`]).
 //!
 //! Two nodes have as many links as the greater number of their workers. Worker `k % workers` reads link `k` at
@@ -13,6 +13,7 @@ mod dial;
 mod peer_link;
 mod table;
 mod transport;
+mod tunnel;
 mod wire;
 mod worker;
 
@@ -22,19 +23,22 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use cluster::id::NodeId;
-use cluster::message::hello::{DATA_LINKS_MAX, data_links};
+use cluster::message::hello::{DATA_LINKS_MAX, DataLinkId, data_links};
+use cluster::message::tunnel::{End, Part, Tunnel as Piece};
 use cluster::plane::frames::{Fault, Kind, LaneDone, Word};
 use cluster::plane::receive_stream::ReceiveStream;
 use tokio::sync::Notify;
 
 use super::{Inbound, Node};
-use crate::lanes::{NewDataLink, Timing, TlsConnection};
+use crate::lanes::{Lane, NewDataLink, Timing, TlsConnection};
 use crate::net::DetachedStream;
 use crate::net::shared::SharedStream;
 pub(super) use dial::keep;
 pub(crate) use peer_link::PeerLink;
 pub(crate) use table::Links;
 use transport::Tick;
+use tunnel::Tunnel;
+pub(super) use tunnel::Tunnels;
 use wire::Wire;
 pub(crate) use worker::WorkerLinks;
 
@@ -80,6 +84,8 @@ pub(crate) struct DataLinks {
     count: AtomicU16,
     /// By `k`: the number of the connection that a worker has or is to take over, if this side opened it.
     handed: Box<[AtomicU64]>,
+    /// A bit for each `k`: that connection goes through another node.
+    tunnelled: AtomicU16,
     /// The map has no such node at this address any more.
     is_forgotten: AtomicBool,
     /// Notified when a link goes down.
@@ -118,10 +124,22 @@ pub(crate) struct Arrival {
     rest: BytesMut,
 }
 
+/// A connection on which both sides have said who they are.
+struct Connected {
+    node: NodeId,
+    end: End,
+    id: DataLinkId,
+    is_dialled: bool,
+    wire: Detached,
+    tls: Option<Box<TlsConnection>>,
+    rest: BytesMut,
+}
+
 /// A connection that is on no runtime.
 #[derive(Debug)]
 enum Detached {
     Socket(DetachedStream),
+    Tunnel(Arc<Tunnel>),
 }
 
 impl Detached {
@@ -129,6 +147,7 @@ impl Detached {
     fn attach(self) -> io::Result<Wire> {
         match self {
             Self::Socket(stream) => Ok(Wire::Socket(Arc::new(SharedStream::attach(stream)?))),
+            Self::Tunnel(tunnel) => Ok(Wire::Tunnel(tunnel)),
         }
     }
 }
@@ -141,6 +160,7 @@ impl DataLinks {
             timing,
             count: AtomicU16::new(0),
             handed: (0..DATA_LINKS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            tunnelled: AtomicU16::new(0),
             is_forgotten: AtomicBool::new(false),
             down: Notify::new(),
         }
@@ -148,6 +168,22 @@ impl DataLinks {
 
     pub(super) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Notes the connection that a worker is to take over.
+    fn hand(&self, id: DataLinkId, is_tunnel: bool) {
+        let bit = 1 << id.index;
+        if is_tunnel {
+            self.tunnelled.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            self.tunnelled.fetch_and(!bit, Ordering::AcqRel);
+        }
+        self.handed[usize::from(id.index)].store(id.number, Ordering::Release);
+    }
+
+    /// Links may have to go another way from now on.
+    pub(super) fn path_changed(&self) {
+        self.down.notify_one();
     }
 
     /// No more connections are opened.
@@ -165,27 +201,66 @@ impl Node {
 
     /// Hands a connection to the worker that reads it; drops it if it is no link to a node of the map.
     pub(super) fn take_data_link(&self, connection: NewDataLink) {
-        let NewDataLink { node, incarnation, workers: theirs, id, is_dialled, .. } = connection;
+        let NewDataLink { node, incarnation, workers, id, is_dialled, stream, tls, rest } =
+            connection;
+        let end = End { incarnation, workers };
+        let wire = Detached::Socket(stream);
+        self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
+    }
+
+    /// As [`Node::take_data_link`], whatever the connection is made of. False: it was dropped.
+    fn take_connection(&self, connected: Connected) -> bool {
+        let Connected { node, end, id, is_dialled, wire, tls, rest } = connected;
         let workers = self.options.workers as u16;
         let (me, _) = self.me();
         let is_openers = if is_dialled { me < node } else { node < me };
-        let count = data_links(workers, theirs);
-        let Some(links) = self.ways.data_links(node) else { return };
+        let count = data_links(workers, end.workers);
+        let Some(links) = self.ways.data_links(node) else { return false };
         // Before it knows its partitions, this node can do nothing with a frame; the peer tries again.
         let is_ready = self.space().is_some() && !self.has_closed_links.load(Ordering::Acquire);
         if !is_openers || id.index >= count || !is_ready {
-            return;
+            return false;
         }
-        let Some(link) = self.links().meet(node, incarnation, count, id.index) else { return };
+        let Some(link) = self.links().meet(node, end.incarnation, count, id.index) else {
+            return false;
+        };
         links.count.store(count, Ordering::Release);
         if is_dialled {
-            links.handed[usize::from(id.index)].store(id.number, Ordering::Release);
+            links.hand(id, matches!(wire, Detached::Tunnel(_)));
         }
-        let NewDataLink { stream, tls, rest, .. } = connection;
-        let wire = Detached::Socket(stream);
         let arrival = Arrival { links, link, number: id.number, wire, tls, rest };
         if let Some(inbox) = self.inbox(id.index % workers) {
             inbox.push(Inbound::DataLink(Box::new(arrival)));
+        }
+        true
+    }
+
+    /// Takes what came through another node about a connection that goes through it. `lane` leads back.
+    pub(super) fn hear_tunnel(&self, from: NodeId, lane: &Lane, piece: Piece) {
+        let tunnels = self.ways.tunnels();
+        let (me, incarnation) = self.me();
+        let id = piece.id;
+        let tunnel = tunnels.get(from, id);
+        match (piece.part, tunnel) {
+            (Part::Open(end), _) => {
+                let tunnel = tunnels.begin((me, from), id, lane.clone(), None);
+                let workers = self.options.workers as u16;
+                // Said before the worker says its first word.
+                let said = tunnel.say(Part::Opened(End { incarnation, workers }));
+                let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
+                if said.is_ok() {
+                    let (node, is_dialled, tls) = (from, false, None);
+                    self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
+                }
+            }
+            (Part::Opened(end), _) => tunnels.opened(from, id, end),
+            (Part::Bytes { at, taken, bytes }, Some(tunnel)) => tunnel.hear(at, taken, &bytes),
+            (Part::Bytes { .. }, None) => {
+                // Who hears nothing finds out by itself.
+                let _ = lane.send(tunnel::wrap(me, from, id, Part::End));
+            }
+            (Part::End, Some(tunnel)) => tunnel.ended(),
+            (Part::End, None) => {}
         }
     }
 
@@ -222,9 +297,15 @@ impl Node {
                         reach.data_link_silent(peer, k, now_ns);
                     });
                     self.lose_of_link(&link);
+                    if let Some(links) = self.ways.data_links(peer) {
+                        links.path_changed();
+                    }
                 }
             }
-            if !link.is_up() {
+            let output = link.transport.lock();
+            let is_direct = output.is_up() && !output.is_tunnelled();
+            drop(output);
+            if !is_direct {
                 self.ways.want(link.peer);
             }
         }

@@ -236,6 +236,9 @@ impl Reception {
                     reach.answered(source.node, relay, number);
                 });
             }
+            Frame::Tunnel(piece) if source.is_relayed() && source.is_known => {
+                node.hear_tunnel(source.node, &source.peer.lane, piece);
+            }
             Frame::Relay { from, to, frame } if source.is_known => {
                 self.relayed(source, from, to, frame);
             }

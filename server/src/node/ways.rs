@@ -1,14 +1,11 @@
 //! The ways to the other nodes of the map: over their own links, or through another node.
 //!
-//! Frames about partitions go over the data links; while one is down or silent its frames go over the lane. Where
-//! the link to a node is broken, all go through the lane of another node.
+//! Where the link to a node is broken, frames go through the lane of another node, and so do the data links.
 //!
-//! Here: which link a frame takes, what this node passes on for others, who is away. Not here: which
+//! Here: which lane a control frame takes, what this node passes on for others, who is away. Not here: which
 //! nodes are in reach (`reach`), data links (`links`), lanes (`crate::lanes`).
 //!
-//! A relay passes a frame on as it is, once, over its own link; it keeps nothing and answers nothing. So
-//! an operation keeps its name and its term on every way, and its owner looks it up like any other: a
-//! sending that was overtaken by a later one is found to be done.
+//! A relay passes a frame on as it is, once, over its own lane; it keeps nothing and answers nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +15,7 @@ use cluster::id::NodeId;
 use cluster::message::Frame;
 use parking_lot::{Mutex, RwLock};
 
-use super::links::{DataLinks, Links};
+use super::links::{DataLinks, Links, Tunnels};
 use super::reach::{Path, Reach, Step};
 use crate::lanes::{Lane, Shed};
 
@@ -37,6 +34,7 @@ pub(crate) struct Ways {
     ways: RwLock<BTreeMap<NodeId, Way>>,
     /// The links of the workers to them.
     links: Links,
+    tunnels: Tunnels,
     reach: Mutex<Reach>,
     /// Some link is broken, or not up yet; some node is away.
     is_unsettled: AtomicBool,
@@ -99,6 +97,20 @@ impl Ways {
     /// The links of the workers.
     pub(super) fn links(&self) -> &Links {
         &self.links
+    }
+
+    /// The connections of links that go through other nodes.
+    pub(super) fn tunnels(&self) -> &Tunnels {
+        &self.tunnels
+    }
+
+    /// The lane to the node through which frames to `node` go, if there is one.
+    pub(super) fn relay_to(&self, node: NodeId) -> Option<Lane> {
+        let ways = self.ways.read();
+        match ways.get(&node)?.path {
+            Path::Through(relay) => ways.get(&relay).map(|way| way.lane.clone()),
+            Path::Direct | Path::Broken | Path::Away => None,
+        }
     }
 
     /// Only nodes that are known stay.
@@ -212,6 +224,7 @@ impl Ways {
                     && let Some(way) = ways.get_mut(node)
                 {
                     way.path = *path;
+                    way.data_links.path_changed();
                 }
             }
             let is_away = ways.values().any(|way| way.path == Path::Away);

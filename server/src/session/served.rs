@@ -11,8 +11,8 @@ use protocol::Quick;
 use super::short::{Short, read_batch};
 use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
 use crate::node::batch::Ran;
-use crate::node::delivery::Kind;
 use crate::node::front::{Front, lent, touches};
+use crate::node::machine::Sort;
 use crate::node::serving::Serving;
 use crate::shards::HELD_MAX;
 
@@ -119,7 +119,8 @@ impl Session {
                 out,
                 |engine, out| round.answer_unbound(engine, quick, *hash, out),
             );
-            let sort = if is_read { cluster::plane::frames::sort::READ } else { 0 };
+            let read = if is_read { cluster::plane::frames::sort::READ } else { 0 };
+            let sort = Sort::of_quick(quick) as u8 | read;
             match ran {
                 Ran::Done => direct.push((out.len(), *end), None, sort),
                 Ran::Changed => {
@@ -156,24 +157,16 @@ impl Session {
         if front.is_full() {
             return Stretch::default();
         }
-        let mut run: ArrayVec<(Partition, Kind, &[u8]), HELD_MAX> = ArrayVec::new();
+        let mut run: ArrayVec<(Partition, Sort, &[u8]), HELD_MAX> = ArrayVec::new();
         let (mut from, mut is_apart) = (0, false);
         for (Short { quick, end }, hash) in batch.iter().zip(hashes) {
             let partition = serving.partition(*hash);
-            let kind = match quick {
-                Quick::Get { .. } => Kind::Read,
-                Quick::Count { .. } | Quick::Set { .. } => Kind::Write,
-                // It has another answer if its owner has none.
-                Quick::Take { .. } => {
-                    is_apart = true;
-                    break;
-                }
-            };
-            is_apart = !front.may_ask(partition);
+            // A take has another answer if its owner has none.
+            is_apart = matches!(quick, Quick::Take { .. }) || !front.may_ask(partition);
             if is_apart || serving.may_serve(*hash) {
                 break;
             }
-            run.push((partition, kind, &input[from..*end]));
+            run.push((partition, Sort::of_quick(quick), &input[from..*end]));
             from = *end;
         }
         let count = run.len();

@@ -22,10 +22,8 @@ use crate::node::serving::Serving;
 use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
 
-/// The bits of a request's sort that say what its line is.
-pub(in crate::node) const SORT_BITS: u8 = 0x0f;
 /// A line that is no request of a client is told with its length in front.
-pub(in crate::node) const LENGTH_BYTES: usize = 4;
+const LENGTH_BYTES: usize = 4;
 
 /// What a frame's requests have in common.
 #[derive(Clone, Copy)]
@@ -37,7 +35,8 @@ struct Head<'a> {
 
 /// Whether a request is one that a batch on open headers may do.
 fn is_plain(request: &Request) -> bool {
-    request.sort & (sort::AGAIN | SORT_BITS) == Sort::Plain as u8
+    request.sort & sort::AGAIN == 0
+        && Sort::of_bits(request.sort).is_some_and(Sort::is_of_client)
 }
 
 impl Front {
@@ -125,6 +124,7 @@ impl Front {
             }
             let Some((quick, bytes)) = quick(&lines[end..], bounds) else { break };
             let is_served = may_be_held(&quick)
+                && Sort::of_bits(request.sort) == Some(Sort::of_quick(&quick))
                 && serving.header_of(request.partition).is_some_and(|header| header.term() == request.term);
             if !is_served {
                 break;
@@ -361,7 +361,7 @@ fn take_line<'a>(
     request: &Request,
     lines: &mut &'a [u8],
 ) -> Result<&'a [u8], Fault> {
-    let bytes = if request.sort & SORT_BITS == Sort::Plain as u8 {
+    let bytes = if Sort::of_bits(request.sort).is_some_and(Sort::is_of_client) {
         let bounds = lent.service.shards().bounds();
         match quick(lines, bounds) {
             Some((_, bytes)) => bytes,
@@ -382,7 +382,7 @@ fn take_line<'a>(
 
 /// A line with its length in front, if it is no request of a client.
 pub(super) fn line_of(sort: Sort, words: &[u8]) -> Bytes {
-    if sort == Sort::Plain {
+    if sort.is_of_client() {
         return Bytes::copy_from_slice(words);
     }
     let mut line = Vec::with_capacity(LENGTH_BYTES + words.len());

@@ -1,4 +1,4 @@
-//! Opening the data links to one node, again and again.
+//! Opening the data links to one node, again and again: directly, or through another node while there is no direct way.
 //!
 //! Not here: the handshake (`crate::lanes`).
 
@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use bytes::BytesMut;
+use cluster::message::hello::DataLinkId;
+use cluster::message::tunnel::{End, Part};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 
-use super::DataLinks;
-use crate::lanes::Handler as _;
+use super::{Connected, DataLinks, Detached};
+use crate::lanes::{Handler as _, Lane, Lanes};
 use crate::node::Node;
 use crate::node::peers::Reception;
 
@@ -32,7 +36,7 @@ pub(in crate::node) async fn keep(
             rest(&mut pause, longest).await;
             continue;
         }
-        let Some(index) = links.first_down() else {
+        let Some(next) = links.next(&node) else {
             links.down.notified().await;
             if reception.now_ns().saturating_sub(opened_ns) >= LASTS_NS {
                 pause = shortest;
@@ -40,19 +44,34 @@ pub(in crate::node) async fn keep(
             rest(&mut pause, longest).await;
             continue;
         };
-        match lanes.open_data_link(links.peer, links.address(), index).await {
+        let k = next.k();
+        let is_open = open(&node, lanes, &links, next).await;
+        if is_open {
+            opened_ns = reception.now_ns();
+        }
+        if !is_open || links.next(&node).is_some_and(|next| next.k() == k) {
+            // It was of no use.
+            rest(&mut pause, longest).await;
+        }
+    }
+}
+
+/// Opens a connection and hands it to its worker. False: there is none.
+async fn open(node: &Node, lanes: &Lanes, links: &DataLinks, next: Next) -> bool {
+    match next {
+        Next::Direct(k) => match lanes.open_data_link(links.peer, links.address(), k).await {
             Ok(link) => {
-                opened_ns = reception.now_ns();
                 node.take_data_link(link);
-                if links.first_down() == Some(index) {
-                    // It was of no use.
-                    rest(&mut pause, longest).await;
-                }
+                true
             }
             Err(why) => {
-                tracing::debug!(node = %links.peer, index, %why, "no data link");
-                rest(&mut pause, longest).await;
+                tracing::debug!(node = %links.peer, index = k, %why, "no data link");
+                false
             }
+        },
+        Next::Through(lane, index) => {
+            let id = DataLinkId { index, number: lanes.next_data_link() };
+            node.open_tunnel(links, lane, id).await
         }
     }
 }
@@ -62,11 +81,53 @@ async fn rest(pause: &mut Duration, longest: Duration) {
     *pause = (*pause * 2).min(longest);
 }
 
+/// A connection that is to be opened.
+enum Next {
+    /// To the node.
+    Direct(u16),
+    /// Through the node that this lane leads to.
+    Through(Lane, u16),
+}
+
+impl Next {
+    fn k(&self) -> u16 {
+        match self {
+            Self::Direct(k) | Self::Through(_, k) => *k,
+        }
+    }
+}
+
 impl DataLinks {
-    /// The first link that no worker has or is to take over. The first of all tells how many there are.
-    fn first_down(&self) -> Option<u16> {
+    /// The first link that no worker has or is to take over, or that goes another way than it should. The first of all
+    /// tells how many there are.
+    fn next(&self, node: &Node) -> Option<Next> {
         let count = self.count.load(Ordering::Acquire).max(1);
-        let is_down = |k: &u16| self.handed[usize::from(*k)].load(Ordering::Acquire) == 0;
-        (0..count).find(is_down)
+        let tunnelled = self.tunnelled.load(Ordering::Acquire);
+        let has_none = |k: u16| self.handed[usize::from(k)].load(Ordering::Acquire) == 0;
+        let has_tunnel = |k: u16| tunnelled & 1 << k != 0;
+        if let Some(lane) = node.ways.relay_to(self.peer) {
+            let is_up = |k| node.links().of_worker(self.peer, k).is_some_and(|link| link.is_up());
+            let is_next = |k: &u16| has_none(*k) || !has_tunnel(*k) && !is_up(*k);
+            return (0..count).find(is_next).map(|k| Next::Through(lane, k));
+        }
+        (0..count).find(|k| has_none(*k) || has_tunnel(*k)).map(Next::Direct)
+    }
+}
+
+impl Node {
+    /// Opens a connection through the node that `lane` leads to, and hands it to its worker. True if there is one.
+    async fn open_tunnel(&self, links: &DataLinks, lane: Lane, id: DataLinkId) -> bool {
+        let (me, incarnation) = self.me();
+        let (opened, answer) = oneshot::channel();
+        let tunnel = self.ways.tunnels().begin((me, links.peer), id, lane, Some(opened));
+        let ours = End { incarnation, workers: self.options.workers as u16 };
+        if tunnel.say(Part::Open(ours)).is_err() {
+            return false;
+        }
+        let Ok(Ok(end)) = timeout(links.timing.connect, answer).await else { return false };
+        tracing::info!(node = %links.peer, index = id.index, "data link through another node");
+        let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
+        let (node, is_dialled, tls) = (links.peer, true, None);
+        self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest })
     }
 }

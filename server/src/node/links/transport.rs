@@ -95,7 +95,9 @@ impl Transport {
         output.clear();
         let Fresh { wire, tls, waker, pings, .. } = fresh;
         let connection = Connection { wire, tls, waker, pings, is_silent: false, failure: None };
-        output.connection = Some(connection);
+        if let Some(older) = output.connection.replace(connection) {
+            older.wire.close();
+        }
         true
     }
 
@@ -267,6 +269,7 @@ impl Transport {
         let mut output = self.output.lock();
         let Output { sender, connection, has_moved, .. } = &mut *output;
         let Some(connection) = connection else { return Tick::Quiet };
+        connection.wire.retry();
         if std::mem::take(has_moved) {
             connection.pings.moved(now_ns);
         }
@@ -278,6 +281,11 @@ impl Transport {
                     ping.encode(out);
                 }
                 Tick::Asked
+            }
+            Due::Silence if connection.wire.is_tunnel() => {
+                // Another may be had at once; what is said of the peer says nothing of the direct way.
+                output.fail(io::ErrorKind::TimedOut);
+                Tick::Quiet
             }
             Due::Silence => {
                 connection.is_silent = true;
@@ -297,6 +305,11 @@ impl Output {
         let takes =
             |connection: &Connection| !connection.is_silent && connection.failure.is_none();
         self.sender.is_up() && self.connection.as_ref().is_some_and(takes)
+    }
+
+    /// Whether the connection goes through another node.
+    pub(super) fn is_tunnelled(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.wire.is_tunnel())
     }
 
     /// Signs of life are asked for more often while the link is used.
@@ -368,7 +381,9 @@ impl Output {
 
     fn disconnect(&mut self) {
         self.sender.disconnect();
-        self.connection = None;
+        if let Some(connection) = self.connection.take() {
+            connection.wire.close();
+        }
         self.clear();
     }
 

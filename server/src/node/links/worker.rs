@@ -112,6 +112,7 @@ impl WorkerLinks {
         if !link.transport.install(&mut receiver, fresh) {
             // A newer one was faster.
             drop(receiver);
+            wire.close();
             return node.data_link_down(&links, &link, number, now_ns);
         }
         receiver.inbound.push(&rest);
