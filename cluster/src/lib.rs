@@ -8,12 +8,14 @@
 //! * [`message`]: what nodes say to each other on a lane.
 //! * [`partition_header`]: the fields of a partition that every batch reads.
 //! * [`replica`]: one copy of a partition, and the sessions that send to it.
+//! * [`plane`]: the successor of `replica` and `partition_header`: records in streams of links.
 
 pub mod id;
 pub mod map;
 pub mod message;
 pub mod partition_header;
 pub mod placement;
+pub mod plane;
 pub mod replica;
 
 pub use id::{CopyId, Incarnation, NodeId, Partition, Term};
