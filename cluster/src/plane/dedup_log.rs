@@ -275,6 +275,12 @@ impl DedupLogs {
         self.logs.entry(lane).or_insert_with(|| DedupLog::new(rules))
     }
 
+    /// What a lane is done with, as far as is known here.
+    #[must_use]
+    pub fn done(&self, lane: LaneId) -> u64 {
+        self.logs.get(&lane).map_or(0, DedupLog::done)
+    }
+
     /// All logs, by lane.
     pub fn iter(&self) -> impl Iterator<Item = (LaneId, &DedupLog)> {
         self.logs.iter().map(|(lane, log)| (*lane, log))
