@@ -220,17 +220,11 @@ impl Node {
     pub(super) fn forward(&mut self, at: usize, link: Option<LinkIndex>, body: &[u8]) {
         let forward = Forward::decode(body).expect("frames are right");
         let mut batch = Vec::new();
-        let is_admitted = self.shared.logs.admits(forward.lane);
-        if is_admitted {
+        if self.shared.logs.admits(forward.lane) {
             self.shared.logs.log(forward.lane).hear(forward.done);
         }
         for (place, request) in forward.requests().enumerate() {
             let reply = Reply { link, sending: forward.sending, place: place as u16 };
-            if !is_admitted {
-                let refused = Err(ExceptionKind::Refused(Refusal::Stale));
-                self.workers[at].told.push((reply, refused, false));
-                continue;
-            }
             let line = &forward.lines[place * LINE_BYTES..(place + 1) * LINE_BYTES];
             batch.push(Item {
                 partition: request.partition,
@@ -295,6 +289,13 @@ impl Node {
         let now = self.workers[at].batch.now;
         if is_stopped {
             self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stopped));
+            return;
+        }
+        // The lane may have ended since the operation came: then its log is gone.
+        if let Source::Forward { lane, .. } = item.source
+            && !self.shared.logs.admits(lane)
+        {
+            self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stale));
             return;
         }
         let on_arrival = self.profile.lacks(Bug::LookedUpOnArrival);

@@ -213,7 +213,17 @@ impl<'a> Keyed<'a> {
             let call = self.step(number).call;
             if !calls.insert(call) {
                 self.figures.double += 1;
-                self.found.push(format!("{}: call {call} is done twice", self.name));
+                let mut steps = self.history.iter().map(|number| self.step(*number));
+                let first = steps.find(|step| step.call == call).unwrap_or_default();
+                let second = self.step(number);
+                self.found.push(format!(
+                    "{}: call {call} is done twice, in term {} at {} us and in term {} at {} us",
+                    self.name,
+                    first.term,
+                    first.true_ns / 1000,
+                    second.term,
+                    second.true_ns / 1000,
+                ));
             }
             match self.world.calls[call as usize].ended {
                 Ended::NotApplied => {
