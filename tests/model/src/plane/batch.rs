@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use cluster::plane::contact::LastContact;
 use cluster::plane::dedup_log::{CopyLife, Known};
 use cluster::plane::frames::{
     Answers, AnswersWriter, ExceptionKind, Forward, Record, RecordResult, RecordsWriter, Round,
@@ -112,6 +113,8 @@ pub(super) struct Worker {
     ended: Vec<(u32, Vec<u8>, bool)>,
     batch: Batch,
     phase: Phase,
+    /// Read at the beginning of the round.
+    contact: LastContact,
     acked: Vec<u64>,
     /// For each piece, where its operations' replies go.
     origins: BTreeMap<u64, Vec<Origin>>,
@@ -131,13 +134,18 @@ impl Node {
         let has_more = !self.workers[at].todo.is_empty();
         self.workers[at].phase = match self.workers[at].phase {
             Phase::Read => {
+                self.workers[at].contact = self.contact.last();
                 self.read_links(at, env);
                 self.take_clients(at, env);
                 Phase::Apply
             }
             Phase::Apply if !has_more => Phase::Send,
             Phase::Apply => {
-                if self.apply(at, env) { Phase::Append } else { Phase::Apply }
+                if self.apply(at, env) {
+                    Phase::Append
+                } else {
+                    Phase::Apply
+                }
             }
             Phase::Append => {
                 self.append(at, env);
@@ -267,9 +275,10 @@ impl Node {
         }
         // The round's clock was read before the shards were held.
         let now = self.now(env.true_ns - env.rng.below(50_000).min(env.true_ns));
-        let had_lease = self.contact.has_lease(now, &self.profile.options);
+        let contact = self.workers[at].contact;
+        let had_lease = contact.has_lease(now, &self.profile.options);
         self.workers[at].batch = Batch { now, had_lease, shards, ..Batch::default() };
-        let is_stopped = self.contact.is_stopped(now, &self.profile.options);
+        let is_stopped = contact.is_stopped(now, &self.profile.options);
         for item in items {
             self.apply_one(at, item, is_stopped, env);
         }
@@ -344,8 +353,7 @@ impl Node {
         }
         env.figures.performed += 1;
         let text = answer.encode().to_vec();
-        let outcome =
-            Outcome { item, own, at: position, text, changed, is_found: false, before };
+        let outcome = Outcome { item, own, at: position, text, changed, is_found: false, before };
         self.workers[at].batch.outcomes.push(outcome);
     }
 
@@ -389,8 +397,7 @@ impl Node {
         };
         let (lane, number) = (*lane, *number);
         let header = &self.headers[place];
-        let copy =
-            CopyLife { partition: item.partition, life: header.life(), term: header.term() };
+        let copy = CopyLife { partition: item.partition, life: header.life(), term: header.term() };
         let is_new = !*is_looked_up;
         if self.profile.lacks(Bug::LookedUpOnArrival) {
             *is_looked_up = false;
@@ -422,15 +429,8 @@ impl Node {
         let position = At { pt_ns: 0, term: header.term(), lsn: header.lsn() };
         let before = self.needs(item.partition);
         let item = item.clone();
-        let outcome = Outcome {
-            item,
-            own: None,
-            at: position,
-            text,
-            changed: None,
-            is_found: true,
-            before,
-        };
+        let outcome =
+            Outcome { item, own: None, at: position, text, changed: None, is_found: true, before };
         self.workers[at].batch.outcomes.push(outcome);
         true
     }
@@ -555,24 +555,27 @@ impl Node {
         let fresh = self.now(env.true_ns);
         let is_early = outcome.item.sort & sort::OWNER != 0 && {
             let lag_ns = self.profile.options.owner_lag_ns;
-            let age_ns = |need: &Need| {
-                self.shared.link(need.link).sender.stream.age_ns(fresh.mono_ns)
-            };
+            let age_ns =
+                |need: &Need| self.shared.link(need.link).sender.stream.age_ns(fresh.mono_ns);
             needs.iter().all(|need| age_ns(need) < lag_ns)
                 || self.profile.lacks(Bug::OwnerUnbounded)
         };
         let is_look = outcome.changed.is_none();
         // The clock is read after the look, for what waits outlives the round.
-        let has_lease = batch.had_lease && self.contact.has_lease(fresh, &self.profile.options);
+        let contact = self.workers[at].contact;
+        let has_lease = batch.had_lease && contact.has_lease(fresh, &self.profile.options);
         if is_look && !needs.is_empty() && !has_lease {
             env.figures.rounds_asked += 1;
-            needs = rounds.entry(partition).or_insert_with(|| {
-                self.ask_round(partition, &needs, fresh);
-                needs
-                    .iter()
-                    .map(|need| Need { position: self.shared.end(need.link), ..*need })
-                    .collect()
-            }).clone();
+            needs = rounds
+                .entry(partition)
+                .or_insert_with(|| {
+                    self.ask_round(partition, &needs, fresh);
+                    needs
+                        .iter()
+                        .map(|need| Need { position: self.shared.end(need.link), ..*need })
+                        .collect()
+                })
+                .clone();
         }
         let is_met = |need: &Need| self.shared.acked(need.link) >= need.position;
         let is_free = needs.iter().all(is_met)
@@ -737,8 +740,9 @@ impl Node {
     fn tell(&mut self, at: usize, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
         let options = self.profile.options;
-        let is_stopped = self.contact.is_stopped(now, &options);
-        let has_lease = self.contact.has_lease(now, &options);
+        let contact = self.workers[at].contact;
+        let (is_stopped, has_lease) =
+            (contact.is_stopped(now, &options), contact.has_lease(now, &options));
         if !is_stopped {
             let mut parked = std::mem::take(&mut self.workers[at].parked);
             let mut released = Vec::new();
@@ -753,13 +757,13 @@ impl Node {
                     one => released.push(Outcomes::of(&one)),
                 });
             }
+            parked.release_opened(|one| released.push(Outcomes::of(&one)));
             self.workers[at].parked = parked;
             self.carry_out(at, released, env);
         }
         let may_tell = |had_lease: bool| !is_stopped && (!had_lease || has_lease);
         for (call, text, had_lease) in std::mem::take(&mut self.workers[at].ended) {
-            let ended =
-                if may_tell(had_lease) { Ended::of_text(&text) } else { Ended::Unknown };
+            let ended = if may_tell(had_lease) { Ended::of_text(&text) } else { Ended::Unknown };
             env.out.push(Output::Ended(call, ended, true));
         }
         let told = std::mem::take(&mut self.workers[at].told);
@@ -813,9 +817,7 @@ impl Outcomes {
         match *released {
             Released::Whole(piece) => Self::of_op(piece, 0),
             Released::One(piece, place) => Self::of_op(piece, place),
-            Released::Again(piece, place) => {
-                Self { is_again: true, ..Self::of_op(piece, place) }
-            }
+            Released::Again(piece, place) => Self { is_again: true, ..Self::of_op(piece, place) },
         }
     }
 }
@@ -832,6 +834,7 @@ impl Worker {
             ended: Vec::new(),
             batch: Batch::default(),
             phase: Phase::Read,
+            contact: LastContact::default(),
             acked: Vec::new(),
             origins: BTreeMap::new(),
             tokens: 0,

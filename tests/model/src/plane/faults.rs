@@ -128,7 +128,8 @@ impl World {
         let Some(victim) = self.rng.pick(&up) else { return };
         let lost = self.control.lost(|node, incarnation| {
             let known = self.nodes.get(&node);
-            node != victim && known.is_some_and(|node| node.is_up && node.incarnation == incarnation)
+            node != victim
+                && known.is_some_and(|node| node.is_up && node.incarnation == incarnation)
         });
         if !lost.is_empty() && !self.profile.base.may_lose {
             return;

@@ -58,7 +58,11 @@ pub(super) struct Shared {
 pub(super) enum Output {
     Ask(Change),
     /// Bytes for a connection of this number.
-    Bytes { link: LinkIndex, number: u64, bytes: Vec<u8> },
+    Bytes {
+        link: LinkIndex,
+        number: u64,
+        bytes: Vec<u8>,
+    },
     Ended(u32, Ended, bool),
 }
 
@@ -162,9 +166,10 @@ impl Outside for Shared {
     }
 
     fn peer_time_ns(&self, copy: CopyId) -> u64 {
-        let links = self.links.iter().filter(|link| {
-            (link.peer, link.incarnation) == (copy.node, copy.incarnation)
-        });
+        let links = self
+            .links
+            .iter()
+            .filter(|link| (link.peer, link.incarnation) == (copy.node, copy.incarnation));
         links.map(|link| link.receiver.stream.time_ns()).max().unwrap_or(0)
     }
 
@@ -305,14 +310,18 @@ impl Node {
                 }
                 Event::Refer(op, route) => {
                     env.figures.not_owner += 1;
-                    self.workers[op.worker]
-                        .told
-                        .push((op.reply, Err(ExceptionKind::NotOwner(route)), false));
+                    self.workers[op.worker].told.push((
+                        op.reply,
+                        Err(ExceptionKind::NotOwner(route)),
+                        false,
+                    ));
                 }
                 Event::Refuse(op, refusal) => {
-                    self.workers[op.worker]
-                        .told
-                        .push((op.reply, Err(ExceptionKind::Refused(refusal)), false));
+                    self.workers[op.worker].told.push((
+                        op.reply,
+                        Err(ExceptionKind::Refused(refusal)),
+                        false,
+                    ));
                 }
             }
         }
@@ -327,9 +336,11 @@ impl Node {
         number: u64,
     ) -> Option<LinkIndex> {
         let rules = self.profile.rules();
-        let known = self.shared.links.iter().position(|link| {
-            (link.peer, link.incarnation, link.k) == (peer.0, peer.1, k)
-        });
+        let known = self
+            .shared
+            .links
+            .iter()
+            .position(|link| (link.peer, link.incarnation, link.k) == (peer.0, peer.1, k));
         let place = known.unwrap_or_else(|| {
             let stream = SendStream::new(self.profile.stream_bytes, rules);
             let receiver =
@@ -701,8 +712,7 @@ impl Node {
                 && worker.todo.is_empty()
                 && worker.clients.is_empty()
         };
-        self.workers.iter().all(is_idle)
-            && self.replicas.iter().all(|replica| replica.held() == 0)
+        self.workers.iter().all(is_idle) && self.replicas.iter().all(|replica| replica.held() == 0)
     }
 
     /// Whether a copy is complete, so that it must hold what others at its place do.

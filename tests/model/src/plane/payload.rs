@@ -143,7 +143,8 @@ impl Payload {
     /// The same for the same keys and states.
     pub(super) fn digest(&self) -> u64 {
         self.keys.iter().fold(0, |sum: u64, (key, step)| {
-            let mixed = (u64::from(*key) << 32 | u64::from(*step)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mixed =
+                (u64::from(*key) << 32 | u64::from(*step)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             sum.rotate_left(7) ^ mixed ^ (mixed >> 29)
         })
     }

@@ -49,7 +49,11 @@ impl Profile {
             workers_max: rng.between(1, 4),
             shards: rng.pick(&[1, 2, 4, 8]).unwrap_or(4),
             stream_bytes: rng.pick(&[4096, 64 << 10, 1 << 20]).unwrap_or(1 << 20),
-            stall_in: if base.is_gentle { 1 << 40 } else { rng.pick(&[200, 1000, 5000]).unwrap_or(1000) },
+            stall_in: if base.is_gentle {
+                1 << 40
+            } else {
+                rng.pick(&[200, 1000, 5000]).unwrap_or(1000)
+            },
             bug: None,
             base,
         }

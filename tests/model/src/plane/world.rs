@@ -442,7 +442,8 @@ impl World {
         if conn.number != number || !conn.is_open {
             return;
         }
-        let at_ns = (self.now_ns + delay_ns).max(conn.last_ns[side] + 1).max(conn.stall_until[side]);
+        let at_ns =
+            (self.now_ns + delay_ns).max(conn.last_ns[side] + 1).max(conn.stall_until[side]);
         conn.last_ns[side] = at_ns;
         conn.under_way[side] += bytes.len();
         self.at(at_ns - self.now_ns, Event::Bytes { key, number, side, bytes });
@@ -454,7 +455,8 @@ impl World {
         let mut wanted = Vec::new();
         for (at, low) in up.iter().enumerate() {
             for high in &up[at + 1..] {
-                if self.network.is_cut((low.id, high.id)) || self.network.is_cut((high.id, low.id)) {
+                if self.network.is_cut((low.id, high.id)) || self.network.is_cut((high.id, low.id))
+                {
                     continue;
                 }
                 let links = low.workers.len().max(high.workers.len()) as u16;
@@ -490,7 +492,8 @@ impl World {
 
     /// Opens a connection beside one that stands still.
     pub(super) fn reopen(&mut self, key: LinkKey) {
-        if let Some(links) = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.links) {
+        if let Some(links) = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.links)
+        {
             self.open(key, links);
         }
     }
@@ -579,7 +582,9 @@ impl World {
     fn connected(&mut self, key: LinkKey, number: u64, side: usize) {
         let Some((id, peer)) = self.at_side(key, side) else { return };
         let links = self.conns[&key].links;
-        self.note([2, number, side as u64], || format!("{id} connected to {peer:?} {key:?} {number}"));
+        self.note([2, number, side as u64], || {
+            format!("{id} connected to {peer:?} {key:?} {number}")
+        });
         self.with_node(id, |node, env| {
             if node.connected(peer, (key.4, links), number).is_some() {
                 node.advance_busy(env);
@@ -602,9 +607,11 @@ impl World {
         let reads_on = self.profile.lacks(cluster::plane::Bug::OlderLinkReadOn);
         let figures = &mut self.report.figures;
         let node = self.nodes.get_mut(&id).expect("it is there");
-        let link = node.shared.links.iter_mut().find(|link| {
-            (link.peer, link.incarnation, link.k) == (peer.0, peer.1, key.4)
-        });
+        let link = node
+            .shared
+            .links
+            .iter_mut()
+            .find(|link| (link.peer, link.incarnation, link.k) == (peer.0, peer.1, key.4));
         let Some(link) = link else { return };
         let is_current = link.sender.number() == number;
         figures.overtaken += u64::from(!is_current);
@@ -658,8 +665,7 @@ impl World {
     }
 
     fn news(&self, sent_ns: Option<u64>, partitions: Vec<Partition>) -> News {
-        let states =
-            [NodeState::Joining, NodeState::Active, NodeState::Draining, NodeState::Dead];
+        let states = [NodeState::Joining, NodeState::Active, NodeState::Draining, NodeState::Dead];
         let nodes = states.into_iter().flat_map(|state| self.control.nodes(state));
         let lives = nodes.filter_map(|id| Some((id, self.control.incarnation(id)?))).collect();
         let entries = partitions.into_iter().map(|at| (at, self.control.entry(at))).collect();
@@ -702,7 +708,8 @@ impl World {
             let pause = self.rng.between(1, self.profile.base.call_ns);
             self.at(pause, Event::Call);
         }
-        let up: Vec<_> = self.nodes.values().filter(|node| node.is_up).map(|node| node.id).collect();
+        let up: Vec<_> =
+            self.nodes.values().filter(|node| node.is_up).map(|node| node.id).collect();
         let Some(id) = self.rng.pick(&up) else { return };
         let node = self.nodes.get_mut(&id).expect("it is up");
         let worker = self.rng.below(node.workers.len() as u64) as usize;
@@ -754,7 +761,8 @@ impl World {
             {
                 let now_ns = self.now_ns;
                 self.violation(format!(
-                    "{id} answers for {} in term {term} at {now_ns}, given up at {end_ns}",
+                    "{id} answers at {now_ns} what it did at {} for {} in term {term}, given up at {end_ns}",
+                    self.journal.step(answer.head).true_ns,
                     call.partition
                 ));
             }
