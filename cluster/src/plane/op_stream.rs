@@ -435,13 +435,12 @@ impl OpStreams {
             if pending.state != State::Waits {
                 continue;
             }
-            let target = route(pending.partition).filter(|_| due_ns <= now.mono_ns);
-            let Some(route) = target else {
-                self.again.push((
-                    due_ns.max(now.mono_ns + self.options.retry_ns / 2),
-                    lane,
-                    number,
-                ));
+            if due_ns > now.mono_ns {
+                self.again.push((due_ns, lane, number));
+                continue;
+            }
+            let Some(route) = route(pending.partition) else {
+                self.again.push((now.mono_ns + self.options.retry_ns, lane, number));
                 continue;
             };
             let is_first = pending.sendings == 0;

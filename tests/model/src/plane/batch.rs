@@ -722,7 +722,10 @@ impl Node {
                 Origin::Direct { call } if one.is_again => {
                     env.figures.reopened += 1;
                     let is_open = worker.streams.reopen(one.op.lane, one.op.number, &one.line, now);
-                    assert!(is_open, "call {call} is not answered");
+                    if !is_open {
+                        let what = format!("call {call} is answered and opened");
+                        env.out.push(Output::Broken(what));
+                    }
                 }
                 Origin::Direct { call } => {
                     worker.streams.answered(one.op.lane, one.op.number);

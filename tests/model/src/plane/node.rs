@@ -7,8 +7,8 @@ use cluster::map::command::Change;
 use cluster::plane::contact::Contact;
 use cluster::plane::dedup_log::{CopyLife, DedupLogs};
 use cluster::plane::frames::{
-    Adopt, Beat, ChunkReader, ChunkWriter, ExceptionKind, Kind, Pull, RecordResult, RecordsReader,
-    Restart, Round, Word,
+    Adopt, Answers, Beat, ChunkReader, ChunkWriter, ExceptionKind, Fault, Forward, Kind, Pull,
+    RecordResult, RecordsReader, Restart, Round, Word,
 };
 use cluster::plane::link::{LinkReceiver, LinkSender, connect};
 use cluster::plane::op_stream::OpStreams;
@@ -64,6 +64,8 @@ pub(super) enum Output {
         bytes: Vec<u8>,
     },
     Ended(u32, Ended, bool),
+    /// Something that cannot be, unless a rule is left out.
+    Broken(String),
 }
 
 /// What a node's work needs of the world.
@@ -207,6 +209,39 @@ impl Outside for Shared {
             log.add(number, copy, result);
         }
     }
+}
+
+/// A word does not fit its stream.
+fn broken(env: &mut Env<'_>, fault: Fault) -> bool {
+    env.out.push(Output::Broken(format!("a word is wrong: {fault}")));
+    false
+}
+
+/// Whether the fields of a frame can be read.
+fn is_right(kind: Kind, body: &[u8]) -> Result<(), Fault> {
+    match kind {
+        Kind::Records => {
+            let mut reader = RecordsReader::new(body)?;
+            while reader.next_record()?.is_some() {}
+        }
+        Kind::Chunk => {
+            let mut reader = ChunkReader::new(body)?;
+            while reader.next_key()?.is_some() {}
+            while reader.next_lane()?.is_some() {
+                while reader.next_result()?.is_some() {}
+            }
+            reader.finish()?;
+        }
+        Kind::Adopt => Adopt::decode(body).map(|_| ())?,
+        Kind::Restart => Restart::decode(body).map(|_| ())?,
+        Kind::Round => Round::decode(body).map(|_| ())?,
+        Kind::Pull => Pull::decode(body).map(|_| ())?,
+        Kind::Forward => Forward::decode(body).map(|_| ())?,
+        Kind::Answers => Answers::decode(body).map(|_| ())?,
+        Kind::Word => Word::decode(body).map(|_| ())?,
+        Kind::Beat => Beat::decode(body).map(|_| ())?,
+    }
+    Ok(())
 }
 
 /// What became of a frame.
@@ -389,8 +424,18 @@ impl Node {
             let index = LinkIndex(place as u16);
             loop {
                 let link = &self.shared.links[place];
-                let frame = link.receiver.inbound.frame(BODY_BYTES_MAX).expect("frames are right");
-                let Some(frame) = frame else { break };
+                let frame = match link.receiver.inbound.frame(BODY_BYTES_MAX) {
+                    Ok(Some(frame)) => frame,
+                    Ok(None) => break,
+                    Err(fault) => {
+                        env.out.push(Output::Broken(format!("a frame is broken: {fault}")));
+                        break;
+                    }
+                };
+                if let Err(fault) = is_right(frame.kind, frame.body) {
+                    env.out.push(Output::Broken(format!("a frame is broken: {fault}")));
+                    break;
+                }
                 let (kind, body, bytes) = (frame.kind, frame.body.to_vec(), frame.bytes());
                 if matches!(self.frame(worker, index, kind, &body, bytes, env), Read::Blocked) {
                     env.figures.blocked += 1;
@@ -557,7 +602,7 @@ impl Node {
         link.receiver.progress_ns = now.mono_ns;
         let mut is_first = false;
         if !is_late {
-            is_first = link.sender.hear(&word).expect("it fits the stream");
+            is_first = link.sender.hear(&word).unwrap_or_else(|fault| broken(env, fault));
         }
         for refused in word.refused() {
             env.figures.refusals_heard += 1;
@@ -571,14 +616,16 @@ impl Node {
         let link = self.shared.link_mut(index);
         if is_late {
             let end = link.sender.stream.end();
-            is_first = link.sender.hear(&word).expect("it fits the stream");
+            is_first = link.sender.hear(&word).unwrap_or_else(|fault| broken(env, fault));
             if is_first {
                 // What the refusals appended is taken for sent.
                 let unsent = link.sender.stream.end() - end;
                 link.sender.stream.sent(unsent as usize);
             }
         }
-        link.sender.stream.acknowledge(word.held, now.mono_ns).expect("it fits the stream");
+        if let Err(fault) = link.sender.stream.acknowledge(word.held, now.mono_ns) {
+            broken(env, fault);
+        }
         if is_first {
             env.figures.resumed += u64::from(!link.sender.stream.unsent().is_empty());
             let (peer, k) = (link.peer, usize::from(link.k));

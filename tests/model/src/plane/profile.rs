@@ -65,8 +65,10 @@ impl Profile {
         self.bug = Some(bug);
         self.options.rules = Rules::without(bug);
         self.ops.rules = Rules::without(bug);
-        self.stall_in = self.stall_in.min(200);
-        self.base.stall_ns = self.base.stall_ns.min(1000 * MS);
+        if !self.base.is_gentle {
+            self.stall_in = self.stall_in.min(200);
+            self.base.stall_ns = self.base.stall_ns.min(1000 * MS);
+        }
         self
     }
 

@@ -406,6 +406,7 @@ impl World {
         match output {
             Output::Ask(change) => self.send_control((id, CONTROL), Event::Ask(change)),
             Output::Ended(call, ended, is_direct) => self.end(id, call, ended, is_direct),
+            Output::Broken(what) => self.violation(format!("{id}: {what}")),
             Output::Bytes { link, number, bytes } => self.write(id, link, number, bytes),
         }
     }
@@ -733,7 +734,10 @@ impl World {
 
     fn end(&mut self, id: NodeId, number: u32, ended: Ended, is_direct: bool) {
         let call = &mut self.calls[number as usize];
-        assert_eq!(call.ended, Ended::Pending, "call {number} ends once");
+        if call.ended != Ended::Pending {
+            self.violation(format!("{id}: call {number} ends again"));
+            return;
+        }
         call.ended = ended;
         // What may still be done at any time has not ended.
         if ended != Ended::Unknown {
