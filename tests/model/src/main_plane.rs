@@ -40,7 +40,9 @@ pub(crate) fn main(flags: &Flags) -> ExitCode {
         None => None,
         Some(name) => {
             let Some((_, bug)) = FAULTS.iter().find(|(known, _)| *known == name) else {
-                FAULTS.iter().for_each(|(name, _)| println!("{name}"));
+                for (name, _) in FAULTS {
+                    println!("{name}");
+                }
                 return ExitCode::FAILURE;
             };
             Some(*bug)
@@ -112,7 +114,7 @@ fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
                     let profile = profile(seed);
                     let report = run(seed, &profile, false);
                     let mut what = report.violations.first().cloned();
-                    if seed % 16 == 0 && run(seed, &profile, false).hash != report.hash {
+                    if seed.is_multiple_of(16) && run(seed, &profile, false).hash != report.hash {
                         what = Some("another trace the second time".to_owned());
                     }
                     if let Some(what) = &what {

@@ -211,7 +211,7 @@ impl Node {
         call: u32,
         partition: Partition,
         sort: u8,
-        line: &[u8],
+        raw: &[u8],
         now: Now,
         env: &mut Env<'_>,
     ) {
@@ -219,7 +219,7 @@ impl Node {
         let worker = &mut self.workers[at];
         let lane = worker.streams.lane_for(owner);
         let submitted = Submitted { partition, sort, token: u64::from(call), index: 0 };
-        if !worker.streams.submit(lane, &submitted, line, now) {
+        if !worker.streams.submit(lane, &submitted, raw, now) {
             env.out.push(Output::Ended(call, Ended::NotApplied, false));
         }
     }
@@ -233,12 +233,12 @@ impl Node {
         }
         for (place, request) in forward.requests().enumerate() {
             let reply = Reply { link, sending: forward.sending, place: place as u16 };
-            let line = &forward.lines[place * LINE_BYTES..(place + 1) * LINE_BYTES];
+            let raw = &forward.lines[place * LINE_BYTES..(place + 1) * LINE_BYTES];
             batch.push(Item {
                 partition: request.partition,
                 term: request.term,
                 sort: request.sort,
-                line: line.try_into().expect("a line has its length"),
+                line: raw.try_into().expect("a line has its length"),
                 source: Source::Forward {
                     lane: forward.lane,
                     number: forward.first + place as u64,
@@ -566,20 +566,19 @@ impl Node {
         let has_lease = batch.had_lease && contact.has_lease(fresh, &self.profile.options);
         if is_look && !needs.is_empty() && !has_lease {
             env.figures.rounds_asked += 1;
-            needs = rounds
-                .entry(partition)
-                .or_insert_with(|| {
-                    self.ask_round(partition, &needs, fresh);
-                    needs
-                        .iter()
-                        .map(|need| Need { position: self.shared.end(need.link), ..*need })
-                        .collect()
-                })
-                .clone();
+            if let Some(known) = rounds.get(&partition) {
+                needs.clone_from(known);
+            } else {
+                self.ask_round(partition, &needs, fresh);
+                for need in &mut needs {
+                    need.position = self.shared.end(need.link);
+                }
+                rounds.insert(partition, needs.clone());
+            }
         }
         let is_met = |need: &Need| self.shared.acked(need.link) >= need.position;
         let is_free = needs.iter().all(is_met)
-            || (is_early && !(is_look && !has_lease))
+            || (is_early && (has_lease || !is_look))
             || (outcome.is_found && self.profile.lacks(Bug::FoundAnsweredAtOnce))
             || (is_look && has_lease && self.profile.lacks(Bug::ReadNotParked))
             || self.profile.lacks(Bug::AnswerEarly);

@@ -39,7 +39,9 @@ pub(super) fn check(world: &mut World) {
             found.push(format!("{count} clients do not know, though nothing failed"));
         }
     }
-    found.into_iter().for_each(|what| world.violation(what));
+    for what in found {
+        world.violation(what);
+    }
 }
 
 fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {

@@ -640,7 +640,7 @@ impl World {
 
     fn tick(&mut self, id: NodeId, incarnation: Incarnation) {
         let is_life = |node: &&Node| node.is_up && node.incarnation == incarnation;
-        if self.nodes.get(&id).filter(is_life).is_none() {
+        if !self.nodes.get(&id).as_ref().is_some_and(is_life) {
             return;
         }
         let evicts = !self.is_healed;
@@ -694,7 +694,7 @@ impl World {
 
     fn read_news(&mut self, id: NodeId, incarnation: Incarnation) {
         let is_life = |node: &&Node| node.is_up && node.incarnation == incarnation;
-        if self.nodes.get(&id).filter(is_life).is_none() {
+        if !self.nodes.get(&id).as_ref().is_some_and(is_life) {
             return;
         }
         if self.with_node(id, Node::read_news) == Some(false) {
@@ -801,6 +801,8 @@ impl World {
                 }
             }
         }
-        found.into_iter().for_each(|what| self.violation(what));
+        for what in found {
+            self.violation(what);
+        }
     }
 }
