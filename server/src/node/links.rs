@@ -224,8 +224,11 @@ impl Node {
     /// A connection of a link ended, or could not be used.
     fn data_link_down(&self, links: &DataLinks, link: &DataLink, number: u64, now_ns: u64) {
         let peer = links.peer;
+        // What another node passes on did not go over the link.
+        if !self.ways.is_relayed(peer) {
+            self.lose_of_link(links, link.index);
+        }
         self.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, link.index));
-        self.lose_of_link(links, link.index);
         let _ = link.handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.down.notify_one();
     }
