@@ -181,7 +181,7 @@ fn pass_on(mut from: TcpStream, to: SocketAddr, fate: &Arc<AtomicU8>) {
 /// Passes on what one side says.
 fn pump(mut from: TcpStream, mut to: TcpStream, is_data: bool, fate: &AtomicU8) {
     from.set_read_timeout(Some(Duration::from_millis(5))).expect("it is open");
-    let mut room = [0; 65536];
+    let mut room = vec![0; 65536];
     loop {
         let now = fate.load(Ordering::Relaxed);
         if is_data && now == Fate::Cut as u8 {
