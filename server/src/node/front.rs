@@ -1,9 +1,10 @@
 //! A worker's way from its clients to whoever owns a key.
 //!
-//! Here: the worker's session, who waits for which answer, one burst a round to each node. Not here:
+//! Here: the worker's session, who waits for which answer. In `exchange` frames to and from other nodes. Not here:
 //! what clients ask (`talk`), the order in which they are told (`replies`).
 
 mod away;
+mod exchange;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId, Partition, Term};
 use cluster::message::Frame;
 use cluster::replica::{
-    Ending, Kind, Now, Outcome, Refusal, Reply, Send, Session, SessionId, SessionOptions,
+    Ending, Kind, Now, Refusal, Reply, Send, Session, SessionId, SessionOptions,
 };
 use slab::Slab;
 
@@ -24,7 +25,6 @@ use super::family::{Ended, Family};
 use super::gather::{Gathers, take_part};
 use super::links::Arrival;
 use super::machine::partition_of;
-use super::peers::carry_all;
 use super::replies::Replies;
 use super::{Inbound, Node};
 use crate::clock::Clock;
@@ -393,23 +393,6 @@ impl Front {
         self.carry_out(lent);
     }
 
-    /// Carries out frames about partitions that a node said over a data link. What that brings about for this
-    /// worker's own operations is left to [`Front::carry_out`].
-    pub(crate) fn carry(&mut self, lent: &mut Lent<'_>, from: NodeId, frames: &mut Vec<Frame>) {
-        let node = Arc::clone(&self.node);
-        carry_all(&mut lent.hands(&node, &mut self.work, self.core), from, frames);
-        self.take_own_answers(lent.now);
-    }
-
-    /// Takes the answers to this worker's operations that its work on copies brought about.
-    fn take_own_answers(&mut self, now: Now) {
-        let mut own = std::mem::take(&mut self.work.own);
-        for (partition, reply) in own.drain(..) {
-            self.answered(now, partition, reply);
-        }
-        self.work.own = own;
-    }
-
     fn resend(&mut self, node: &Node) {
         node.figures.resent.fetch_add(self.said.len() as u64, Ordering::Relaxed);
         self.sends.extend(self.said.drain(..));
@@ -486,19 +469,6 @@ impl Front {
         }
     }
 
-    fn burst(&mut self, to: NodeId, send: Send) {
-        let frame = match send {
-            Send::Op { partition, op, .. } => {
-                self.node.figures.forwarded.fetch_add(1, Ordering::Relaxed);
-                Frame::Op { partition, op }
-            }
-            Send::Settle { partition, term, first_unacked, .. } => {
-                Frame::Settle { partition, session: self.session.id(), term, first_unacked }
-            }
-        };
-        self.bursts.entry(to).or_default().push(frame);
-    }
-
     fn deliver(&mut self, lent: &mut Lent<'_>) {
         let mut endings = std::mem::take(&mut self.endings);
         for (token, ending) in endings.drain(..) {
@@ -562,45 +532,6 @@ impl Front {
         for token in tokens {
             let ending = take_part(&mut rest).map_or(Ending::Unknown, Ending::Done);
             self.endings.push((*token, ending));
-        }
-    }
-
-    /// The end of a round: what is for other nodes leaves, in one burst each.
-    pub(crate) fn send_bursts(&mut self, lent: &mut Lent<'_>) {
-        while let Some(partition) = self.gathers.next() {
-            self.let_go(lent, partition);
-        }
-        let node = Arc::clone(&self.node);
-        let mut bursts = std::mem::take(&mut self.bursts);
-        for (to, frames) in &mut bursts {
-            if frames.is_empty() {
-                continue;
-            }
-            node.send_all(*to, frames, lent.now.mono_ns, &mut self.work.touched);
-            // As much waits for that node as may: what was not taken was certainly not done.
-            for frame in frames.drain(..) {
-                if let Frame::Op { partition, op } = frame {
-                    let outcome = Outcome::Refused(Refusal::Busy);
-                    let reply = Reply { term: op.term, seq: op.seq, outcome };
-                    self.answered(lent.now, partition, reply);
-                }
-            }
-        }
-        self.bursts = bursts;
-        if !self.endings.is_empty() || !self.sends.is_empty() {
-            self.carry_out(lent);
-        }
-        self.work.touched.flush();
-        node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
-        if let Some(inbox) = node.inbox(self.core) {
-            let is_waiting = !self.starting.is_empty()
-                || !self.waiters.is_empty()
-                || self.session.is_active()
-                || !self.debts.is_empty();
-            if inbox.is_waiting.load(Ordering::Relaxed) != is_waiting {
-                inbox.is_waiting.store(is_waiting, Ordering::SeqCst);
-                node.want_ticks();
-            }
         }
     }
 
