@@ -12,6 +12,10 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::{DetachedStream, Stream, poll_recv};
 
+/// The end of a pair whose calls wait.
+#[cfg(test)]
+pub(crate) type OtherEnd = std::os::unix::net::UnixStream;
+
 /// A stream on the runtime of the thread that attached it. That thread alone waits for readiness.
 #[derive(Debug)]
 pub(crate) struct SharedStream(Socket);
@@ -37,6 +41,14 @@ impl SharedStream {
             #[cfg(feature = "simulation")]
             Stream::Simulated(stream) => Socket::Simulated(parking_lot::Mutex::new(stream)),
         }))
+    }
+
+    /// One end of a pair, on the current runtime, and the other end.
+    #[cfg(test)]
+    pub(crate) fn pair() -> (Self, OtherEnd) {
+        let (ours, theirs) = OtherEnd::pair().expect("the system has sockets");
+        ours.set_nonblocking(true).expect("it is a socket");
+        (Self::attach(DetachedStream::Unix(ours)).expect("there is a runtime"), theirs)
     }
 
     /// Reads into `room` by one system call. Returns 0 at the end of the stream.

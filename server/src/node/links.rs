@@ -26,7 +26,7 @@ use super::{Inbound, Node};
 use crate::lanes::{Class, NewDataLink, Timing};
 pub(super) use dial::keep;
 pub(crate) use transport::NotAppended;
-use transport::{Tick, Transport};
+use transport::Transport;
 pub(crate) use worker::WorkerLinks;
 
 /// Frames of a class are refused while this many bytes wait in the output of a link. Answers have most room:
@@ -180,16 +180,13 @@ impl DataLinks {
         result
     }
 
-    /// Asks for signs of life where that is due. Returns the links that are silent from now on.
-    pub(super) fn tick(&self, now_ns: u64) -> impl Iterator<Item = u16> {
-        self.used().iter().filter_map(move |link| match link.transport.tick(now_ns, self.bounds) {
-            Tick::Quiet => None,
-            Tick::Asked => {
+    /// Asks for signs of life where that is due.
+    pub(super) fn tick(&self, now_ns: u64) {
+        for link in self.used() {
+            if link.transport.tick(now_ns, self.bounds) {
                 link.transport.flush();
-                None
             }
-            Tick::Silent => Some(link.index),
-        })
+        }
     }
 
     /// How many links are up.
@@ -243,17 +240,18 @@ impl Node {
         }
     }
 
-    /// Looks after signs of life of all data links.
+    /// Nothing is heard over a link: frames take another way, and what was sent may be lost.
+    fn data_link_silent(&self, links: &DataLinks, index: u16, now_ns: u64) {
+        let peer = links.peer;
+        tracing::info!(node = %peer, index, "data link silent");
+        self.note_reach(now_ns, None, |reach| reach.data_link_silent(peer, index, now_ns));
+        self.lose_of_link(links, index);
+    }
+
+    /// Asks for signs of life over all data links where that is due.
     pub(super) fn tick_data_links(&self, now_ns: u64) {
         for links in self.ways.all_data_links() {
-            for index in links.tick(now_ns) {
-                tracing::info!(node = %links.peer, index, "data link silent");
-                let peer = links.peer;
-                self.note_reach(now_ns, None, |reach| {
-                    reach.data_link_silent(peer, index, now_ns);
-                });
-                self.lose_of_link(&links, index);
-            }
+            links.tick(now_ns);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Links on sockets of this process: order, bounds, silence, TLS.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
@@ -13,12 +12,11 @@ use cluster::replica::{Outcome, Reply, SessionId};
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 
-use super::transport::Number;
+use super::transport::{Life, Number};
 use super::*;
 use crate::lanes::TlsConnection;
 use crate::lanes::ping::Pings;
-use crate::net::DetachedStream;
-use crate::net::shared::SharedStream;
+use crate::net::shared::{OtherEnd, SharedStream};
 
 const MS: u64 = 1_000_000;
 const MOST: usize = 4 << 20;
@@ -43,10 +41,8 @@ fn reply(core: u16, seq: u64, bytes: usize) -> Frame {
 }
 
 /// Attaches one end of a socket to the current runtime and installs it. Returns the other end.
-fn install(transport: &Transport, link: u64, tls: Option<Box<TlsConnection>>) -> UnixStream {
-    let (ours, theirs) = UnixStream::pair().expect("a pair");
-    ours.set_nonblocking(true).expect("it is a socket");
-    let stream = SharedStream::attach(DetachedStream::Unix(ours)).expect("there is a runtime");
+fn install(transport: &Transport, link: u64, tls: Option<Box<TlsConnection>>) -> OtherEnd {
+    let (stream, theirs) = SharedStream::pair();
     let pings = Pings::new(true, Timing::default(), 0);
     let waker = Waker::noop().clone();
     assert!(transport.install(number(link), Arc::new(stream), tls, waker, pings));
@@ -163,11 +159,9 @@ fn newer_connection_ends_the_older_for_good() {
     second.set_nonblocking(true).expect("it is a socket");
     let read = second.read(&mut [0; 64]).map_err(|error| error.kind());
     assert_eq!(read, Err(std::io::ErrorKind::WouldBlock), "nothing of the older one");
-    let (ours, _theirs) = UnixStream::pair().expect("a pair");
-    ours.set_nonblocking(true).expect("it is a socket");
-    let late = Arc::new(SharedStream::attach(DetachedStream::Unix(ours)).expect("a runtime"));
+    let (late, _theirs) = SharedStream::pair();
     let pings = Pings::new(true, Timing::default(), 0);
-    assert!(!transport.install(number(6), late, None, Waker::noop().clone(), pings));
+    assert!(!transport.install(number(6), Arc::new(late), None, Waker::noop().clone(), pings));
     assert!(transport.end(number(7)));
     assert!(!transport.is_up());
 }
@@ -180,17 +174,36 @@ fn silent_link_takes_no_frames_until_it_is_heard() {
     let _theirs = install(&transport, 1, None);
     let frame = reply(0, 1, 10);
     assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Ok(()));
-    assert_eq!(transport.tick(50 * MS, bounds()), Tick::Quiet);
-    assert_eq!(transport.tick(100 * MS, bounds()), Tick::Asked);
-    assert_eq!(transport.tick(399 * MS, bounds()), Tick::Quiet);
-    assert_eq!(transport.tick(400 * MS, bounds()), Tick::Silent);
+    assert!(!transport.tick(50 * MS, bounds()));
+    assert!(transport.tick(100 * MS, bounds()), "it asks");
+    assert!(!transport.tick(399 * MS, bounds()));
+    assert_eq!(transport.look_for_life(399 * MS), Life::Known);
+    assert!(!transport.tick(400 * MS, bounds()), "its worker is to look");
+    assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Ok(()));
+    assert_eq!(transport.look_for_life(400 * MS), Life::Silent);
     assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Err(NotAppended::Down));
     assert!(!transport.is_up());
     assert!(transport.answered(1));
+    assert_eq!(transport.look_for_life(450 * MS), Life::Known);
     assert_eq!(transport.lock().append(&frame, MOST, 0, bounds()), Ok(()));
-    assert_eq!(transport.tick(500 * MS, bounds()), Tick::Asked);
-    assert_eq!(transport.tick(3500 * MS, bounds()), Tick::Quiet);
-    assert_eq!(transport.failure(number(1)), Some(std::io::ErrorKind::TimedOut));
+    assert!(transport.tick(500 * MS, bounds()));
+    assert_eq!(transport.look_for_life(3499 * MS), Life::Silent);
+    assert_eq!(transport.look_for_life(3499 * MS), Life::Known);
+    assert_eq!(transport.look_for_life(3500 * MS), Life::Lost);
+}
+
+#[test]
+fn answer_that_waits_in_the_socket_counts() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let transport = Transport::default();
+    let _theirs = install(&transport, 1, None);
+    assert!(transport.tick(1000 * MS, bounds()), "an idle link is asked too");
+    // The process did not run for a while; its worker reads first.
+    assert!(!transport.tick(9000 * MS, bounds()));
+    assert!(!transport.answered(1), "it was not silent");
+    assert_eq!(transport.look_for_life(9000 * MS), Life::Known);
+    assert!(transport.is_up());
 }
 
 /// Two ends of a TLS connection, after the handshake.

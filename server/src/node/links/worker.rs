@@ -14,7 +14,7 @@ use cluster::message::hello::Farewell;
 use cluster::message::{Decoded, Fault, Frame, decode};
 use slab::Slab;
 
-use super::transport::Number;
+use super::transport::{Life, Number};
 use super::{Arrival, DataLink, DataLinks};
 use crate::lanes::ping::Pings;
 use crate::net::shared::SharedStream;
@@ -35,6 +35,15 @@ enum Ending {
     Theirs(Farewell),
     #[error("{0}")]
     Fault(Fault),
+}
+
+/// What a read tells of the peer.
+enum News {
+    None,
+    /// It gives no sign of life from now on.
+    Silent,
+    /// It was silent and is heard again.
+    Heard,
 }
 
 /// A connection that this worker reads.
@@ -123,9 +132,15 @@ impl WorkerLinks {
             // Keys are used again: a successor is looked at once too often.
             let Some(place) = self.places.get_mut(key) else { continue };
             place.queue.queued.store(false, Ordering::Release);
-            let outcome = place.read(now_ns, scratch, &mut self.frames, |number| {
-                node.note_reach(now_ns, None, |reach| reach.data_link_heard(number.0, number.1));
-            });
+            let outcome = place.read(now_ns, scratch, &mut self.frames);
+            let (links, index) = (&place.links, place.link.index);
+            match outcome {
+                Ok(News::None) | Err(_) => {}
+                Ok(News::Silent) => node.data_link_silent(links, index, now_ns),
+                Ok(News::Heard) => {
+                    node.note_reach(now_ns, None, |reach| reach.data_link_heard(links.peer, index));
+                }
+            }
             if !self.frames.is_empty() {
                 carry(place.links.peer, &mut self.frames);
                 self.frames.clear();
@@ -157,14 +172,13 @@ impl WorkerLinks {
 }
 
 impl Place {
-    /// One read, and the frames that are whole with it. `heard`: a silent peer gives a sign of life.
+    /// One read, and the frames that are whole with it.
     fn read(
         &mut self,
         now_ns: u64,
         scratch: &mut [u8],
         frames: &mut Vec<Frame>,
-        heard: impl FnOnce((NodeId, u16)),
-    ) -> Result<(), Ending> {
+    ) -> Result<News, Ending> {
         let transport = &self.link.transport;
         if let Some(kind) = transport.failure(self.number) {
             return Err(io::Error::from(kind).into());
@@ -189,14 +203,16 @@ impl Place {
         // What was said before the end counts.
         let was_silent = self.decode(now_ns, frames)?;
         decrypted?;
-        if was_silent {
-            heard((self.links.peer, self.link.index));
-        }
         let mut context = Context::from_waker(&self.waker);
         if count > 0 && self.stream.poll_readable(&mut context)?.is_ready() {
             self.waker.wake_by_ref();
         }
-        Ok(())
+        match self.link.transport.look_for_life(now_ns) {
+            Life::Silent => Ok(News::Silent),
+            Life::Lost => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            Life::Known if was_silent => Ok(News::Heard),
+            Life::Known => Ok(News::None),
+        }
     }
 
     /// Takes whole frames out of the input. True: the peer was silent and is heard again.
