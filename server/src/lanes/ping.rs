@@ -112,6 +112,12 @@ impl Pings {
         self.asked_ns = self.asked_ns.max(now_ns);
     }
 
+    /// Whether [`Pings::due`] tells something new because the peer has not answered.
+    pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
+        let limit = if self.is_silent { self.timing.lost } else { self.timing.silent };
+        !self.is_answered && now_ns >= self.asked_ns.saturating_add(ns(limit))
+    }
+
     /// What is due now, or when something will be.
     pub(crate) fn due(&mut self, now_ns: u64) -> Due {
         if !self.asks {
@@ -168,8 +174,10 @@ mod tests {
         pings.used();
         pings.next(100 * MS);
         assert_eq!(pings.due(399 * MS), Due::Nothing(400 * MS));
+        assert!(!pings.is_overdue(399 * MS) && pings.is_overdue(400 * MS));
         assert_eq!(pings.due(400 * MS), Due::Silence);
         assert_eq!(pings.due(401 * MS), Due::Nothing(3100 * MS), "it is told once");
+        assert!(!pings.is_overdue(401 * MS) && pings.is_overdue(3100 * MS));
         assert!(pings.answer(1), "it is heard again");
         pings.used();
         assert_eq!(pings.due(500 * MS), Due::Ask);

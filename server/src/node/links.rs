@@ -36,7 +36,6 @@ use crate::net::shared::SharedStream;
 pub(super) use dial::keep;
 pub(crate) use peer_link::PeerLink;
 pub(crate) use table::Links;
-use transport::Tick;
 use tunnel::Tunnel;
 pub(super) use tunnel::Tunnels;
 use wire::Wire;
@@ -284,23 +283,20 @@ impl Node {
         }
     }
 
-    /// Looks after signs of life of all data links.
+    /// Nothing is heard over a link: what was sent over it may be lost.
+    fn data_link_silent(&self, links: &DataLinks, link: &PeerLink, now_ns: u64) {
+        let (peer, k) = (link.peer, link.k);
+        tracing::info!(node = %peer, index = k, "data link silent");
+        self.note_reach(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
+        self.lose_of_link(link);
+        links.path_changed();
+    }
+
+    /// Asks for signs of life over all data links where that is due.
     pub(super) fn tick_data_links(&self, now_ns: u64) {
         for link in self.links().all() {
-            match link.transport.tick(now_ns) {
-                Tick::Quiet => {}
-                Tick::Asked => link.flush(now_ns),
-                Tick::Silent => {
-                    let (peer, k) = (link.peer, link.k);
-                    tracing::info!(node = %peer, index = k, "data link silent");
-                    self.note_reach(now_ns, None, |reach| {
-                        reach.data_link_silent(peer, k, now_ns);
-                    });
-                    self.lose_of_link(&link);
-                    if let Some(links) = self.ways.data_links(peer) {
-                        links.path_changed();
-                    }
-                }
+            if link.transport.tick(now_ns) {
+                link.flush(now_ns);
             }
             let output = link.transport.lock();
             let is_direct = output.is_up() && !output.is_tunnelled();

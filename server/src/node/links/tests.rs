@@ -14,6 +14,7 @@ use cluster::plane::replica::{AckMode, Options, Position};
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 
+use super::transport::Life;
 use super::*;
 use crate::node::NodeOptions;
 
@@ -90,6 +91,7 @@ struct End {
     link: Arc<PeerLink>,
     worker: WorkerLinks,
     heard: Heard,
+    now_ns: u64,
 }
 
 impl End {
@@ -98,7 +100,8 @@ impl End {
         let node = Node::new(NodeOptions { ack, copies, workers: 1, memory_bytes: 1 << 20 });
         let links = Arc::new(DataLinks::new(PEER, "a:1", Timing::default()));
         let link = node.links().meet(PEER, Incarnation(1), 1, 0).expect("it is new");
-        Self { node, links, link, worker: WorkerLinks::default(), heard: Heard::default() }
+        let (worker, heard) = (WorkerLinks::default(), Heard::default());
+        Self { node, links, link, worker, heard, now_ns: 0 }
     }
 
     /// Hands a connection to the worker.
@@ -133,8 +136,8 @@ impl End {
         for _ in 0..4 {
             runtime.block_on(tokio::task::yield_now());
             runtime.block_on(poll_fn(|_| {
-                let Self { node, worker, heard, .. } = self;
-                worker.read(node, 0, &mut scratch, &mut (), heard);
+                let Self { node, worker, heard, now_ns, .. } = self;
+                worker.read(node, *now_ns, &mut scratch, &mut (), heard);
                 Poll::Ready(())
             }));
         }
@@ -362,11 +365,13 @@ fn silent_link_says_nothing_until_it_is_heard() {
     between.settle(&runtime, &mut ends);
     let link = Arc::clone(&ends[0].link);
     assert!(link.say(|_| ()));
-    assert_eq!(link.transport.tick(0), Tick::Quiet, "a new socket was blocked at first");
-    assert_eq!(link.transport.tick(50 * MS), Tick::Quiet);
-    assert_eq!(link.transport.tick(100 * MS), Tick::Asked);
-    assert_eq!(link.transport.tick(399 * MS), Tick::Quiet);
-    assert_eq!(link.transport.tick(400 * MS), Tick::Silent);
+    assert!(!link.transport.tick(0), "a new socket was blocked at first");
+    assert!(!link.transport.tick(50 * MS));
+    assert!(link.transport.tick(100 * MS), "it asks");
+    assert!(!link.transport.tick(399 * MS));
+    assert_eq!(link.transport.look_for_life(399 * MS), Life::Known);
+    assert!(!link.transport.tick(400 * MS) && link.is_up(), "its worker is to look");
+    assert_eq!(link.transport.look_for_life(400 * MS), Life::Silent);
     assert!(!link.is_up() && !link.say(|_| ()));
     let before = ends[0].heard.ups;
     ends[0].append(1);
@@ -374,9 +379,31 @@ fn silent_link_says_nothing_until_it_is_heard() {
     between.settle(&runtime, &mut ends);
     assert!(link.is_up(), "the answer came after all");
     assert_eq!((ends[0].heard.ups, &ends[1].heard.numbers[..]), (before + 1, &[1][..]));
-    assert_eq!(link.transport.tick(500 * MS), Tick::Asked);
-    assert_eq!(link.transport.tick(3500 * MS), Tick::Quiet);
-    assert_eq!(link.transport.failure(1), Some(io::ErrorKind::TimedOut));
+    assert!(link.transport.tick(500 * MS));
+    assert_eq!(link.transport.look_for_life(3499 * MS), Life::Silent);
+    assert_eq!(link.transport.look_for_life(3499 * MS), Life::Known);
+    assert_eq!(link.transport.look_for_life(3500 * MS), Life::Lost);
+}
+
+#[test]
+fn answer_that_waits_in_the_socket_counts() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let link = Arc::clone(&ends[0].link);
+    let _ = link.transport.tick(0);
+    assert!(link.transport.tick(1000 * MS), "an idle link is asked too");
+    link.flush(0);
+    between.carry(usize::MAX);
+    ends[1].work(&runtime);
+    between.carry(usize::MAX);
+    // The process did not run for a while; its worker reads first.
+    ends[0].now_ns = 9000 * MS;
+    assert!(!link.transport.tick(9000 * MS));
+    ends[0].work(&runtime);
+    assert!(link.is_up());
 }
 
 /// Two ends of a TLS connection, after the handshake.

@@ -73,15 +73,15 @@ pub(super) struct Fresh {
     pub(super) pings: Pings,
 }
 
-/// What the passing of time means for a link.
+/// What the worker of a link finds out about its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tick {
-    /// Nothing.
-    Quiet,
-    /// A sign of life was asked for: the output is to be flushed.
-    Asked,
+pub(super) enum Life {
+    /// Nothing new.
+    Known,
     /// The peer gives no sign of life from now on.
     Silent,
+    /// The peer has given none for so long that the connection has to end.
+    Lost,
 }
 
 impl Transport {
@@ -264,37 +264,46 @@ impl Transport {
         true
     }
 
-    /// Asks for signs of life where that is due.
-    pub(super) fn tick(&self, now_ns: u64) -> Tick {
+    /// Asks for a sign of life if that is due: true if the output is to be flushed. Where an answer is overdue
+    /// the worker is woken: only it knows whether one lies in the socket.
+    pub(super) fn tick(&self, now_ns: u64) -> bool {
         let mut output = self.output.lock();
         let Output { sender, connection, has_moved, .. } = &mut *output;
-        let Some(connection) = connection else { return Tick::Quiet };
+        let Some(connection) = connection else { return false };
         connection.wire.retry();
         if std::mem::take(has_moved) {
             connection.pings.moved(now_ns);
         }
+        if connection.pings.is_overdue(now_ns) {
+            connection.waker.wake_by_ref();
+            return false;
+        }
+        let is_due = connection.pings.due(now_ns) == Due::Ask;
+        if is_due {
+            let ping = Ping(connection.pings.next(now_ns));
+            if let Some(out) = sender.loose() {
+                ping.encode(out);
+            }
+        }
+        is_due
+    }
+
+    /// Called by the worker of the link after it has read everything that was there.
+    pub(super) fn look_for_life(&self, now_ns: u64) -> Life {
+        let mut output = self.output.lock();
+        let Some(connection) = &mut output.connection else { return Life::Known };
+        if !connection.pings.is_overdue(now_ns) {
+            return Life::Known;
+        }
         match connection.pings.due(now_ns) {
-            Due::Nothing(_) => Tick::Quiet,
-            Due::Ask => {
-                let ping = Ping(connection.pings.next(now_ns));
-                if let Some(out) = sender.loose() {
-                    ping.encode(out);
-                }
-                Tick::Asked
-            }
-            Due::Silence if connection.wire.is_tunnel() => {
-                // Another may be had at once; what is said of the peer says nothing of the direct way.
-                output.fail(io::ErrorKind::TimedOut);
-                Tick::Quiet
-            }
+            // Another can be had at once, and its silence says nothing of the direct way.
+            Due::Silence if connection.wire.is_tunnel() => Life::Lost,
             Due::Silence => {
                 connection.is_silent = true;
-                Tick::Silent
+                Life::Silent
             }
-            Due::End => {
-                output.fail(io::ErrorKind::TimedOut);
-                Tick::Quiet
-            }
+            Due::End => Life::Lost,
+            Due::Nothing(_) | Due::Ask => Life::Known,
         }
     }
 }

@@ -14,7 +14,7 @@ use cluster::plane::receive_stream::ReceiveStream;
 use slab::Slab;
 
 use super::peer_link::PeerLink;
-use super::transport::Fresh;
+use super::transport::{Fresh, Life};
 use super::wire::Wire;
 use super::{Arrival, DataLinks, LinkHandler};
 use crate::lanes::ping::Pings;
@@ -74,6 +74,8 @@ struct Heard {
     is_first_word: bool,
     /// The peer was silent until now.
     was_silent: bool,
+    /// The peer gives no sign of life from now on.
+    is_silent: bool,
 }
 
 impl WorkerLinks {
@@ -155,6 +157,9 @@ impl WorkerLinks {
                 let (peer, k) = (place.links.peer, place.link.k);
                 node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, k));
             }
+            if heard.is_silent {
+                node.data_link_silent(&place.links, &place.link, now_ns);
+            }
             if let Err(why) = outcome {
                 self.end(node, now_ns, key, &why);
             }
@@ -228,6 +233,12 @@ impl Place {
         let mut context = Context::from_waker(&self.waker);
         if count > 0 && self.wire.poll_readable(&mut context)?.is_ready() {
             self.waker.wake_by_ref();
+            return Ok(());
+        }
+        match transport.look_for_life(now_ns) {
+            Life::Known => {}
+            Life::Silent => heard.is_silent = true,
+            Life::Lost => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
         }
         Ok(())
     }
