@@ -15,7 +15,6 @@
 //! written out, for the numbers of rules and limits are a node's own; the limit is known again when
 //! the key is next called.
 
-mod count;
 #[cfg(test)]
 mod tests;
 
