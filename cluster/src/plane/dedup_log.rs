@@ -110,9 +110,15 @@ impl DedupLog {
     #[inline]
     pub fn add(&mut self, number: u64, copy: CopyLife, result: RecordResult<'_>) {
         match result {
-            RecordResult::Number(value) => self.push(number, copy, Sort::Number, value),
+            RecordResult::Number(value) => {
+                self.prune_if_due();
+                self.push(number, copy, Sort::Number, value);
+            }
             RecordResult::Bytes(bytes) => self.add_bytes(number, copy, Sort::Bytes, bytes),
-            RecordResult::None => self.push(number, copy, Sort::None, 0),
+            RecordResult::None => {
+                self.prune_if_due();
+                self.push(number, copy, Sort::None, 0);
+            }
         }
     }
 
@@ -122,6 +128,7 @@ impl DedupLog {
     }
 
     fn add_bytes(&mut self, number: u64, copy: CopyLife, sort: Sort, bytes: &[u8]) {
+        self.prune_if_due();
         let value = (self.bytes.len() as u64) << 16 | u64::from(bytes.len() as u16);
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(usize::from(u16::MAX))]);
         self.push(number, copy, sort, value);
@@ -129,11 +136,15 @@ impl DedupLog {
 
     #[inline]
     fn push(&mut self, number: u64, copy: CopyLife, sort: Sort, value: u64) {
+        let CopyLife { partition, life, term } = copy;
+        self.entries.push(Entry { number, value, term, partition, life, sort });
+    }
+
+    #[inline]
+    fn prune_if_due(&mut self) {
         if self.entries.len() >= self.prune_at {
             self.prune();
         }
-        let CopyLife { partition, life, term } = copy;
-        self.entries.push(Entry { number, value, term, partition, life, sort });
     }
 
     /// Drops what the lane is done with.
@@ -143,7 +154,8 @@ impl DedupLog {
         self.entries.retain_mut(|entry| {
             let is_kept = entry.number >= done;
             if is_kept && matches!(entry.sort, Sort::Bytes | Sort::Unchanged) {
-                let (from, length) = ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
+                let (from, length) =
+                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
                 entry.value = (self.bytes.len() as u64) << 16 | length as u64;
                 self.bytes.extend_from_slice(&old[from..from + length]);
             }
@@ -159,7 +171,8 @@ impl DedupLog {
             Sort::Number => RecordResult::Number(entry.value),
             Sort::None => RecordResult::None,
             Sort::Bytes | Sort::Unchanged => {
-                let (from, length) = ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
+                let (from, length) =
+                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
                 RecordResult::Bytes(&self.bytes[from..from + length])
             }
         }
@@ -260,6 +273,12 @@ impl DedupLogs {
     pub fn log(&mut self, lane: LaneId) -> &mut DedupLog {
         let rules = self.rules;
         self.logs.entry(lane).or_insert_with(|| DedupLog::new(rules))
+    }
+
+    /// What a lane is done with, as far as is known here.
+    #[must_use]
+    pub fn done(&self, lane: LaneId) -> u64 {
+        self.logs.get(&lane).map_or(0, DedupLog::done)
     }
 
     /// All logs, by lane.
