@@ -155,7 +155,8 @@ impl DedupLog {
         self.entries.retain_mut(|entry| {
             let is_kept = entry.number >= done;
             if is_kept && matches!(entry.sort, Sort::Bytes | Sort::Unchanged) {
-                let (from, length) = ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
+                let (from, length) =
+                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
                 entry.value = (self.bytes.len() as u64) << 16 | length as u64;
                 self.bytes.extend_from_slice(&old[from..from + length]);
             }
@@ -171,7 +172,8 @@ impl DedupLog {
             Sort::Number => RecordResult::Number(entry.value),
             Sort::None => RecordResult::None,
             Sort::Bytes | Sort::Unchanged => {
-                let (from, length) = ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
+                let (from, length) =
+                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
                 RecordResult::Bytes(&self.bytes[from..from + length])
             }
         }
@@ -296,6 +298,12 @@ impl<L: LogCell> DedupLogs<L> {
     #[must_use]
     pub fn get(&self, lane: LaneId) -> Option<&L> {
         self.logs.get(&lane)
+    }
+
+    /// What a lane is done with, as far as is known here.
+    #[must_use]
+    pub fn done(&self, lane: LaneId) -> u64 {
+        self.logs.get(&lane).map_or(0, |log| log.read(DedupLog::done))
     }
 
     /// All logs, by lane.

@@ -23,7 +23,7 @@ pub use self::forward::{
     sort,
 };
 pub use self::records::{
-    KEY_BYTES_MAX, Record, RecordsReader, RecordsWriter, RecordResult, Section, State,
+    KEY_BYTES_MAX, Record, RecordResult, RecordsReader, RecordsWriter, Section, State,
 };
 pub use self::word::{Beat, LaneDone, Ping, Refused, Word, WordWriter};
 

@@ -308,15 +308,15 @@ impl OpStreams {
         }
     }
 
-    /// Adds an operation for the lane's owner. It is sent by the next [`send_new`](Self::send_new). False: the lane is
+    /// Adds an operation for the lane's owner; `raw` is its line. It is sent by the next [`send_new`](Self::send_new). False: the lane is
     /// full.
     #[inline]
-    pub fn submit(&mut self, lane: u16, submitted: &Submitted, line: &[u8], now: Now) -> bool {
+    pub fn submit(&mut self, lane: u16, submitted: &Submitted, raw: &[u8], now: Now) -> bool {
         let stream = &mut self.lanes[usize::from(lane)];
-        if stream.is_full(1, line.len()) {
+        if stream.is_full(1, raw.len()) {
             return false;
         }
-        let (line_at, line_bytes) = stream.keep(line);
+        let (line_at, line_bytes) = stream.keep(raw);
         stream.unanswered += 1;
         stream.pending.push_back(Pending {
             token: submitted.token,
@@ -339,13 +339,13 @@ impl OpStreams {
 
     /// An operation of an opened piece is to be sent again under its number; false: it is answered already. It is sent by
     /// the next [`send_again`](Self::send_again).
-    pub fn reopen(&mut self, lane: u16, number: u64, line: &[u8], now: Now) -> bool {
+    pub fn reopen(&mut self, lane: u16, number: u64, raw: &[u8], now: Now) -> bool {
         let stream = &mut self.lanes[usize::from(lane)];
         let Some(place) = stream.place(number) else { return false };
         if stream.pending[place].state != State::Parked {
             return false;
         }
-        let (line_at, line_bytes) = stream.keep(line);
+        let (line_at, line_bytes) = stream.keep(raw);
         let pending = &mut stream.pending[place];
         (pending.line_at, pending.line_bytes) = (line_at, line_bytes);
         pending.state = State::Waits;
@@ -373,7 +373,10 @@ impl OpStreams {
             let pending = &mut stream.pending[place];
             let is_new = pending.state == State::New;
             let target = route(pending.partition).filter(|route| route.primary.node == owner);
-            if is_new && out.is_some() && let Some(route) = target {
+            if is_new
+                && out.is_some()
+                && let Some(route) = target
+            {
                 let first = *run.get_or_insert(number);
                 let sending = self.first_sending + self.sendings.len() as u64;
                 mark_sent(pending, route, sending);
@@ -409,8 +412,7 @@ impl OpStreams {
         let count = self.writer.count() as u16;
         self.sendings.push_back(Sending { lane, count, first });
         let left_ms = u16::try_from(self.options.deadline_ns / MS).unwrap_or(u16::MAX);
-        let head =
-            ForwardHead { sending, lane: stream.id, first, done: stream.first, left_ms };
+        let head = ForwardHead { sending, lane: stream.id, first, done: stream.first, left_ms };
         let mut nowhere = Vec::new();
         self.writer.finish(&head, out.unwrap_or(&mut nowhere));
     }
@@ -438,15 +440,23 @@ impl OpStreams {
             if pending.state != State::Waits {
                 continue;
             }
-            let target = route(pending.partition).filter(|_| due_ns <= now.mono_ns);
-            let Some(route) = target else {
-                self.again.push((due_ns.max(now.mono_ns + self.options.retry_ns / 2), lane, number));
+            if due_ns > now.mono_ns {
+                self.again.push((due_ns, lane, number));
+                continue;
+            }
+            let Some(route) = route(pending.partition) else {
+                self.again.push((now.mono_ns + self.options.retry_ns, lane, number));
                 continue;
             };
             let is_first = pending.sendings == 0;
             if !is_first && self.options.rules.lack(Bug::NumberNotKeptOnResend) {
                 let (old, next) = (*pending, stream.next());
-                stream.pending.push_back(Pending { sendings: 0, refused: 0, sort: old.sort, ..old });
+                stream.pending.push_back(Pending {
+                    sendings: 0,
+                    refused: 0,
+                    sort: old.sort,
+                    ..old
+                });
                 stream.pending[place].line_bytes = 0;
                 stream.unanswered += 1;
                 stream.end(place);
@@ -529,20 +539,17 @@ impl OpStreams {
                 each(Ended { ending: Ending::Done(&answers.text[from..text.start]), ..ended });
             }
             let Some(pending) = pending else { continue };
-            match exception {
-                Some(exception) => {
-                    self.except(sending.lane, number, exception.kind, now, &mut each);
-                }
-                None => {
-                    self.answered(sending.lane, number);
-                    if let Some((ended, _)) = &mut run {
-                        ended.count += 1;
-                    } else {
-                        let (token, index) = (pending.token, pending.index);
-                        let ending = Ending::Done(&[]);
-                        run = Some((Ended { token, index, count: 1, ending }, text.start));
-                    }
-                }
+            if let Some(exception) = exception {
+                self.except(sending.lane, number, exception.kind, now, &mut each);
+                continue;
+            }
+            self.answered(sending.lane, number);
+            if let Some((ended, _)) = &mut run {
+                ended.count += 1;
+            } else {
+                let (token, index) = (pending.token, pending.index);
+                let ended = Ended { token, index, count: 1, ending: Ending::Done(&[]) };
+                run = Some((ended, text.start));
             }
         }
         if let Some((ended, from)) = run {
@@ -639,7 +646,8 @@ impl OpStreams {
                     continue;
                 }
                 let is_refused = pending.refused == pending.sendings;
-                let progress_ns = if pending.node == NodeId(0) { 0 } else { progress_ns(pending.node) };
+                let progress_ns =
+                    if pending.node == NodeId(0) { 0 } else { progress_ns(pending.node) };
                 let stands_ns = now.mono_ns.saturating_sub(progress_ns.max(pending.since_ns));
                 let age_ns = now.mono_ns.saturating_sub(pending.since_ns);
                 if age_ns < pending.for_ns {

@@ -192,6 +192,8 @@ pub struct ParkedReplies {
     /// For each link the pieces that wait for it, in order.
     queues: Vec<(LinkIndex, VecDeque<Waiting>)>,
     waiting: usize,
+    /// Pieces that were opened since the last release.
+    opened: Vec<u32>,
     /// Counts the pieces.
     parked: u64,
     rules: Rules,
@@ -231,7 +233,8 @@ impl ParkedReplies {
     /// An empty piece to be filled and then [parked](Self::park).
     pub fn begin(&mut self, token: u64) -> Piece {
         let place = self.free.last().map(|&place| place as usize);
-        let mut piece = place.map_or(Piece::default(), |place| std::mem::take(&mut self.pieces[place]));
+        let mut piece =
+            place.map_or(Piece::default(), |place| std::mem::take(&mut self.pieces[place]));
         piece.clear();
         piece.token = token;
         piece
@@ -285,22 +288,35 @@ impl ParkedReplies {
         }
     }
 
-    /// Something happened to a partition: opens the pieces that have operations of it.
+    /// Something happened to a partition: opens the pieces that have operations of it. Calls `each` for those that are to be
+    /// sent again. Nothing is released before the whole inbox was emptied, for another opening may lie behind this one: see
+    /// [`ParkedReplies::release_opened`].
     pub fn open(&mut self, opening: &Opening, mut each: impl FnMut(Released<'_>)) {
+        let is_deposal = matches!(opening.cause, Cause::Deposed { .. });
+        if is_deposal && self.rules.lack(Bug::DeposalOpensNothing) {
+            return;
+        }
         for place in 0..self.pieces.len() {
             let piece = &mut self.pieces[place];
             if piece.ops_left == 0 {
                 continue;
             }
-            let is_deposal = matches!(opening.cause, Cause::Deposed { .. });
-            if is_deposal && self.rules.lack(Bug::DeposalOpensNothing) {
-                continue;
-            }
             open_piece(piece, opening, self.rules, &mut each);
             if piece.is_opened {
-                release_ready(piece, &mut each);
+                self.opened.push(place as u32);
             }
             self.recycle(place as u32);
+        }
+    }
+
+    /// Releases the operations that need nothing more since their pieces were opened. Called once the inbox is empty.
+    pub fn release_opened(&mut self, mut each: impl FnMut(Released<'_>)) {
+        while let Some(place) = self.opened.pop() {
+            let piece = &mut self.pieces[place as usize];
+            if piece.is_opened && piece.ops_left > 0 {
+                release_ready(piece, &mut each);
+                self.recycle(place);
+            }
         }
     }
 
@@ -324,6 +340,7 @@ impl ParkedReplies {
             piece.ops_left = 0;
         }
         self.queues.iter_mut().for_each(|(_, queue)| queue.clear());
+        self.opened.clear();
         self.free = (0..self.pieces.len() as u32).collect();
         self.pieces.iter_mut().for_each(Piece::clear);
         self.waiting = 0;
@@ -480,6 +497,8 @@ mod tests {
         park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[ONE]), (0, &[ONE, TWO])]);
         let cause = Cause::Removed { link: ONE, up_to: 10 };
         parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
+        assert_eq!(seen, [], "another opening may follow");
+        parked.release_opened(note(&mut seen));
         assert_eq!(seen, [Seen::One(1, 0)]);
         parked.release(TWO, 10, note(&mut seen));
         parked.release(ONE, 10, note(&mut seen));

@@ -17,8 +17,6 @@ mod follow;
 mod options;
 mod peers;
 mod primary;
-#[cfg(test)]
-mod tests;
 
 pub use self::event::{
     AckMode, Admission, At, Cause, Event, Machine, Now, Opening, Outside, Position, Refusal, Route,

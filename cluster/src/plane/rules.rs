@@ -9,7 +9,10 @@ pub struct Rules {
 
 /// A rule that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(feature = "bugs"), expect(unreachable_pub, dead_code, reason = "only the model names one"))]
+#[cfg_attr(
+    not(feature = "bugs"),
+    expect(unreachable_pub, dead_code, reason = "only the model names one")
+)]
 pub enum Bug {
     /// Refusals follow the next word instead of preceding the position in the same one.
     WordBeforeRefusal,
@@ -116,7 +119,11 @@ impl Rules {
     /// Whether a rule is left out. Never, outside of the model.
     #[cfg(not(feature = "bugs"))]
     #[inline]
-    #[expect(clippy::unused_self, clippy::trivially_copy_pass_by_ref, reason = "as with the feature")]
+    #[expect(
+        clippy::unused_self,
+        clippy::trivially_copy_pass_by_ref,
+        reason = "as with the feature"
+    )]
     pub(crate) const fn lack(&self, _: Bug) -> bool {
         false
     }

@@ -3,6 +3,7 @@
 //!
 //! * [`profile`]: what a seed means: how many nodes, which faults, how often.
 //! * [`world`]: nodes, links and time; runs a seed.
+//! * [`plane`]: the same for the new data plane, over links of bytes.
 //! * `control`: the map as a linearizable register, and the controller that changes it.
 //! * `payload`: the engine as the machine of a replica; `journal`: which operation did what.
 //! * `check`: what must be true when all faults are over.
@@ -12,6 +13,7 @@ mod control;
 mod journal;
 mod network;
 mod payload;
+pub mod plane;
 pub mod profile;
 pub mod rng;
 pub mod world;

@@ -1,5 +1,8 @@
 //! The model runner: many seeds, all checked; or one seed, told step by step.
 
+#[path = "main_plane.rs"]
+mod plane;
+
 use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -12,7 +15,7 @@ use model::{Fault, Figures, Profile, run};
 
 /// Runs clusters of real replica cores under faults drawn from seeds, on simulated time.
 #[derive(Debug, Parser)]
-struct Flags {
+pub(crate) struct Flags {
     /// How many seeds.
     #[arg(long, default_value_t = 2000)]
     seeds: u64,
@@ -28,6 +31,9 @@ struct Flags {
     /// Leaves out each rule in turn, until a seed finds it.
     #[arg(long)]
     bugs: bool,
+    /// Runs the second world, that of the new data plane.
+    #[arg(long)]
+    plane: bool,
     /// Threads; by default one per core.
     #[arg(long)]
     threads: Option<usize>,
@@ -35,6 +41,9 @@ struct Flags {
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
+    if flags.plane {
+        return plane::main(&flags);
+    }
     let fault = match flags.bug.as_deref().map(model::profile::fault) {
         Some(None) => {
             for (name, _) in FAULTS {

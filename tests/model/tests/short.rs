@@ -57,3 +57,16 @@ fn rules_that_are_left_out_are_missed() {
         }
     });
 }
+
+#[test]
+fn seeds_of_the_second_world_keep_every_invariant() {
+    const SEEDS: u64 = 12;
+    on_two_threads(|first| {
+        for seed in (first..SEEDS).step_by(2) {
+            let report = model::plane::run(seed, &model::plane::Profile::draw(seed), false);
+            let reproduce = format!("cargo run --release -p model -- --plane --seed {seed}");
+            assert_eq!(report.violations, Vec::<String>::new(), "REPRODUCE: {reproduce}");
+            assert!(report.figures.done > 0, "seed {seed} did nothing");
+        }
+    });
+}

@@ -2,7 +2,9 @@
 //! has its place among the records.
 
 use super::fields::{Fields, put_copy, put_lane, put_position};
-use super::records::{KEY_BYTES_MAX, RecordResult, State, put_state, read_state, result_kind, state_kind};
+use super::records::{
+    KEY_BYTES_MAX, RecordResult, State, put_state, read_state, result_kind, state_kind,
+};
 use super::{Fault, Kind, begin, end};
 use crate::id::{CopyId, Partition, Term};
 use crate::plane::LaneId;

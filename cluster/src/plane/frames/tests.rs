@@ -74,8 +74,7 @@ fn record() -> impl Strategy<Value = Owned> {
 type Sections = Vec<((LaneId, u64, u64), Vec<Owned>)>;
 
 fn sections() -> impl Strategy<Value = Sections> {
-    let section =
-        ((lane(), any::<u64>(), any::<u64>()), prop::collection::vec(record(), 1..6));
+    let section = ((lane(), any::<u64>(), any::<u64>()), prop::collection::vec(record(), 1..6));
     prop::collection::vec(section, 0..4)
 }
 
@@ -84,7 +83,9 @@ fn encode(time_ns: u64, sections: &Sections) -> Vec<u8> {
     writer.begin(time_ns);
     for ((lane, first, done), records) in sections {
         writer.section(*lane, *first, *done);
-        records.iter().for_each(|record| writer.record(&record.borrowed()));
+        for record in records {
+            writer.record(&record.borrowed());
+        }
     }
     writer.finish().to_vec()
 }

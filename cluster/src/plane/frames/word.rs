@@ -196,7 +196,7 @@ fn read_done<'a>(fields: &mut Fields<'a>) -> Result<&'a [u8], Fault> {
     fields.bytes(count * DONE_BYTES)
 }
 
-fn lanes_done<'a>(done: &'a [u8]) -> impl Iterator<Item = LaneDone> + use<'a> {
+fn lanes_done(done: &[u8]) -> impl Iterator<Item = LaneDone> + use<'_> {
     let (done, _) = done.as_chunks::<DONE_BYTES>();
     done.iter().filter_map(|bytes| {
         let mut fields = Fields(bytes);

@@ -6,9 +6,9 @@ use crate::id::{CopyId, Partition, Term};
 use crate::map::command::Change;
 use crate::plane::dedup_log::CopyLife;
 use crate::plane::frames::{ChunkWriter, RecordResult, State};
+use crate::plane::partition_header::PartitionHeader;
 use crate::plane::replica_set::{ReplicaSet, SetIndex};
 use crate::plane::{LaneId, LinkIndex};
-use crate::plane::partition_header::PartitionHeader;
 pub use crate::replica::{AckMode, At, Now, Position, Refusal, Route};
 
 /// Why the pieces that have operations of a partition are opened.

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use super::event::{Machine, Outside, Position, Turn};
 use super::{Core, Replica, Role};
 use crate::id::Term;
-use crate::plane::frames::{Adopt, ChunkReader, Fault, Pull, RecordResult, Refused, Restart, Round};
+use crate::plane::frames::{
+    Adopt, ChunkReader, Fault, Pull, RecordResult, Refused, Restart, Round,
+};
 use crate::plane::partition_header::{HeaderState, PartitionHeader};
 use crate::plane::receive_stream::ReceiveStream;
 use crate::plane::replica::At;
@@ -93,11 +95,7 @@ impl Learner {
     }
 
     /// A primary that did not know this copy yet could not use the first pull: it is said again, as a new start.
-    pub(super) fn tick<M, N: Outside, O>(
-        &mut self,
-        core: &mut Core,
-        turn: &mut Turn<'_, M, N, O>,
-    ) {
+    pub(super) fn tick<M, N: Outside, O>(&mut self, core: &mut Core, turn: &mut Turn<'_, M, N, O>) {
         let waited_ns = turn.now.mono_ns.saturating_sub(self.asked_ns);
         if !self.is_begun && self.is_asked && waited_ns >= core.options.resend_ns {
             self.begin_anew(core, turn);
@@ -134,8 +132,8 @@ impl<O> Replica<O> {
             self.see_term(turn, adopt.term);
         }
         let last = self.core.last(turn.header);
-        let is_same = last == adopt.last
-            || (rules.lack(Bug::AdoptByLength) && last.lsn == adopt.last.lsn);
+        let is_same =
+            last == adopt.last || (rules.lack(Bug::AdoptByLength) && last.lsn == adopt.last.lsn);
         let is_whole = match &self.role {
             Role::Backup { .. } => true,
             Role::Learner(learner) => learner.is_whole,

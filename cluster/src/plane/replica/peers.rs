@@ -38,8 +38,8 @@ pub(super) struct Peer {
     origin: u64,
     /// Of a learner, which start counts.
     start: u32,
-    /// A piece that it asked for, and where it begins.
-    pull: Option<Option<Bytes>>,
+    /// Where a piece begins that it asked for.
+    pull: Option<Cursor>,
     /// Where its last piece ends.
     whole_at: Option<u64>,
     /// Where the last record ends that was answered without it.
@@ -73,6 +73,7 @@ impl Peer {
 const FIELDS_BYTES: usize = 128;
 
 /// Where a piece of a copy begins: first come the keys, then the results.
+#[derive(Debug, Clone)]
 enum Cursor {
     /// Where the machine says; none: at the start.
     Keys(Option<Bytes>),
@@ -259,10 +260,10 @@ impl<O> Primary<O> {
         }
         if pull.cursor.is_none() && pull.start > peer.start {
             *peer = Peer { start: pull.start, ..Peer::new(pull.from, false, now_ns) };
-            peer.pull = Some(None);
+            peer.pull = Some(Cursor::Keys(None));
             self.set_changed(core, turn);
-        } else if pull.start == peer.start && peer.is_joined() && pull.cursor.is_some() {
-            peer.pull = Some(pull.cursor.map(Bytes::copy_from_slice));
+        } else if pull.start == peer.start && peer.is_joined() {
+            peer.pull = pull.cursor.and_then(Cursor::decode);
         }
         self.advance_peer(core, turn, place);
         self.ask(core, turn);
@@ -276,12 +277,8 @@ impl<O> Primary<O> {
         link: LinkIndex,
     ) {
         let peer = &mut self.peers[place];
-        let Some(cursor) = peer.pull.take() else { return };
-        let is_first = cursor.is_none();
-        let Some(begin) = cursor.map_or(Some(Cursor::Keys(None)), |cursor| Cursor::decode(&cursor))
-        else {
-            return;
-        };
+        let Some(begin) = peer.pull.take() else { return };
+        let is_first = matches!(begin, Cursor::Keys(None));
         let last = core.last(turn.header);
         let at = At { pt_ns: turn.header.pt_ns(), term: last.term, lsn: last.lsn };
         let bytes_max = core.options.chunk_bytes;
@@ -405,9 +402,10 @@ impl<O> Primary<O> {
     fn wish<M, N: Outside>(&self, core: &Core, turn: &Turn<'_, M, N, O>) -> Option<Step> {
         let rules = core.options.rules;
         let is_gone = |peer: &&Peer| {
-            let is_slow_learner = !peer.in_sync && peer.link.is_some_and(|link| {
-                peer.state == State::Joined && turn.node.quarters(link) >= 2
-            });
+            let is_slow_learner = !peer.in_sync
+                && peer.link.is_some_and(|link| {
+                    peer.state == State::Joined && turn.node.quarters(link) >= 2
+                });
             let is_silent = peer.mandatory && silence_ns(peer, turn) >= core.options.silent_ns;
             peer.state == State::Refused || is_slow_learner || is_silent
         };
@@ -417,9 +415,11 @@ impl<O> Primary<O> {
         }
         if let Some(to) = self.transfer_to {
             let set = turn.node.set(turn.header.set());
-            let is_drained = set.mandatory().iter().enumerate().all(|(slot, &link)| {
-                turn.node.acked(link) >= turn.header.position(slot)
-            });
+            let is_drained = set
+                .mandatory()
+                .iter()
+                .enumerate()
+                .all(|(slot, &link)| turn.node.acked(link) >= turn.header.position(slot));
             let is_joined = self.mandatory().all(Peer::is_joined);
             let is_in_sync = self.peers.iter().any(|peer| peer.copy == to && peer.in_sync);
             let may = (is_drained && is_joined) || rules.lack(Bug::TransferUndrained);
