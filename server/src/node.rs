@@ -53,6 +53,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::hello::Farewell;
+use cluster::plane::contact::LastContact;
 use cluster::plane::replica::{AckMode, Opening, Options, Refusal, Route};
 use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
@@ -299,6 +300,11 @@ impl Node {
     /// The partitions, once there is a cluster and this node is in it.
     pub(crate) fn space(&self) -> Option<&Space> {
         self.space.get()
+    }
+
+    /// When the controller was last heard.
+    pub(crate) fn last_contact(&self) -> LastContact {
+        self.space().map_or_else(LastContact::default, |space| space.copies.last_contact())
     }
 
     /// The control plane, once it runs.

@@ -229,7 +229,8 @@ impl Worker {
                 Poll::Pending => break,
             }
         }
-        if self.front.is_some() {
+        if let Some(front) = &mut self.front {
+            front.begin_round();
             self.hear_nodes(context);
         }
         let work = self.read_ready();

@@ -396,7 +396,8 @@ impl Cluster {
         }
     }
 
-    /// What each node answers for a key, and its log: printed where a key is missing.
+    /// Returns the answer of each running node to a `get` of `key`, and its log. A test prints this when the key is
+    /// missing.
     pub(super) fn accounts_of(&self, key: &str) -> String {
         let account = |number| {
             let answer = self.line(number).lines(&format!("get {key}\r\n"));

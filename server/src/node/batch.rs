@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cluster::plane::dedup_log::CopyLife;
+use cluster::plane::dedup_log::{CopyLife, DedupLog};
 use cluster::plane::frames::{Record, RecordResult, RecordsWriter, State};
 use cluster::plane::parked_reply::Need;
 use cluster::plane::replica::At;
@@ -122,6 +122,8 @@ pub(crate) struct Recorder {
     rows: ArrayVec<Row, HELD_MAX>,
     links: Vec<LinkRecords>,
     state: Vec<u8>,
+    /// Where the reply of the last operation begins.
+    start: u32,
     /// What the last operation changed.
     change: Option<(Change, RowResult)>,
 }
@@ -153,6 +155,14 @@ impl Recorder {
         self.links.iter_mut().for_each(|records| records.is_used = false);
     }
 
+    /// Keeps the reply of the operation that was done last, and made no record, for whoever sends it again.
+    #[inline]
+    pub(crate) fn keep(&mut self, name: Name, out: &[u8]) {
+        let start = self.start;
+        let Some(row) = self.rows.last_mut() else { return };
+        (row.name, row.result) = (Some(name), RowResult::Text(start, out.len() as u32));
+    }
+
     /// The operations that were done, in order.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
@@ -172,6 +182,7 @@ impl Recorder {
     ) -> Ran {
         let unique = placed.unique();
         let start = out.len() as u32;
+        self.start = start;
         if placed.set.is_empty() {
             if !engine.with_unique(unique, |engine| answer(engine, out)) {
                 return Ran::Apart;
@@ -288,17 +299,11 @@ impl Recorder {
         out: &[u8],
     ) {
         let now_ns = serving.now().mono_ns;
-        let mut is_any = false;
         for records in self.links.iter_mut().filter(|records| records.is_used) {
             let Some(link) = cache.get(links, records.link) else { continue };
             records.end = link.append(now_ns, records.writer.finish());
             cache.touch(records.link);
-            is_any = true;
         }
-        if !is_any {
-            return;
-        }
-        let mut log: Option<(LaneId, _)> = None;
         for row in self.rows.iter().filter(|row| row.is_changed) {
             let header = serving.header(row.hash);
             for (slot, &link) in row.set.links().iter().enumerate() {
@@ -306,17 +311,16 @@ impl Recorder {
                     header.set_position(slot, records.end);
                 }
             }
-            let Some(name) = row.name else { continue };
-            if log.as_ref().is_none_or(|(lane, _)| *lane != name.lane) {
-                log = copies.logs().log_of(name.lane).map(|log| (name.lane, log));
-            }
-            if let Some((_, log)) = &log {
-                let copy = CopyLife {
-                    partition: serving.partition(row.hash),
-                    life: header.life(),
-                    term: row.at.term,
-                };
-                log.lock().add(name.number, copy, record_result(row.result, out));
+        }
+        let mut rest = &self.rows[..];
+        while let Some(from) = rest.iter().position(|row| row.name.is_some()) {
+            rest = &rest[from..];
+            let lane = rest[0].name.map_or_else(LaneId::default, |name| name.lane);
+            let is_other = |row: &Row| row.name.is_some_and(|name| name.lane != lane);
+            let (rows, others) = rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
+            rest = others;
+            if let Some(log) = copies.logs().log_of(lane) {
+                keep_results(&mut log.lock(), serving, rows, out);
             }
         }
     }
@@ -352,6 +356,22 @@ pub(crate) enum Ran {
     ChangedApart,
     /// It has done nothing and has to go the long way.
     Apart,
+}
+
+/// Adds results to the log of their lane.
+fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[Row], out: &[u8]) {
+    for row in rows {
+        let Some(name) = row.name else { continue };
+        let life = serving.header(row.hash).life();
+        let copy = CopyLife { partition: serving.partition(row.hash), life, term: row.at.term };
+        match row.result {
+            // What changed nothing is true as long as this node is primary; with other copies they may know better.
+            RowResult::Text(from, to) if !row.is_changed && !row.set.is_empty() => {
+                log.add_unchanged(name.number, copy, &out[from as usize..to as usize]);
+            }
+            result => log.add(name.number, copy, record_result(result, out)),
+        }
+    }
 }
 
 fn record_result(result: RowResult, out: &[u8]) -> RecordResult<'_> {

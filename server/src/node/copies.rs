@@ -24,7 +24,7 @@ use cluster::id::{CopyId, NodeId, Partition};
 use cluster::map::Entry;
 use cluster::map::command::Change as MapChange;
 use cluster::plane::LinkIndex;
-use cluster::plane::contact::Contact;
+use cluster::plane::contact::{Contact, LastContact};
 use cluster::plane::frames::RecordsWriter;
 use cluster::plane::partition_header::{HeaderState, PartitionHeader};
 use cluster::plane::replica::{CopyTime, Event, Now, Options, Part, Replica, Route, Turn};
@@ -101,6 +101,7 @@ pub(crate) struct Hands<'a> {
     pub(crate) service: &'a Service,
     pub(crate) node: &'a Node,
     pub(crate) now: Now,
+    pub(crate) contact: LastContact,
     pub(crate) counters: &'a Counters,
     pub(crate) in_force: &'a InForce,
     pub(crate) worker: usize,
@@ -149,8 +150,8 @@ impl Copies {
 
     /// The headers of all partitions; `None` if no batch may be served from them: the last contact with the controller is too
     /// old, or shards share partitions.
-    pub(crate) fn headers(&self, now: Now) -> Option<&[PartitionHeader]> {
-        let may = !self.are_shared && !self.is_stopped(now);
+    pub(crate) fn headers(&self, contact: LastContact, now: Now) -> Option<&[PartitionHeader]> {
+        let may = !self.are_shared && !self.is_stopped(contact, now);
         may.then_some(&self.headers)
     }
 
@@ -165,14 +166,19 @@ impl Copies {
         self.are_shared
     }
 
+    /// When the controller was last heard. A worker reads it at the beginning of each round and judges the round by that.
+    pub(crate) fn last_contact(&self) -> LastContact {
+        self.contact.last()
+    }
+
     /// Whether nothing is to be done or answered, for lack of contact with the controller.
-    pub(crate) fn is_stopped(&self, now: Now) -> bool {
-        self.contact.is_stopped(now, &self.options.read())
+    pub(crate) fn is_stopped(&self, contact: LastContact, now: Now) -> bool {
+        contact.is_stopped(now, &self.options.read())
     }
 
     /// Whether reads may be answered without asking the other copies.
-    pub(crate) fn has_lease(&self, now: Now) -> bool {
-        self.contact.has_lease(now, &self.options.read())
+    pub(crate) fn has_lease(&self, contact: LastContact, now: Now) -> bool {
+        contact.has_lease(now, &self.options.read())
     }
 
     /// How copies behave.

@@ -17,6 +17,7 @@ use cluster::id::Partition;
 use cluster::plane::frames::{ExceptionKind, sort};
 use cluster::plane::op_stream::Submitted;
 use cluster::plane::LinkIndex;
+use cluster::plane::contact::LastContact;
 use cluster::plane::parked_reply::{NEEDS_MAX, ParkedOp};
 use cluster::plane::replica::{AckMode, Now, Refusal};
 use slab::Slab;
@@ -53,6 +54,8 @@ const TEXTS_KEPT_BYTES: usize = 1 << 20;
 pub(crate) struct Front {
     node: Arc<Node>,
     core: u16,
+    /// What the round is judged by.
+    contact: LastContact,
     plane: Option<Box<Plane>>,
     /// Operations done here by batches since the last round.
     at_once: u64,
@@ -98,11 +101,17 @@ pub(crate) struct Lent<'a> {
 
 impl Lent<'_> {
     /// What a worker works on copies with.
-    fn hands<'h>(&'h mut self, node: &'h Node, work: &'h mut Work) -> Hands<'h> {
+    fn hands<'h>(
+        &'h mut self,
+        node: &'h Node,
+        contact: LastContact,
+        work: &'h mut Work,
+    ) -> Hands<'h> {
         Hands {
             service: self.service,
             node,
             now: self.now,
+            contact,
             counters: self.counters,
             in_force: self.in_force,
             worker: self.worker,
@@ -173,6 +182,7 @@ impl Front {
         Self {
             node,
             core,
+            contact: LastContact::default(),
             plane: None,
             at_once: 0,
             waiters: Slab::new(),
@@ -204,6 +214,16 @@ impl Front {
     /// Which of the node's workers this is of.
     pub(super) fn core(&self) -> u16 {
         self.core
+    }
+
+    /// A round begins: before anything is read.
+    pub(crate) fn begin_round(&mut self) {
+        self.contact = self.node.last_contact();
+    }
+
+    /// When the controller was last heard, at the beginning of the round.
+    pub(crate) fn contact(&self) -> LastContact {
+        self.contact
     }
 
     /// Whether no more operations may be made for now.

@@ -43,6 +43,9 @@ pub(crate) use worker::WorkerLinks;
 
 /// What a worker does with what comes over its data links. `L` is what it is lent for the time of a call.
 pub(crate) trait LinkHandler<L> {
+    /// A link was read: what came was said before now, whatever the clock said when the round began.
+    fn has_read(&mut self, lent: &mut L);
+
     /// A frame came; the frames of a link come in order. `stream` stands before it, and it has `bytes` bytes with its header. No
     /// [`Kind::Word`], [`Kind::Ping`] or [`Kind::Pong`] comes here.
     ///

@@ -161,6 +161,7 @@ impl Reception {
             service: &self.service,
             node: &self.node,
             now: node_now(self.service.clock(), self.service.clock().now()),
+            contact: self.node.last_contact(),
             counters: self.service.counters(number),
             in_force: &in_force,
             worker: number,

@@ -4,6 +4,7 @@
 //! (`cluster::plane::replica`), the records of a batch (`batch`).
 
 use cluster::id::Partition;
+use cluster::plane::contact::LastContact;
 use cluster::plane::partition_header::{HeaderState, PartitionHeader};
 use cluster::plane::replica::{AckMode, At, Now};
 use cluster::plane::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
@@ -35,10 +36,10 @@ pub(crate) struct Placed {
 
 impl<'a> Serving<'a> {
     /// Returns `None` while no batch may be served from headers.
-    pub(crate) fn new(node: &'a Node, now: Now) -> Option<Self> {
+    pub(crate) fn new(node: &'a Node, contact: LastContact, now: Now) -> Option<Self> {
         let space = node.space()?;
-        let headers = space.copies.headers(now)?;
-        let (sets, has_lease) = (space.copies.set_table(), space.copies.has_lease(now));
+        let headers = space.copies.headers(contact, now)?;
+        let (sets, has_lease) = (space.copies.set_table(), space.copies.has_lease(contact, now));
         let shift = u64::BITS - space.bits;
         let (ack, owner_lag_ns) = (node.options.ack, node.options.copies.owner_lag_ns);
         Some(Self { headers, sets, shift, now, has_lease, ack, owner_lag_ns })
@@ -47,7 +48,8 @@ impl<'a> Serving<'a> {
     /// As [`Serving::new`], for a client's batch. Returns `None` outside a cluster.
     pub(crate) fn of(round: &Round<'a>) -> Option<Self> {
         let service = round.service;
-        Self::new(service.node()?, super::front::node_now(service.clock(), round.now))
+        let contact = round.front.as_ref()?.contact();
+        Self::new(service.node()?, contact, super::front::node_now(service.clock(), round.now))
     }
 
     /// The time of the round.

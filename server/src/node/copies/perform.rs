@@ -45,7 +45,7 @@ impl Copies {
         if hands.now.mono_ns >= op.deadline_ns {
             return Performed::Refused(Refusal::Expired);
         }
-        if self.is_stopped(hands.now) {
+        if self.is_stopped(hands.contact, hands.now) {
             return Performed::Refused(Refusal::Stopped);
         }
         let (Some(log), Some(kind)) = (self.logs.log_of(op.lane), Sort::of_bits(op.sort)) else {
@@ -160,7 +160,7 @@ impl Copies {
         place: &Place<'_>,
         op: &OpRef<'_>,
     ) -> ArrayVec<Need, LINKS_MAX> {
-        if self.has_lease(hands.now) {
+        if self.has_lease(hands.contact, hands.now) {
             return self.needs(hands, place, op);
         }
         let round = Round { partition: op.partition, term: place.header.term() };

@@ -106,6 +106,7 @@ impl TestNode {
             service: &self.service,
             node,
             now: Now { mono_ns: self.mono_ns, wall_ns: ORIGIN_NS + self.mono_ns },
+            contact: node.last_contact(),
             counters: self.service.counters(0),
             in_force: &in_force,
             worker: 0,

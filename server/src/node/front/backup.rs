@@ -17,7 +17,7 @@ use cluster::plane::replica::At;
 use engine::{Engine, Now};
 use parking_lot::Mutex;
 
-use super::{Front, Lent};
+use super::{Front, Lent, node_now};
 use crate::node::copies::Copies;
 use crate::node::Inbound;
 use crate::node::links::{LinkHandler, PeerLink};
@@ -53,7 +53,7 @@ impl<'a> LinkHandler<Lent<'a>> for Front {
                 Ok(())
             }
             Kind::Adopt | Kind::Chunk | Kind::Restart | Kind::Round | Kind::Pull => {
-                let hands = &mut lent.hands(&node, &mut self.work);
+                let hands = &mut lent.hands(&node, self.contact, &mut self.work);
                 match kind {
                     Kind::Adopt => copies.adopt(hands, body, stream, bytes),
                     Kind::Chunk => copies.chunk(hands, body, stream, bytes),
@@ -70,7 +70,7 @@ impl<'a> LinkHandler<Lent<'a>> for Front {
         let node = Arc::clone(&self.node);
         let Some(space) = node.space() else { return };
         for refused in word.refused() {
-            space.copies.refused(&mut lent.hands(&node, &mut self.work), link.index, &refused);
+            space.copies.refused(&mut lent.hands(&node, self.contact, &mut self.work), link.index, &refused);
         }
         self.lanes_are_done(word.done());
     }
@@ -78,7 +78,7 @@ impl<'a> LinkHandler<Lent<'a>> for Front {
     fn acknowledged(&mut self, lent: &mut Lent<'a>, link: &Arc<PeerLink>) {
         let node = Arc::clone(&self.node);
         let Some(space) = node.space() else { return };
-        space.copies.acknowledged(&mut lent.hands(&node, &mut self.work), link.index);
+        space.copies.acknowledged(&mut lent.hands(&node, self.contact, &mut self.work), link.index);
         for (core, inbox) in node.inboxes.iter().enumerate() {
             if core != usize::from(self.core) && inbox.awaits_copies() {
                 inbox.wake();
@@ -89,10 +89,14 @@ impl<'a> LinkHandler<Lent<'a>> for Front {
     fn link_up(&mut self, lent: &mut Lent<'a>, link: &Arc<PeerLink>) {
         let node = Arc::clone(&self.node);
         let Some(space) = node.space() else { return };
-        space.copies.connected(&mut lent.hands(&node, &mut self.work), link.index);
+        space.copies.connected(&mut lent.hands(&node, self.contact, &mut self.work), link.index);
         for inbox in &node.inboxes {
             inbox.push(Inbound::LinkUp(link.peer));
         }
+    }
+
+    fn has_read(&mut self, lent: &mut Lent<'a>) {
+        lent.now = node_now(lent.service.clock(), lent.service.clock().now());
     }
 
     fn lanes_done(&mut self, done: &mut Vec<LaneDone>) {
@@ -163,7 +167,7 @@ impl Front {
             let mut done = 0;
             if !copies.are_shared() {
                 let mut held = shards.hold(&hashes);
-                for (position, (record, section)) in rest.iter().enumerate() {
+                for (position, (record, _)) in rest.iter().enumerate() {
                     let Some(header) = copies.header(record.partition) else { break };
                     let Some(engine) = held.engine_beside(position, hashes[position]) else { break };
                     let pt_ns = header.time_of(frame_ns, record.pt_ns);
@@ -172,9 +176,9 @@ impl Front {
                         break;
                     }
                     header.installed(record.lsn, pt_ns);
-                    log.add(copies, section, header, record);
                     done += 1;
                 }
+                log.add(copies, &rest[..done]);
             }
             from += done;
             if done == rest.len() {
@@ -183,7 +187,7 @@ impl Front {
             // Refused, or not to be done under the hold of others.
             let (record, section) = &batch[from];
             copies.install(
-                &mut lent.hands(&node, &mut self.work),
+                &mut lent.hands(&node, self.contact, &mut self.work),
                 section,
                 frame_ns,
                 record,
@@ -228,24 +232,28 @@ fn install_held(
 struct LaneLog(Option<(LaneId, Arc<Mutex<DedupLog>>)>);
 
 impl LaneLog {
-    #[inline]
-    fn add(
-        &mut self,
-        copies: &Copies,
-        section: &Section,
-        header: &PartitionHeader,
-        record: &Record<'_>,
-    ) {
-        if section.lane == LaneId::default() {
-            return;
+    /// Adds the results of records that were just installed, whose shards are still held.
+    fn add(&mut self, copies: &Copies, mut records: &[(Record<'_>, Section)]) {
+        while let Some((_, section)) = records.first() {
+            let lane = section.lane;
+            let count = records.iter().take_while(|(_, section)| section.lane == lane).count();
+            let (of_lane, others) = records.split_at(count);
+            records = others;
+            if lane == LaneId::default() {
+                continue;
+            }
+            if self.0.as_ref().is_none_or(|(known, _)| *known != lane) {
+                self.0 = Some((lane, copies.logs().log_for_records(lane)));
+            }
+            let Some((_, log)) = &self.0 else { return };
+            let mut log = log.lock();
+            for (record, section) in of_lane {
+                log.hear(section.done);
+                let Some(header) = copies.header(record.partition) else { continue };
+                let (partition, term) = (record.partition, record.term);
+                let copy = CopyLife { partition, life: header.life(), term };
+                log.add(section.first + u64::from(record.place), copy, record.result);
+            }
         }
-        if self.0.as_ref().is_none_or(|(lane, _)| *lane != section.lane) {
-            self.0 = Some((section.lane, copies.logs().log_for_records(section.lane)));
-        }
-        let Some((_, log)) = &self.0 else { return };
-        let copy = CopyLife { partition: record.partition, life: header.life(), term: record.term };
-        let mut log = log.lock();
-        log.hear(section.done);
-        log.add(section.first + u64::from(record.place), copy, record.result);
     }
 }

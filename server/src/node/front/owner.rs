@@ -59,7 +59,11 @@ impl Front {
             self.refuse_all(&forward, source, Refusal::Stale);
             return Ok(());
         };
-        log.lock().hear(forward.done);
+        let is_fresh = {
+            let mut log = log.lock();
+            log.hear(forward.done);
+            log.done() <= forward.first
+        };
         if source != Source::Own {
             space.copies.figures.note_received(forward.count() as u64);
         }
@@ -68,8 +72,8 @@ impl Front {
         let head = Head { source, forward: &forward, deadline_ns };
         let (mut lines, mut place, mut first) = (forward.lines, 0, 0);
         while place < requests.len() {
-            let done = match Serving::new(&node, lent.now) {
-                Some(serving) if is_plain(&requests[place]) => {
+            let done = match Serving::new(&node, self.contact, lent.now) {
+                Some(serving) if is_fresh && is_plain(&requests[place]) => {
                     self.serve_run(lent, &serving, head, &requests, &mut lines, place, &mut first)?
                 }
                 _ => 0,
@@ -168,7 +172,8 @@ impl Front {
                 number,
             };
             match ran {
-                Ran::Done => {}
+                Ran::Done if is_read => {}
+                Ran::Done => recorder.keep(name, &texts),
                 Ran::Changed => recorder.record(serving, key, Some(name), &texts),
                 Ran::ChangedApart => {
                     recorder.record(serving, key, None, &texts);
@@ -265,7 +270,7 @@ impl Front {
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
         let mut texts = std::mem::take(&mut plane.texts);
         texts.clear();
-        let performed = space.copies.perform(&mut lent.hands(&node, &mut self.work), &op, &mut texts);
+        let performed = space.copies.perform(&mut lent.hands(&node, self.contact, &mut self.work), &op, &mut texts);
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
         let asked = Asked { source: head.source, sending: head.forward.sending, first: *first, left: 0 };
         match performed {
@@ -296,7 +301,7 @@ impl Front {
         let Some(space) = node.space() else { return };
         let op = op.as_ref();
         let mut texts = Vec::new();
-        let performed = space.copies.perform(&mut lent.hands(&node, &mut self.work), &op, &mut texts);
+        let performed = space.copies.perform(&mut lent.hands(&node, self.contact, &mut self.work), &op, &mut texts);
         let Some(plane) = self.plane.as_deref_mut() else { return };
         let asked = Asked { source: op.source, sending: op.sending, first: op.place, left: 0 };
         match performed {

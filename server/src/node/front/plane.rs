@@ -270,9 +270,17 @@ impl Front {
         if plane.parked.is_empty() {
             return;
         }
+        let copies = self.node.space().map(|space| &space.copies);
+        let is_stopped = copies.is_some_and(|copies| copies.is_stopped(self.contact, lent.now));
         let mut parked = std::mem::take(&mut plane.parked);
-        for &(link, position) in acked {
-            parked.release(link, position, |released| self.released(lent, released));
+        if is_stopped {
+            // Others may have answered since for what these replies say.
+            parked.drain(|piece, place| self.give_up(piece, place));
+        } else {
+            for &(link, position) in acked {
+                parked.release(link, position, |released| self.released(lent, released));
+            }
+            parked.release_opened(|released| self.released(lent, released));
         }
         if let Some(plane) = self.plane.as_deref_mut() {
             plane.parked = parked;
@@ -322,6 +330,23 @@ impl Front {
                 self.released_one(lent, piece, place, &Outcome::Again);
             }
         }
+    }
+
+    /// An operation whose reply may not be told any more. Whoever forwarded it hears nothing and asks the next owner.
+    fn give_up(&mut self, piece: &Piece, place: usize) {
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        if piece.token & ASKED != 0 {
+            plane.asked.try_remove((piece.token & !ASKED) as usize);
+            return;
+        }
+        self.end_numbers(piece, place..place + 1);
+        self.end_unknown(piece, place);
+    }
+
+    fn end_unknown(&mut self, piece: &Piece, place: usize) {
+        let (token, index) = (piece.token, place as u32);
+        let ended = Ended { token, index, count: 1, ending: PlaneEnding::Unknown };
+        note_ended(&mut self.waiters, &mut self.ended_ops, &mut self.texts, ended);
     }
 
     /// The owner's answer to a run of operations of others.
@@ -395,13 +420,7 @@ impl Front {
             plane.ops.reopen(op.lane, op.number, line, lent.now)
         };
         if !is_asked {
-            let ended = Ended {
-                token: piece.token,
-                index: place as u32,
-                count: 1,
-                ending: PlaneEnding::Unknown,
-            };
-            note_ended(&mut self.waiters, &mut self.ended_ops, &mut self.texts, ended);
+            self.end_unknown(piece, place);
         }
     }
 

@@ -43,6 +43,8 @@ struct Heard {
 }
 
 impl LinkHandler<()> for Heard {
+    fn has_read(&mut self, (): &mut ()) {}
+
     fn link_frame(
         &mut self,
         (): &mut (),

@@ -201,6 +201,7 @@ impl Place {
         let mut receiver = link.receiver.lock();
         let LinkReceiver { stream, inbound, .. } = &mut *receiver;
         let received = self.receive(now_ns, scratch, &mut memory.plain, inbound);
+        handler.has_read(lent);
         // What was said before the end counts.
         let mut reading = Reading {
             links: &self.links,
