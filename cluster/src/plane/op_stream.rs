@@ -270,6 +270,13 @@ impl OpStreams {
         self.lanes.iter().map(|lane| lane.unanswered).sum()
     }
 
+    /// Whether a lane can take so many more operations without lines.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self, lane: u16, count: usize) -> bool {
+        !self.lanes[usize::from(lane)].is_full(count, 0)
+    }
+
     /// Takes the number of an operation that this node does itself. Its reply is to be parked, and the
     /// number [answered](Self::answered) with it. None: the lane is full.
     #[inline]

@@ -70,6 +70,8 @@ impl ParkedOp {
 pub struct Piece {
     /// Where the replies belong, for the server.
     pub token: u64,
+    /// When its operations were done, on the monotonic clock.
+    since_ns: u64,
     ops: Vec<ParkedOp>,
     needs: [Need; NEEDS_MAX],
     needs_count: u8,
@@ -155,6 +157,16 @@ impl Piece {
         Some((1 << place, needs[place].position))
     }
 
+    fn give_up(&mut self, each: &mut impl FnMut(&Self, usize)) {
+        for place in 0..self.ops.len() {
+            if !self.ops[place].is_over {
+                self.ops[place].is_over = true;
+                each(self, place);
+            }
+        }
+        self.ops_left = 0;
+    }
+
     fn clear(&mut self) {
         self.ops.clear();
         self.text.clear();
@@ -230,13 +242,13 @@ impl ParkedReplies {
         self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(link, _)| *link)
     }
 
-    /// An empty piece to be filled and then [parked](Self::park).
-    pub fn begin(&mut self, token: u64) -> Piece {
+    /// An empty piece of operations that are done at `now_ns`, to be filled and then [parked](Self::park).
+    pub fn begin(&mut self, token: u64, now_ns: u64) -> Piece {
         let place = self.free.last().map(|&place| place as usize);
         let mut piece =
             place.map_or(Piece::default(), |place| std::mem::take(&mut self.pieces[place]));
         piece.clear();
-        piece.token = token;
+        (piece.token, piece.since_ns) = (token, now_ns);
         piece
     }
 
@@ -320,6 +332,24 @@ impl ParkedReplies {
         }
     }
 
+    /// Gives up the pieces that `is_late` tells are late, by when their operations were done and a link that they wait for: calls
+    /// `each` for each of their operations. Whether one of them counts is not known then.
+    pub fn expire(
+        &mut self,
+        mut is_late: impl FnMut(u64, LinkIndex) -> bool,
+        mut each: impl FnMut(&Piece, usize),
+    ) {
+        for place in 0..self.pieces.len() {
+            let piece = &mut self.pieces[place];
+            let needs = &piece.needs[..usize::from(piece.needs_count)];
+            let mut waits = needs.iter().enumerate().filter(|(bit, _)| piece.left >> bit & 1 == 1);
+            if piece.ops_left > 0 && waits.any(|(_, need)| is_late(piece.since_ns, need.link)) {
+                piece.give_up(&mut each);
+                self.recycle(place as u32);
+            }
+        }
+    }
+
     /// No set names this link any more: nothing waits for it.
     pub fn forget(&mut self, link: LinkIndex) {
         self.queues.retain(|(known, _)| *known != link);
@@ -331,13 +361,7 @@ impl ParkedReplies {
             if piece.ops_left == 0 {
                 continue;
             }
-            for place in 0..piece.ops.len() {
-                if !piece.ops[place].is_over {
-                    piece.ops[place].is_over = true;
-                    each(piece, place);
-                }
-            }
-            piece.ops_left = 0;
+            piece.give_up(&mut each);
         }
         self.queues.iter_mut().for_each(|(_, queue)| queue.clear());
         self.opened.clear();
@@ -451,7 +475,7 @@ mod tests {
 
     /// A piece of operations of these partitions, each of which needs these links at `position`.
     fn park(parked: &mut ParkedReplies, token: u64, position: u64, ops: &[(u16, &[LinkIndex])]) {
-        let mut piece = parked.begin(token);
+        let mut piece = parked.begin(token, 0);
         for (partition, links) in ops {
             let mut op = ParkedOp::new(Partition(*partition), Term(3), 0);
             for &link in *links {

@@ -59,6 +59,12 @@ impl LinkCache {
         self.links[place] = links.get(index);
     }
 
+    /// Whether the streams to all copies of a set take one more record.
+    #[inline]
+    pub(crate) fn may_append(&mut self, links: &Links, set: &ReplicaSet) -> bool {
+        set.links().iter().all(|link| self.get(links, *link).is_some_and(|link| !link.is_full()))
+    }
+
     /// Something was appended to a link: it is to be sent at the end of the round.
     pub(crate) fn touch(&mut self, index: LinkIndex) {
         if !self.touched.contains(&index) {

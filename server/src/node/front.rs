@@ -553,7 +553,13 @@ impl Front {
         if let Some(plane) = self.plane.as_deref_mut() {
             plane.cache.flush(node.links(), lent.now.mono_ns);
         }
-        node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
+        let mut direct = std::mem::take(&mut self.at_once);
+        if let Some(plane) = self.plane.as_deref_mut() {
+            direct += std::mem::take(&mut plane.direct);
+            let forwarded = std::mem::take(&mut plane.forwarded);
+            node.figures.forwarded.fetch_add(forwarded, Ordering::Relaxed);
+        }
+        node.figures.direct.fetch_add(direct, Ordering::Relaxed);
         let Some(inbox) = node.inbox(self.core) else { return };
         let awaits_copies = self.plane.as_ref().is_some_and(|plane| !plane.parked.is_empty());
         inbox.set_awaits_copies(awaits_copies);
@@ -613,15 +619,30 @@ impl DirectBatch<'_> {
         &mut self.recorder
     }
 
-    /// Whether replies to an operation on these copies may wait in the batch's piece.
+    /// Whether an operation on these copies may be done: its reply may wait in the batch's piece, the streams take its record, and
+    /// its lane a name.
     #[inline]
-    pub(crate) fn has_room(&mut self, placed: &Placed) -> bool {
-        placed.set.mandatory().iter().all(|link| {
+    pub(crate) fn has_room(&mut self, placed: &Placed, is_read: bool) -> bool {
+        let is_in_piece = placed.set.mandatory().iter().all(|link| {
             self.links.contains(link) || self.links.try_push(*link).is_ok()
-        })
+        });
+        is_in_piece && (is_read || self.takes_record(placed))
     }
 
-    /// A name for the operation that was just done and has changed something; none if the lane is full.
+    fn takes_record(&mut self, placed: &Placed) -> bool {
+        let links = self.node.links();
+        let Some(first) = placed.set.links().first() else { return true };
+        if !self.plane.cache.may_append(links, &placed.set) {
+            return false;
+        }
+        let Some(owner) = self.plane.cache.get(links, *first).map(|link| link.peer) else {
+            return false;
+        };
+        let lane = self.plane.ops.lane_for(owner);
+        self.plane.ops.has_room(lane, 1)
+    }
+
+    /// A name for the operation that was just done and has changed something; none if no other copy has to hold it.
     pub(crate) fn name(&mut self, placed: &Placed, partition: Partition, now: Now) -> Option<(u16, Name)> {
         let first = placed.set.links().first()?;
         let owner = self.plane.cache.get(self.node.links(), *first)?.peer;
@@ -693,7 +714,7 @@ impl DirectBatch<'_> {
         };
         let token = waiters.insert(waiter) as u64;
         let (mut text_at, mut line_at) = (start, 0);
-        let mut piece = plane.parked.begin(token);
+        let mut piece = plane.parked.begin(token, serving.now().mono_ns);
         for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
             let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.sort);
             (parked.lane, parked.number) = (op.lane, op.number);

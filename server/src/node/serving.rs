@@ -23,6 +23,8 @@ pub(crate) struct Serving<'a> {
     shift: u32,
     now: Now,
     has_lease: bool,
+    /// Copies may be out of reach, and nobody can remove them.
+    is_cut_off: bool,
     ack: AckMode,
     owner_lag_ns: u64,
 }
@@ -42,7 +44,8 @@ impl<'a> Serving<'a> {
         let (sets, has_lease) = (space.copies.set_table(), space.copies.has_lease(contact, now));
         let shift = u64::BITS - space.bits;
         let (ack, owner_lag_ns) = (node.options.ack, node.options.copies.owner_lag_ns);
-        Some(Self { headers, sets, shift, now, has_lease, ack, owner_lag_ns })
+        let is_cut_off = node.ways.is_cut_off();
+        Some(Self { headers, sets, shift, now, has_lease, is_cut_off, ack, owner_lag_ns })
     }
 
     /// As [`Serving::new`], for a client's batch. Returns `None` outside a cluster.
@@ -97,7 +100,7 @@ impl<'a> Serving<'a> {
         if index == SetIndex(0) {
             return Some(Placed { at, set: ReplicaSet::default() });
         }
-        if is_read && !self.has_lease {
+        if self.is_cut_off || (is_read && !self.has_lease) {
             return None;
         }
         Some(Placed { at, set: self.sets.get(index) })

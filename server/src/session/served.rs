@@ -105,7 +105,7 @@ impl Session {
             }
             let is_read = matches!(quick, Quick::Get { .. });
             let Some(placed) = serving.next(*hash, is_read) else { break };
-            if !direct.has_room(&placed) {
+            if !direct.has_room(&placed, is_read) {
                 break;
             }
             let Some(engine) = held.engine_beside(position, *hash) else { break };

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use bytes::Bytes;
 use cluster::plane::frames::{ExceptionKind, Fault, Forward, Request, sort};
 use cluster::plane::parked_reply::{Need, ParkedOp};
-use cluster::plane::replica::Refusal;
+use cluster::plane::replica::{Now, Refusal};
 use cluster::plane::replica_set::LINKS_MAX;
 use protocol::{Decoded, Quick, decode, quick};
 
@@ -157,6 +157,9 @@ impl Front {
             let Some(placed) = serving.next(*hash, is_read).filter(|placed| placed.at.term == term) else {
                 break;
             };
+            if !is_read && !plane.cache.may_append(node.links(), &placed.set) {
+                break;
+            }
             let Some(engine) = held.engine_beside(position, *hash) else { break };
             round.now = serving.time(placed.at);
             let touches = touches(quick);
@@ -210,7 +213,7 @@ impl Front {
             let mut from = 0;
             while from < done {
                 let token = Self::wait_for_copies(plane, asked((place + from) as u16, 0));
-                let mut piece = plane.parked.begin(token);
+                let mut piece = plane.parked.begin(token, lent.now.mono_ns);
                 let mut at = from;
                 while at < done && piece.has_room() {
                     let row = &recorder.rows()[at];
@@ -278,7 +281,7 @@ impl Front {
             Performed::Done { needs, term } => {
                 plane.say_answers(&node, asked);
                 *first = place as u16 + 1;
-                plane.park_one(&op, term, &needs, &texts);
+                plane.park_one(lent.now, &op, term, &needs, &texts);
             }
             Performed::Held => {
                 plane.say_answers(&node, asked);
@@ -309,7 +312,7 @@ impl Front {
                 plane.answers.text(&texts);
                 plane.say_answers(&node, asked);
             }
-            Performed::Done { needs, term } => plane.park_one(&op, term, &needs, &texts),
+            Performed::Done { needs, term } => plane.park_one(lent.now, &op, term, &needs, &texts),
             Performed::Held => {}
             Performed::Refer(route) => {
                 plane.say_exception(&node, asked, ExceptionKind::NotOwner(route));
@@ -333,6 +336,7 @@ impl super::plane::Plane {
     /// One reply waits for copies.
     fn park_one(
         &mut self,
+        now: Now,
         op: &OpRef<'_>,
         term: cluster::id::Term,
         needs: &[Need],
@@ -340,7 +344,7 @@ impl super::plane::Plane {
     ) {
         let asked = Asked { source: op.source, sending: op.sending, first: op.place, left: 1 };
         let token = Front::wait_for_copies(self, asked);
-        let mut piece = self.parked.begin(token);
+        let mut piece = self.parked.begin(token, now.mono_ns);
         let mut parked = ParkedOp::new(op.partition, term, op.sort);
         for need in needs {
             parked.needs |= piece.need(*need);

@@ -12,11 +12,11 @@ use cluster::id::{NodeId, Partition};
 use cluster::plane::frames::{Answers, AnswersWriter, ExceptionKind, cut, sort};
 use cluster::plane::op_stream::{Ended, Ending as PlaneEnding, OpOptions, OpStreams, Submitted};
 use cluster::plane::parked_reply::{ParkedReplies, Piece, Released};
-use cluster::plane::replica::{Opening, Route};
+use cluster::plane::replica::{Opening, Refusal, Route};
 use cluster::plane::{LinkIndex, Rules};
 use slab::Slab;
 
-use super::{Front, Lent};
+use super::{DEADLINE_NS, Front, Lent};
 use crate::node::Node;
 use crate::node::batch::{LinkCache, Recorder};
 use crate::node::delivery::{Ending, Run, Use, Waiter};
@@ -24,6 +24,8 @@ use crate::node::operation::Source;
 
 /// Set in tokens of pieces that answer operations of other workers, or of this one to itself.
 const ASKED: u64 = 1 << 63;
+/// A reply waits so long for a copy that gives no sign of life and is to be removed.
+const REMOVAL_NS: u64 = 3_000_000_000;
 /// A lane of operations that have none.
 pub(super) const NO_LANE: u16 = u16::MAX;
 
@@ -56,6 +58,10 @@ pub(crate) struct Plane {
     pub(super) texts: Vec<u8>,
     /// How many operations of each partition that go the long way are not answered.
     pub(super) waiting: Box<[u16]>,
+    /// Operations that were submitted for this node since the last round, and for others.
+    pub(super) direct: u64,
+    pub(super) forwarded: u64,
+    me: NodeId,
 }
 
 impl Plane {
@@ -75,6 +81,9 @@ impl Plane {
             frames: Vec::new(),
             texts: Vec::new(),
             waiting: vec![0; partitions].into_boxed_slice(),
+            direct: 0,
+            forwarded: 0,
+            me,
         }
     }
 
@@ -88,8 +97,11 @@ impl Plane {
     ) -> bool {
         let lane = self.ops.lane_for(owner);
         let is_taken = self.ops.submit(lane, submitted, line, now);
-        if is_taken && !self.new_in.contains(&lane) {
-            self.new_in.push(lane);
+        if is_taken {
+            *(if owner == self.me { &mut self.direct } else { &mut self.forwarded }) += 1;
+            if !self.new_in.contains(&lane) {
+                self.new_in.push(lane);
+            }
         }
         is_taken
     }
@@ -256,11 +268,13 @@ impl Front {
         let Self { plane: Some(plane), waiters, ended_ops, texts, .. } = self else { return };
         let progress = |owner: NodeId| {
             if owner == node.me().0 {
-                return lent.now.mono_ns;
+                // It works, but what it waits for may be out of reach.
+                return if node.ways.is_cut_off() { 0 } else { lent.now.mono_ns };
             }
             node.links().of_worker(owner, core).map_or(0, |link| link.progress_ns())
         };
         plane.ops.tick(lent.now, progress, |ended| note_ended(waiters, ended_ops, texts, ended));
+        self.expire_replies(lent);
         self.end_operations();
     }
 
@@ -332,6 +346,27 @@ impl Front {
         }
     }
 
+    /// Gives up replies that wait for copies whose links make no progress.
+    fn expire_replies(&mut self, lent: &Lent<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        if plane.parked.is_empty() {
+            return;
+        }
+        let mut parked = std::mem::take(&mut plane.parked);
+        let now_ns = lent.now.mono_ns;
+        // Where most voters are in reach they remove a copy that is not.
+        let patience_ns = if node.ways.is_cut_off() { DEADLINE_NS } else { REMOVAL_NS };
+        let is_late = |since_ns: u64, link: LinkIndex| {
+            let progress_ns = node.links().get(link).map_or(0, |link| link.progress_ns());
+            now_ns.saturating_sub(since_ns.max(progress_ns)) >= patience_ns
+        };
+        parked.expire(is_late, |piece, place| self.give_up(piece, place));
+        if let Some(plane) = self.plane.as_deref_mut() {
+            plane.parked = parked;
+        }
+    }
+
     /// An operation whose reply may not be told any more. Whoever forwarded it hears nothing and asks the next owner.
     fn give_up(&mut self, piece: &Piece, place: usize) {
         let Some(plane) = self.plane.as_deref_mut() else { return };
@@ -340,12 +375,18 @@ impl Front {
             return;
         }
         self.end_numbers(piece, place..place + 1);
-        self.end_unknown(piece, place);
+        let is_read = piece.ops()[place].sort & sort::READ != 0;
+        let ending = if is_read {
+            PlaneEnding::NotApplied(Refusal::Unreachable)
+        } else {
+            PlaneEnding::Unknown
+        };
+        self.end_parked(piece, place, ending);
     }
 
-    fn end_unknown(&mut self, piece: &Piece, place: usize) {
+    fn end_parked(&mut self, piece: &Piece, place: usize, ending: PlaneEnding<'_>) {
         let (token, index) = (piece.token, place as u32);
-        let ended = Ended { token, index, count: 1, ending: PlaneEnding::Unknown };
+        let ended = Ended { token, index, count: 1, ending };
         note_ended(&mut self.waiters, &mut self.ended_ops, &mut self.texts, ended);
     }
 
@@ -420,7 +461,7 @@ impl Front {
             plane.ops.reopen(op.lane, op.number, line, lent.now)
         };
         if !is_asked {
-            self.end_unknown(piece, place);
+            self.end_parked(piece, place, PlaneEnding::Unknown);
         }
     }
 

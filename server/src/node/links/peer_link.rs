@@ -31,6 +31,10 @@ pub(crate) struct PeerLink {
     pub(crate) k: u16,
     /// Up to where its stream is acknowledged.
     pub(crate) acked: Acked,
+    /// Where its stream ends.
+    end: AtomicU64,
+    /// Most bytes of it that are not acknowledged.
+    bytes_max: u64,
     pub(super) transport: Transport,
     /// Only the worker that reads the link locks it.
     pub(super) receiver: Mutex<LinkReceiver>,
@@ -48,13 +52,18 @@ impl PeerLink {
         life: &Arc<LifeTime>,
     ) -> Self {
         let transport = Transport::default();
-        let acked = transport.lock().sender.stream.acked().clone();
+        let output = transport.lock();
+        let (acked, bytes_max) =
+            (output.sender.stream.acked().clone(), output.sender.stream.bytes_max() as u64);
+        drop(output);
         Self {
             index,
             peer,
             incarnation,
             k,
             acked,
+            end: AtomicU64::new(0),
+            bytes_max,
             transport,
             receiver: Mutex::default(),
             life: Arc::clone(life),
@@ -71,7 +80,9 @@ impl PeerLink {
     pub(crate) fn append_with(&self, now_ns: u64, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let mut output = self.transport.lock();
         output.used();
-        output.sender.stream.append_with(now_ns, write)
+        let end = output.sender.stream.append_with(now_ns, write);
+        self.end.store(end, Ordering::Release);
+        end
     }
 
     /// Says the frames that `write` writes; they are not numbered. False: the link is not up, and they are lost.
@@ -96,12 +107,7 @@ impl PeerLink {
 
     /// Whether operations that need the stream are to be answered *busy*.
     pub(crate) fn is_full(&self) -> bool {
-        self.transport.lock().sender.stream.is_full()
-    }
-
-    /// Whether clients whose operations need the stream are not to be read.
-    pub(crate) fn is_over_half(&self) -> bool {
-        self.transport.lock().sender.stream.is_over_half()
+        self.end().saturating_sub(self.acked.get()) >= self.bytes_max
     }
 
     /// Bytes that are not acknowledged, in quarters of what there may be.
@@ -113,7 +119,7 @@ impl PeerLink {
 
     /// Where the next frame of the stream begins.
     pub(crate) fn end(&self) -> u64 {
-        self.transport.lock().sender.stream.end()
+        self.end.load(Ordering::Acquire)
     }
 
     /// How long ago the oldest byte that is not acknowledged was appended; 0 if there is none.

@@ -630,7 +630,7 @@ impl Node {
             }
             let (piece, origins) = piece.get_or_insert_with(|| {
                 worker.tokens += 1;
-                (worker.parked.begin(worker.tokens), Vec::new())
+                (worker.parked.begin(worker.tokens, 0), Vec::new())
             });
             let Outcome { item, own, at, text, .. } = outcome;
             let mut op = ParkedOp::new(item.partition, at.term, item.sort);
