@@ -2,14 +2,94 @@
 
 use bytes::Bytes;
 
-use crate::id::{CopyId, Partition, Term};
+use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use crate::map::Entry;
 use crate::map::command::Change;
 use crate::plane::dedup_log::CopyLife;
 use crate::plane::frames::{ChunkWriter, RecordResult, State};
 use crate::plane::partition_header::PartitionHeader;
 use crate::plane::replica_set::{ReplicaSet, SetIndex};
 use crate::plane::{LaneId, LinkIndex};
-pub use crate::replica::{AckMode, At, Now, Position, Refusal, Route};
+
+/// The clocks of a node, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Now {
+    /// Since some origin; never goes back. For timers and deadlines.
+    pub mono_ns: u64,
+    /// Since 1970, as the node believes; may be wrong, and may jump.
+    pub wall_ns: u64,
+}
+
+/// A place in the history of a partition. Two copies at the same place hold the same state, for a
+/// term has one primary, which numbers its records one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position {
+    /// The term in which the record was made.
+    pub term: Term,
+    /// Counts the records of the partition, from 1; 0 before the first.
+    pub lsn: u64,
+}
+
+/// Where operations for a partition go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The term that an operation sent there is stamped with.
+    pub term: Term,
+    /// The primary in that term.
+    pub primary: CopyId,
+}
+
+impl Entry {
+    /// Where operations go.
+    #[must_use]
+    pub fn route(&self) -> Option<Route> {
+        self.primary.map(|primary| Route { term: self.term, primary })
+    }
+
+    /// The copy on this life of a node, if it holds one.
+    #[must_use]
+    pub fn copy_on(&self, node: NodeId, incarnation: Incarnation) -> Option<CopyId> {
+        self.copies().find(|copy| copy.node == node && copy.incarnation == incarnation)
+    }
+}
+
+/// When an operation is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckMode {
+    /// When every mandatory copy holds it.
+    Replica,
+    /// At once, while the backups are no more than `owner_lag_ns` behind.
+    Owner,
+}
+
+/// Why an attempt was not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its deadline had passed.
+    Expired,
+    /// The partition is changing its primary and this takes long.
+    Moving,
+    /// A queue is full.
+    Busy,
+    /// No contact to the controller for so long that the partition may have been given up.
+    Stopped,
+    /// The number is below one the lane declared done: a late copy of an old attempt.
+    Stale,
+    /// The primary, or a copy that has to hold the change, is out of reach.
+    Unreachable,
+}
+
+/// When, and where in the history, an operation is applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// The partition's time, nanoseconds since 1970; the only time a state may hold.
+    pub pt_ns: u64,
+    /// The term.
+    pub term: Term,
+    /// The record that a change will be. With the term it makes a number that is never given twice,
+    /// so cas uniques and leases can be made of both.
+    pub lsn: u64,
+}
 
 /// Why the pieces that have operations of a partition are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
