@@ -1,7 +1,7 @@
-//! The second world: the new data plane (`cluster::plane`) over links of bytes.
+//! Nodes and the data plane (`cluster::plane`) over links of bytes.
 //!
 //! Nodes have several workers, whose rounds are split into the parts in which they hold shards; links are cut within
-//! frames, stand still, and are overtaken by newer ones. The map and its controller are those of the first world.
+//! frames, stand still, and are overtaken by newer ones.
 
 mod batch;
 mod check;

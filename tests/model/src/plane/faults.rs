@@ -4,7 +4,7 @@ use cluster::map::NodeState;
 use cluster::{Incarnation, NodeId, Partition};
 
 use super::world::{LinkKey, MS, World};
-use crate::profile::CONTROL;
+use crate::base::CONTROL;
 
 /// Most nodes at a time.
 const NODES_MAX: usize = 6;

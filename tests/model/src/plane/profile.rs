@@ -4,6 +4,7 @@ use cluster::plane::op_stream::OpOptions;
 use cluster::plane::replica::Options;
 use cluster::plane::{Bug, Rules};
 
+use crate::base::Base;
 use crate::rng::Rng;
 
 const MS: u64 = 1_000_000;
@@ -11,8 +12,8 @@ const MS: u64 = 1_000_000;
 /// What a run is like.
 #[derive(Debug, Clone)]
 pub struct Profile {
-    /// What both worlds have in common: nodes, faults, the map.
-    pub base: crate::Profile,
+    /// Nodes, faults, the map.
+    pub base: Base,
     /// How copies behave.
     pub options: Options,
     /// How operations behave.
@@ -33,14 +34,14 @@ impl Profile {
     /// What the seed means.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
-        let base = crate::Profile::draw(seed);
+        let base = Base::draw(seed);
         let mut rng = Rng::new(seed ^ 0x706c_616e_6521);
         let options = Options {
             held_max: 64,
             chunk_bytes: rng.pick(&[30, 90, 4096]).unwrap_or(90),
-            silent_ns: base.options.silent_ns,
-            read_lease_ns: base.options.read_lease_ns,
-            lost_after_ns: base.options.lost_after_ns,
+            silent_ns: base.silent_ns,
+            read_lease_ns: base.read_lease_ns,
+            lost_after_ns: base.lost_after_ns,
             ..Options::default()
         };
         Self {

@@ -18,7 +18,7 @@ use super::profile::Profile;
 use crate::control::{Control, End};
 use crate::journal::Journal;
 use crate::network::Network;
-use crate::profile::CONTROL;
+use crate::base::CONTROL;
 use crate::rng::Rng;
 
 pub(super) const MS: u64 = 1_000_000;
