@@ -34,6 +34,9 @@ pub(crate) struct Flags {
     /// Runs the second world, that of the new data plane.
     #[arg(long)]
     plane: bool,
+    /// Of the second world: lays stress on this in all seeds; `list` names all.
+    #[arg(long)]
+    aim: Option<String>,
     /// Threads; by default one per core.
     #[arg(long)]
     threads: Option<usize>,
