@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::tunnel::{End, Part, Tunnel};
 use super::hello::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
+use super::tunnel::{End, Part, Tunnel};
 use super::*;
 use crate::id::{Incarnation, NodeId};
 /// Numbers of all lengths, and the greatest.
@@ -60,8 +60,11 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     let part = prop_oneof![
         end().prop_map(Part::Open),
         end().prop_map(Part::Opened),
-        (number(), number(), bytes())
-            .prop_map(|(at, taken, bytes)| Part::Bytes { at, taken, bytes }),
+        (number(), number(), bytes()).prop_map(|(at, taken, bytes)| Part::Bytes {
+            at,
+            taken,
+            bytes
+        }),
         Just(Part::End),
     ];
     (0..DATA_LINKS_MAX, 1..=u64::MAX, part)
@@ -108,7 +111,11 @@ fn decoded(wire: &[u8]) -> Result<Decoded, Fault> {
 }
 
 fn a_call() -> Frame {
-    Frame::Call(Call { id: 300, wall_ns: 5, rpc: Bytes::from_static(b"a request of the controller") })
+    Frame::Call(Call {
+        id: 300,
+        wall_ns: 5,
+        rpc: Bytes::from_static(b"a request of the controller"),
+    })
 }
 
 #[test]
@@ -126,9 +133,8 @@ fn what_is_too_long_is_neither_sent_nor_awaited() {
 
 #[test]
 fn a_number_is_written_in_one_way() {
-    let ping = |number: &[u8]| {
-        decoded(&[&[number.len() as u8 + 1, 0, 0, 0, PING][..], number].concat())
-    };
+    let ping =
+        |number: &[u8]| decoded(&[&[number.len() as u8 + 1, 0, 0, 0, PING][..], number].concat());
     assert!(ping(&[5]).is_ok());
     assert_eq!(ping(&[0x85, 0]), Err(Fault::Range("number")));
     let overlong = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];

@@ -54,7 +54,6 @@ impl<'a> Writer<'a> {
         self.number(bytes.len() as u64);
         self.out.put_slice(bytes);
     }
-
 }
 
 impl Reader {
@@ -112,5 +111,4 @@ impl Reader {
         }
         Ok(self.body.split_to(length))
     }
-
 }

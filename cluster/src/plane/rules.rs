@@ -46,12 +46,8 @@ pub enum Bug {
     AdoptInAnyStreamClears,
     /// A result that was found is answered at once.
     FoundAnsweredAtOnce,
-    /// Positions are taken before the batch's frames are appended.
-    FoundAtPositionBeforeBatch,
     /// Operations of lanes that the map does not know are done.
     UnseenLaneIsNew,
-    /// A word's events append before the stream has resumed.
-    AppendBeforeResume,
     /// A new primary serves before the other copies have adopted its term.
     ServesBeforeAdopted,
     /// The log of a lane goes with the stream that filled it.
@@ -92,8 +88,6 @@ pub enum Bug {
     AcceptOldAttempts,
     /// Early answers run ahead of the backups without a bound.
     OwnerUnbounded,
-    /// A relayed first sending is taken for new.
-    RelayedTakenForNew,
     /// Answers are sent before the other copies hold the record.
     AnswerEarly,
     /// A primary stops waiting for a silent copy by itself.

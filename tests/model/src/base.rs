@@ -105,17 +105,9 @@ impl Base {
 
     /// The same without anything that fails.
     fn gentle(self) -> Self {
-        Self {
-            crash_ns: 0,
-            cut_ns: 0,
-            stall_ns: 0,
-            drop: 0,
-            spike: 0,
-            may_lose: false,
-            ..self
-        }
+        Self { crash_ns: 0, cut_ns: 0, stall_ns: 0, drop: 0, spike: 0, may_lose: false, ..self }
     }
 }
 
 /// The controller, where messages come from and go to; no node has this id.
-pub const CONTROL: NodeId = NodeId(0);
+pub(crate) const CONTROL: NodeId = NodeId(0);

@@ -108,6 +108,11 @@ impl Control {
         self.salts[place] = rng.draw();
     }
 
+    /// Wants this partition elsewhere.
+    pub(crate) fn move_partition(&mut self, partition: Partition, rng: &mut Rng) {
+        self.salts[partition.index()] = rng.draw();
+    }
+
     /// A node says that it is there: its id.
     pub(crate) fn register(
         &mut self,

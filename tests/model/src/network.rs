@@ -11,14 +11,10 @@ use crate::rng::Rng;
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     cuts: BTreeSet<(NodeId, NodeId)>,
-    /// Until when nothing arrives.
-    stalls: BTreeMap<(NodeId, NodeId), u64>,
-    /// When the last message of a lane arrives.
-    last: BTreeMap<(NodeId, NodeId, u16), u64>,
+    /// When the last message of a link arrives.
+    last: BTreeMap<(NodeId, NodeId), u64>,
 }
 
-/// Lanes between two nodes: one per core. Partitions share them.
-const LANES: u16 = 2;
 const MS: u64 = 1_000_000;
 
 impl Network {
@@ -29,7 +25,6 @@ impl Network {
         base: &Base,
         now_ns: u64,
         link: (NodeId, NodeId),
-        partition: Partition,
     ) -> Option<u64> {
         if link.0 == link.1 {
             return Some(now_ns);
@@ -42,13 +37,10 @@ impl Network {
             delay_ns = rng.between(2 * MS, 400 * MS);
         }
         let mut at_ns = now_ns + delay_ns;
-        if let Some(until_ns) = self.stalls.get(&link) {
-            at_ns = at_ns.max(*until_ns);
-        }
         if !base.reorders {
-            let lane = self.last.entry((link.0, link.1, partition.0 % LANES)).or_default();
-            at_ns = at_ns.max(*lane + 1);
-            *lane = at_ns;
+            let last = self.last.entry(link).or_default();
+            at_ns = at_ns.max(*last + 1);
+            *last = at_ns;
         }
         Some(at_ns)
     }
@@ -66,23 +58,11 @@ impl Network {
     /// It passes again; on a connection of its own, so that it may overtake what is under way.
     pub(crate) fn mend(&mut self, link: (NodeId, NodeId)) {
         self.cuts.remove(&link);
-        self.last.retain(|lane, _| (lane.0, lane.1) != link);
-    }
-
-    /// Everything sent from now on arrives at `until_ns` at the earliest.
-    pub(crate) fn stall(&mut self, link: (NodeId, NodeId), until_ns: u64) {
-        self.stalls.insert(link, until_ns);
-    }
-
-    /// A new connection takes the place of one that stands still: what is on the old one still comes.
-    pub(crate) fn reconnect(&mut self, link: (NodeId, NodeId)) {
-        self.stalls.remove(&link);
-        self.last.retain(|lane, _| (lane.0, lane.1) != link);
+        self.last.remove(&link);
     }
 
     /// All faults are over.
     pub(crate) fn heal(&mut self) {
         self.cuts.clear();
-        self.stalls.clear();
     }
 }

@@ -11,5 +11,5 @@ mod payload;
 mod profile;
 mod world;
 
-pub use self::profile::{FAULTS, Profile};
+pub use self::profile::{Aim, Aimed, FAULTS, Planted, Profile};
 pub use self::world::{Figures, Report, run};

@@ -69,8 +69,6 @@ struct Outcome {
     changed: Option<(u8, u32)>,
     /// It was done before.
     is_found: bool,
-    /// Where its partition's last record ended before the batch.
-    before: Vec<Need>,
 }
 
 /// A batch between two steps.
@@ -297,6 +295,7 @@ impl Node {
         let place = item.partition.index();
         let now = self.workers[at].batch.now;
         if is_stopped {
+            env.figures.stopped += 1;
             self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stopped));
             return;
         }
@@ -337,14 +336,14 @@ impl Node {
             let streams = &mut self.workers[at].streams;
             let lane = streams.lane_for(owner);
             let (partition, sort) = (item.partition, item.sort);
-            let submitted = Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
+            let submitted =
+                Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
             let Some(number) = streams.number(lane, &submitted, now) else {
                 self.refuse(at, &item, ExceptionKind::Refused(Refusal::Busy));
                 return;
             };
             own = Some((lane, number));
         }
-        let before = self.needs(item.partition);
         let header = &self.headers[place];
         let Some(position) = header.next(now) else { unreachable!("it serves") };
         let (changed, answer) = self.payloads[place].apply(position, &item.line, env.journal);
@@ -353,7 +352,7 @@ impl Node {
         }
         env.figures.performed += 1;
         let text = answer.encode().to_vec();
-        let outcome = Outcome { item, own, at: position, text, changed, is_found: false, before };
+        let outcome = Outcome { item, own, at: position, text, changed, is_found: false };
         self.workers[at].batch.outcomes.push(outcome);
     }
 
@@ -427,10 +426,9 @@ impl Node {
         }
         env.figures.found += 1;
         let position = At { pt_ns: 0, term: header.term(), lsn: header.lsn() };
-        let before = self.needs(item.partition);
         let item = item.clone();
         let outcome =
-            Outcome { item, own: None, at: position, text, changed: None, is_found: true, before };
+            Outcome { item, own: None, at: position, text, changed: None, is_found: true };
         self.workers[at].batch.outcomes.push(outcome);
         true
     }
@@ -549,9 +547,6 @@ impl Node {
     ) {
         let partition = outcome.item.partition;
         let mut needs = self.needs(partition);
-        if outcome.is_found && self.profile.lacks(Bug::FoundAtPositionBeforeBatch) {
-            needs.clone_from(&outcome.before);
-        }
         let fresh = self.now(env.true_ns);
         let is_early = outcome.item.sort & sort::OWNER != 0 && {
             let lag_ns = self.profile.options.owner_lag_ns;

@@ -23,7 +23,7 @@ pub(super) fn check(world: &mut World) {
     let mut found = Vec::new();
     for at in 0..world.control.entries().len() {
         let partition = Partition(at as u16);
-        equal_copies(world, partition, &mut found);
+        world.report.figures.checked_copies += equal_copies(world, partition, &mut found);
         for key in (0..KEYS).filter(|key| Sort::of(*key) != Sort::Plain) {
             let mut keyed = Keyed::new(world, partition, key);
             keyed.check();
@@ -44,7 +44,8 @@ pub(super) fn check(world: &mut World) {
     }
 }
 
-fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
+/// Answers how many pairs were compared.
+fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) -> u64 {
     let entry = world.control.entry(partition);
     let copies: Vec<_> = entry
         .in_sync
@@ -64,6 +65,7 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) {
             found.push(format!("{partition}: {} and {} differ", pair[0].0, pair[1].0));
         }
     }
+    copies.len().saturating_sub(1) as u64
 }
 
 /// The calls on one key, and its history.
@@ -122,6 +124,7 @@ impl<'a> Keyed<'a> {
         for &(number, call) in &self.calls {
             let Ended::Done(answer) = call.ended else { continue };
             let step = self.step(answer.head);
+            self.figures.checked_answers += 1;
             if answer.changed && step.call != number {
                 self.found.push(format!("{}: call {number} got another's answer", self.name));
             }
@@ -153,6 +156,7 @@ impl<'a> Keyed<'a> {
     fn early(&mut self, lost: &BTreeMap<u32, Vec<Step>>) {
         for (term, steps) in lost {
             self.figures.early_lost += steps.len() as u64;
+            self.figures.checked_early += 1;
             let begin = steps.iter().map(|step| step.true_ns).min().unwrap_or(0);
             let end = steps.iter().map(|step| step.true_ns).max().unwrap_or(0);
             // Marks of time are 250 us apart, and a clock is read before the shards are held.
@@ -185,6 +189,7 @@ impl<'a> Keyed<'a> {
             later[place] = later[place + 1].min(later[place]);
         }
         for &(place, _, call, number) in seen {
+            self.figures.checked_order += 1;
             if call.ended_ns < begun[place] {
                 self.found.push(format!("{}: call {number} saw what began later", self.name));
             }
@@ -197,6 +202,7 @@ impl<'a> Keyed<'a> {
         let mut by_end = looks.clone();
         by_end.sort_by_key(|one| one.2.ended_ns);
         let (mut next, mut highest) = (0, 0);
+        self.figures.checked_reads += looks.len() as u64;
         for look in looks {
             while next < by_end.len() && by_end[next].2.ended_ns < look.2.invoked_ns {
                 highest = highest.max(by_end[next].0);
@@ -211,6 +217,9 @@ impl<'a> Keyed<'a> {
     /// No operation is in the history twice, and none that certainly was not applied.
     fn once(&mut self) {
         let mut calls = BTreeSet::new();
+        self.figures.checked_once += self.history.len() as u64;
+        let is_refused = |(_, call): &&(u32, Call)| call.ended == Ended::NotApplied;
+        self.figures.checked_refused += self.calls.iter().filter(is_refused).count() as u64;
         for number in self.history.clone() {
             let call = self.step(number).call;
             if !calls.insert(call) {
@@ -244,6 +253,7 @@ impl<'a> Keyed<'a> {
         let rate_ppm = self.world.profile.base.rate_ppm;
         for pair in self.history.windows(2) {
             let (first, second) = (self.step(pair[0]), self.step(pair[1]));
+            self.figures.checked_clock += 1;
             if second.pt_ns < first.pt_ns {
                 let back = first.pt_ns - second.pt_ns;
                 self.found.push(format!("{}: the time ran back by {back} ns", self.name));

@@ -1,6 +1,8 @@
 //! What goes wrong, and how it ends.
 
 use cluster::map::NodeState;
+use cluster::plane::LinkIndex;
+use cluster::plane::replica::{Cause, Opening};
 use cluster::{Incarnation, NodeId, Partition};
 
 use super::world::{LinkKey, MS, World};
@@ -24,9 +26,17 @@ pub(super) enum Trouble {
     Reconnect(LinkKey),
     /// A partition is wanted elsewhere.
     Move,
+    /// This partition is wanted elsewhere.
+    MoveOnce(Partition),
     Member,
     Resize,
     Clock,
+    /// A primary loses the controller, and nothing else.
+    Fence,
+    /// All copies of a partition lose the controller for long.
+    Abandon,
+    /// This node crashes.
+    Kill(NodeId),
 }
 
 impl World {
@@ -45,6 +55,8 @@ impl World {
             Trouble::Member => base.member_ns,
             Trouble::Resize if base.resizes => 4000 * MS,
             Trouble::Clock if base.skew_ns > 0 => 3000 * MS,
+            Trouble::Fence => self.profile.aimed.fence_ns,
+            Trouble::Abandon => self.profile.aimed.abandon_ns,
             _ => 0,
         }
     }
@@ -59,6 +71,8 @@ impl World {
             Trouble::Member,
             Trouble::Resize,
             Trouble::Clock,
+            Trouble::Fence,
+            Trouble::Abandon,
         ];
         for kind in kinds {
             let mean_ns = self.mean_ns(kind);
@@ -82,15 +96,31 @@ impl World {
             Trouble::Cut => self.cut(),
             Trouble::Lose => {
                 if let Some(key) = self.some_conn() {
+                    self.report.figures.losses += 1;
                     self.cut_conn(key);
                 }
             }
             Trouble::Stall => self.stall(),
-            Trouble::Move => self.control.move_elsewhere(&mut self.rng),
+            Trouble::Move => {
+                self.report.figures.moves += 1;
+                self.control.move_elsewhere(&mut self.rng);
+            }
+            Trouble::MoveOnce(partition) => {
+                self.report.figures.moves += 1;
+                self.control.move_partition(partition, &mut self.rng);
+                return;
+            }
+            Trouble::Fence => self.fence(),
+            Trouble::Abandon => self.abandon(),
+            Trouble::Kill(node) => {
+                self.kill(node, true);
+                return;
+            }
             Trouble::Member => self.change_members(),
             Trouble::Resize => {
                 let least = u64::from(self.profile.base.replicas.min(2));
                 let replicas = self.rng.between(least, 3);
+                self.report.figures.resizes += 1;
                 self.control.resize(replicas as usize);
             }
             Trouble::Clock => self.jump(),
@@ -104,6 +134,10 @@ impl World {
             }
             Trouble::Restart(_) => return,
         }
+        self.plan(trouble);
+    }
+
+    fn plan(&mut self, trouble: Trouble) {
         let mean_ns = self.mean_ns(trouble);
         let pause = self.pause(mean_ns);
         self.trouble_at(pause, trouble);
@@ -125,7 +159,17 @@ impl World {
 
     fn crash(&mut self) {
         let up = self.up();
-        let Some(victim) = self.rng.pick(&up) else { return };
+        if let Some(victim) = self.rng.pick(&up) {
+            self.kill(victim, false);
+        }
+    }
+
+    /// Ends a process, unless more would be lost than may be.
+    fn kill(&mut self, victim: NodeId, is_aimed: bool) {
+        let up = self.up();
+        if !up.contains(&victim) {
+            return;
+        }
         let lost = self.control.lost(|node, incarnation| {
             let known = self.nodes.get(&node);
             node != victim
@@ -135,6 +179,7 @@ impl World {
             return;
         }
         self.report.figures.crashes += 1;
+        self.report.figures.crashes_aimed += u64::from(is_aimed);
         self.note([6, u64::from(victim.0), 0], || format!("{victim} crashes"));
         self.nodes.get_mut(&victim).expect("it is up").is_up = false;
         for other in up {
@@ -196,7 +241,13 @@ impl World {
                 links.extend([(from, to), (to, from)]);
             }
         }
-        for (from, to) in links {
+        self.cut_ways(&links, length);
+    }
+
+    /// Nothing passes these ways for a while.
+    fn cut_ways(&mut self, ways: &[(NodeId, NodeId)], length: u64) {
+        self.report.figures.cuts += ways.len() as u64;
+        for &(from, to) in ways {
             self.note([7, u64::from(from.0), u64::from(to.0)], || {
                 format!("cut {from} -> {to} for {} ms", length / MS)
             });
@@ -206,8 +257,88 @@ impl World {
         }
     }
 
+    /// A primary loses the controller for so long that another takes over. Its links stand.
+    fn fence(&mut self) {
+        let place = self.rng.below(self.control.entries().len() as u64) as usize;
+        let entry = &self.control.entries()[place];
+        let Some(primary) = entry.primary.filter(|_| entry.in_sync.len() > 1) else { return };
+        self.report.figures.fences += 1;
+        let patience_ns = self.profile.base.patience_ns;
+        let length = self.rng.between(patience_ns, patience_ns + 2500 * MS);
+        let node = primary.node;
+        self.cut_ways(&[(node, CONTROL), (CONTROL, node)], length);
+    }
+
+    /// All copies of a partition are where the controller is not, until it gives the partition up.
+    fn abandon(&mut self) {
+        let lost_ns = self.profile.options.lost_after_ns.unwrap_or(3000 * MS);
+        let length = self.rng.between(lost_ns, 2 * lost_ns + 2000 * MS);
+        let place = self.rng.below(self.control.entries().len() as u64) as usize;
+        let copies = self.control.entries()[place].in_sync.clone();
+        self.report.figures.abandons += 1;
+        for copy in copies {
+            self.cut_ways(&[(copy.node, CONTROL), (CONTROL, copy.node)], length);
+        }
+    }
+
+    /// A copy has refused something, and its node has not said so yet.
+    pub(super) fn refused(&mut self, id: NodeId, link: LinkIndex, partition: Partition) {
+        let chance = self.profile.aimed.cut_on_refusal;
+        if self.is_healed || !self.rng.chance(chance, 100) {
+            return;
+        }
+        self.report.figures.refusals_cut += 1;
+        let (key, side) = self.key(id, link);
+        let peer = [key.0, key.2][1 - side];
+        self.note([13, u64::from(id.0), u64::from(peer.0)], || {
+            format!("{id} refuses {partition} of {peer}, and is cut off")
+        });
+        self.break_conn(key);
+        if self.rng.chance(1, 2) {
+            let length = self.rng.between(100 * MS, 3000 * MS);
+            self.cut_ways(&[(id, peer), (peer, id)], length);
+            // Meanwhile the partition goes on, to other nodes.
+            for step in 1..6 {
+                self.trouble_at(step * length / 6, Trouble::MoveOnce(partition));
+            }
+        }
+    }
+
+    /// Pieces of a partition are opened at a node.
+    pub(super) fn opened(&mut self, id: NodeId, opening: &Opening) {
+        let aimed = self.profile.aimed;
+        if self.is_healed {
+            return;
+        }
+        match opening.cause {
+            Cause::Removed { .. } if self.rng.chance(aimed.crash_on_removal, 100) => {
+                let pause = self.rng.below(100 * MS);
+                self.trouble_at(pause, Trouble::Kill(id));
+            }
+            Cause::Refused { .. } if self.rng.chance(aimed.crash_on_refusal, 100) => {
+                let pause = self.rng.between(MS, 100 * MS);
+                self.cut_ways(&[(id, CONTROL), (CONTROL, id)], 500 * MS);
+                self.trouble_at(pause, Trouble::Kill(id));
+            }
+            _ => {}
+        }
+    }
+
+    /// A copy became in-sync.
+    pub(super) fn joined(&mut self, partition: Partition) {
+        let primary = self.control.entries()[partition.index()].primary;
+        if let Some(primary) = primary
+            && !self.is_healed
+            && self.rng.chance(self.profile.aimed.crash_on_join, 100)
+        {
+            let pause = self.rng.below(3 * MS);
+            self.trouble_at(pause, Trouble::Kill(primary.node));
+        }
+    }
+
     fn stall(&mut self) {
         let Some(key) = self.some_conn() else { return };
+        self.report.figures.stalls += 1;
         let length = self.rng.between(20 * MS, 2000 * MS);
         let sides = self.rng.between(1, 3);
         let until_ns = self.now_ns + length;
@@ -226,6 +357,7 @@ impl World {
 
     fn change_members(&mut self) {
         let active = self.control.nodes(NodeState::Active);
+        self.report.figures.members += 1;
         if self.nodes.len() < NODES_MAX && self.rng.chance(1, 2) {
             self.join();
         } else if active.len() > 3
@@ -240,6 +372,7 @@ impl World {
         let up = self.up();
         let Some(id) = self.rng.pick(&up) else { return };
         let skew_ns = self.rng.either_way(self.profile.base.skew_ns);
+        self.report.figures.clock_steps += 1;
         self.nodes.get_mut(&id).expect("it is up").skew_ns = skew_ns;
     }
 

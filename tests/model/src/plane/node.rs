@@ -64,6 +64,10 @@ pub(super) enum Output {
         bytes: Vec<u8>,
     },
     Ended(u32, Ended, bool),
+    /// A copy here refused something that came over this link.
+    Refused(LinkIndex, Partition),
+    /// Pieces of a partition are opened.
+    Opened(Opening),
     /// Something that cannot be, unless a rule is left out.
     Broken(String),
 }
@@ -240,6 +244,8 @@ fn is_right(kind: Kind, body: &[u8]) -> Result<(), Fault> {
         Kind::Answers => Answers::decode(body).map(|_| ())?,
         Kind::Word => Word::decode(body).map(|_| ())?,
         Kind::Beat => Beat::decode(body).map(|_| ())?,
+        // Nobody measures the way here.
+        Kind::Ping | Kind::Pong => {}
     }
     Ok(())
 }
@@ -337,6 +343,7 @@ impl Node {
                 Event::Ask(change) => env.out.push(Output::Ask(change)),
                 Event::Open(opening) => {
                     env.figures.openings += 1;
+                    env.out.push(Output::Opened(opening));
                     self.workers.iter_mut().for_each(|one| one.inbox.push(Note::Open(opening)));
                 }
                 Event::Perform(op) => {
@@ -422,7 +429,8 @@ impl Node {
                 continue;
             }
             let index = LinkIndex(place as u16);
-            loop {
+            let mut goes_on = true;
+            while goes_on {
                 let link = &self.shared.links[place];
                 let frame = match link.receiver.inbound.frame(BODY_BYTES_MAX) {
                     Ok(Some(frame)) => frame,
@@ -446,6 +454,8 @@ impl Node {
                     receiver.stream.advance(bytes);
                 }
                 receiver.inbound.consume(bytes);
+                // A read ends somewhere; what follows it is read in the next round.
+                goes_on = !env.rng.chance(1, self.profile.pause_in);
             }
             let done: Vec<_> = self.workers[worker].streams.all_done().collect();
             let link = &mut self.shared.links[place];
@@ -481,6 +491,7 @@ impl Node {
                 self.shared.link_mut(index).receiver.stream.heard_time(beat.time_ns);
                 beat.done().for_each(|one| self.shared.logs.log(one.lane).hear(one.done));
             }
+            Kind::Ping | Kind::Pong => {}
             Kind::Adopt | Kind::Chunk | Kind::Restart | Kind::Round | Kind::Pull => {
                 return self.of_copy(index, kind, body, bytes, env);
             }
@@ -509,10 +520,17 @@ impl Node {
                 let adopt = Adopt::decode(body).expect("frames are right");
                 stream.heard_time(adopt.time_ns);
                 env.figures.adopts += 1;
+                let last = self.position(partition);
                 self.cold(partition, env, |replica, turn| {
                     replica.adopt(turn, &adopt, &mut stream, bytes);
                 });
                 clears_all = self.headers[partition.index()].state() == HeaderState::Follows;
+                let is_other = adopt.last != last && stream.refusals() > before;
+                env.figures.checked_lengths += u64::from(is_other);
+                if is_other && adopt.last.lsn == last.lsn {
+                    let what = format!("{partition} at {:?} is to adopt {:?}", last, adopt.last);
+                    env.out.push(Output::Broken(what));
+                }
             }
             Kind::Chunk => {
                 let reader = ChunkReader::new(body).expect("frames are right");
@@ -539,7 +557,10 @@ impl Node {
                 self.cold(partition, env, |replica, turn| replica.pulled(turn, &pull));
             }
         }
-        env.figures.refused += stream.refusals().saturating_sub(before) as u64;
+        if stream.refusals() > before {
+            env.figures.refused += 1;
+            env.out.push(Output::Refused(index, partition));
+        }
         self.shared.link_mut(index).receiver.stream = stream;
         if clears_all && self.profile.lacks(Bug::AdoptInAnyStreamClears) {
             for link in &mut self.shared.links {
@@ -563,7 +584,11 @@ impl Node {
             let section = *reader.section();
             let at = record.partition.index();
             let header = &self.headers[at];
-            if header.accepts(record.term, record.lsn) {
+            let is_old = self.profile.lacks(Bug::AcceptOldTerms)
+                && header.state() == HeaderState::Follows
+                && record.term < header.term()
+                && record.lsn == header.lsn() + 1;
+            if header.accepts(record.term, record.lsn) || is_old {
                 let pt_ns = header.time_of(time_ns, record.pt_ns);
                 let place = At { pt_ns, term: record.term, lsn: record.lsn };
                 self.payloads[at].install(place, record.key, &record.state);
@@ -585,7 +610,10 @@ impl Node {
                 let refused = self.replicas[at].refusal(header, record.term, end);
                 let before = link.receiver.stream.refusals();
                 link.receiver.stream.refuse(refused, false);
-                env.figures.refused += (link.receiver.stream.refusals() - before) as u64;
+                if link.receiver.stream.refusals() > before {
+                    env.figures.refused += 1;
+                    env.out.push(Output::Refused(index, record.partition));
+                }
             }
         }
         Read::Done
@@ -597,13 +625,9 @@ impl Node {
             return Read::Blocked;
         }
         let now = self.now(env.true_ns);
-        let is_late = self.profile.lacks(Bug::AppendBeforeResume);
         let link = self.shared.link_mut(index);
         link.receiver.progress_ns = now.mono_ns;
-        let mut is_first = false;
-        if !is_late {
-            is_first = link.sender.hear(&word).unwrap_or_else(|fault| broken(env, fault));
-        }
+        let is_first = link.sender.hear(&word).unwrap_or_else(|fault| broken(env, fault));
         for refused in word.refused() {
             env.figures.refusals_heard += 1;
             self.cold(refused.partition, env, |replica, turn| {
@@ -614,15 +638,6 @@ impl Node {
             self.shared.logs.log(done.lane).hear(done.done);
         }
         let link = self.shared.link_mut(index);
-        if is_late {
-            let end = link.sender.stream.end();
-            is_first = link.sender.hear(&word).unwrap_or_else(|fault| broken(env, fault));
-            if is_first {
-                // What the refusals appended is taken for sent.
-                let unsent = link.sender.stream.end() - end;
-                link.sender.stream.sent(unsent as usize);
-            }
-        }
         if let Err(fault) = link.sender.stream.acknowledge(word.held, now.mono_ns) {
             broken(env, fault);
         }

@@ -7,7 +7,7 @@ use cluster::map::NodeState;
 use cluster::plane::LinkIndex;
 use cluster::plane::op_stream::Ending;
 use cluster::plane::partition_header::HeaderState;
-use cluster::plane::replica::{Part, Position};
+use cluster::plane::replica::{CopyTime, Part, Position};
 use cluster::{CopyId, Incarnation, NodeId, Partition};
 
 use super::check;
@@ -15,10 +15,10 @@ use super::faults::Trouble;
 use super::node::{Env, News, Node, Output};
 use super::payload::{Answer, KEYS, Verb};
 use super::profile::Profile;
+use crate::base::CONTROL;
 use crate::control::{Control, End};
 use crate::journal::Journal;
 use crate::network::Network;
-use crate::base::CONTROL;
 use crate::rng::Rng;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -132,6 +132,56 @@ figures! {
     resets,
     /// Processes killed.
     crashes,
+    /// Of these, killed because something had just happened.
+    crashes_aimed,
+    /// Ways that nothing passed for a while.
+    cuts,
+    /// Connections lost.
+    losses,
+    /// Connections lost just after a refusal.
+    refusals_cut,
+    /// Connections that stood still.
+    stalls,
+    /// Primaries that lost the controller, though alive.
+    fences,
+    /// Partitions whose copies all lost the controller for long.
+    abandons,
+    /// Partitions wanted elsewhere.
+    moves,
+    /// Nodes that joined or left.
+    members,
+    /// Other numbers of copies wanted.
+    resizes,
+    /// Steps of wall clocks.
+    clock_steps,
+    /// Operations refused since the controller was not heard for too long.
+    stopped,
+    /// Invariant: a copy has the state that others had at its place.
+    checked_states,
+    /// Invariant: a term has one primary.
+    checked_primaries,
+    /// Invariant: what is answered is not of a term that was given up.
+    checked_ends,
+    /// Invariant: a copy's time is between its newest record's and its primary's.
+    checked_times,
+    /// Invariant: a copy that refuses to follow has another length.
+    checked_lengths,
+    /// Invariant: answers are in the history that survives.
+    checked_answers,
+    /// Invariant: answers are in the order of real time.
+    checked_order,
+    /// Invariant: a later read sees no less.
+    checked_reads,
+    /// Invariant: no operation is in the history twice.
+    checked_once,
+    /// Invariant: what was not applied is not in the history.
+    checked_refused,
+    /// Invariant: a history's time does not run back.
+    checked_clock,
+    /// Invariant: copies at rest are equal.
+    checked_copies,
+    /// Invariant: early answers that are lost are of the lag.
+    checked_early,
     /// Steps in the histories that survived.
     steps,
     /// Answered early and lost with a primary, within the lag.
@@ -407,6 +457,8 @@ impl World {
             Output::Ask(change) => self.send_control((id, CONTROL), Event::Ask(change)),
             Output::Ended(call, ended, is_direct) => self.end(id, call, ended, is_direct),
             Output::Broken(what) => self.violation(format!("{id}: {what}")),
+            Output::Refused(link, partition) => self.refused(id, link, partition),
+            Output::Opened(opening) => self.opened(id, &opening),
             Output::Bytes { link, number, bytes } => self.write(id, link, number, bytes),
         }
     }
@@ -416,13 +468,13 @@ impl World {
         if self.is_healed {
             (profile.drop, profile.spike) = (0, 0);
         }
-        let at_ns = self.network.arrival(rng, &profile, self.now_ns, link, Partition(0));
+        let at_ns = self.network.arrival(rng, &profile, self.now_ns, link);
         if let Some(at_ns) = at_ns {
             self.at(at_ns - self.now_ns, event);
         }
     }
 
-    fn key(&self, id: NodeId, link: LinkIndex) -> (LinkKey, usize) {
+    pub(super) fn key(&self, id: NodeId, link: LinkIndex) -> (LinkKey, usize) {
         let node = &self.nodes[&id];
         let link = node.shared.link(link);
         let (me, peer) = ((id, node.incarnation), (link.peer, link.incarnation));
@@ -433,10 +485,20 @@ impl World {
         }
     }
 
-    fn write(&mut self, id: NodeId, link: LinkIndex, number: u64, bytes: Vec<u8>) {
+    fn write(&mut self, id: NodeId, link: LinkIndex, number: u64, mut bytes: Vec<u8>) {
         let (key, side) = self.key(id, link);
+        if !self.is_healed && self.rng.chance(self.profile.splits, 100) {
+            let rest = bytes.split_off(self.rng.below(bytes.len() as u64) as usize);
+            self.write_part(key, side, number, bytes);
+            self.write_part(key, side, number, rest);
+        } else {
+            self.write_part(key, side, number, bytes);
+        }
+    }
+
+    fn write_part(&mut self, key: LinkKey, side: usize, number: u64, bytes: Vec<u8>) {
         let mut delay_ns = self.rng.between(MS / 20, MS / 2);
-        if !self.is_healed && self.rng.chance(self.profile.base.spike, 10_000) {
+        if !self.is_healed && self.rng.chance(self.profile.spike, 10_000) {
             delay_ns = self.rng.between(2 * MS, 100 * MS);
         }
         let Some(conn) = self.conns.get_mut(&key) else { return };
@@ -499,6 +561,17 @@ impl World {
         }
     }
 
+    /// Cuts a connection: nothing of what is under way arrives.
+    pub(super) fn break_conn(&mut self, key: LinkKey) {
+        let number = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.number);
+        self.cut_conn(key);
+        if let Some(number) = number
+            && let Some(conn) = self.conns.get_mut(&key)
+        {
+            conn.cuts.insert(number, [0; 2]);
+        }
+    }
+
     /// Cuts a connection: a part of what is under way still arrives.
     pub(super) fn cut_conn(&mut self, key: LinkKey) {
         let now_ns = self.now_ns;
@@ -554,7 +627,11 @@ impl World {
             Event::Heartbeat(id, incarnation) => self.heartbeat(id, incarnation),
             Event::Beat { node, incarnation, sent_ns } => self.beat(node, incarnation, sent_ns),
             Event::Ask(change) => {
+                let copies = self.control.copies;
                 self.control.ask(self.now_ns, change);
+                if self.control.copies > copies {
+                    self.joined(change.partition);
+                }
                 self.publish();
             }
             Event::News(id, incarnation, news) => {
@@ -645,6 +722,7 @@ impl World {
         }
         let evicts = !self.is_healed;
         self.with_node(id, |node, env| node.tick(env, evicts));
+        self.look_at_times(id);
         self.at(TICK_NS, Event::Tick(id, incarnation));
     }
 
@@ -714,11 +792,17 @@ impl World {
         let Some(id) = self.rng.pick(&up) else { return };
         let node = self.nodes.get_mut(&id).expect("it is up");
         let worker = self.rng.below(node.workers.len() as u64) as usize;
+        // Phases of some seconds, different at each node.
+        let phase = (self.now_ns / MS + u64::from(id.0) * 1700) / 1500;
+        let only_reads = self.profile.has_readers && !phase.is_multiple_of(3) && !self.is_healed;
         for _ in 0..self.rng.between(1, 6) {
             let partition = Partition(self.rng.below(node.replicas.len() as u64) as u16);
             let key = self.rng.below(u64::from(KEYS)) as u8;
             let verbs = [Verb::Add, Verb::Add, Verb::Look, Verb::Maybe];
-            let verb = self.rng.pick(&verbs).unwrap_or(Verb::Add);
+            let mut verb = self.rng.pick(&verbs).unwrap_or(Verb::Add);
+            if only_reads {
+                verb = Verb::Look;
+            }
             let number = self.calls.len() as u32;
             self.calls.push(Call {
                 partition,
@@ -759,6 +843,8 @@ impl World {
         if let Ended::Done(answer) = ended {
             let term = self.journal.step(answer.head).term;
             let reset = self.control.ends.get(&(call.partition, term)).copied();
+            let can_reset = self.profile.options.lost_after_ns.is_some();
+            self.report.figures.checked_ends += u64::from(can_reset && answer.changed && is_direct);
             if let Some((End::Reset, end_ns)) = reset
                 && answer.changed
                 && is_direct
@@ -773,9 +859,41 @@ impl World {
         }
     }
 
+    /// The time by which a store looks at a copy's items is not before the newest record's, and not after its primary's.
+    fn look_at_times(&mut self, id: NodeId) {
+        let node = &self.nodes[&id];
+        let mut found = Vec::new();
+        for (at, header) in node.headers.iter().enumerate() {
+            let replica = &node.replicas[at];
+            let primary = replica.entry().primary.and_then(|copy| self.nodes.get(&copy.node));
+            let Some(primary) = primary else { continue };
+            let there = &primary.headers[at];
+            let follows = header.state() == HeaderState::Follows && header.term() == there.term();
+            if !follows || primary.replicas[at].part() != Part::Primary {
+                continue;
+            }
+            let now = node.now(self.now_ns);
+            let time_ns = match replica.time(header, &node.shared, now) {
+                CopyTime::Unknown => continue,
+                CopyTime::At(time_ns) => time_ns,
+                CopyTime::Ahead(ahead_ns) => now.mono_ns.wrapping_add(ahead_ns),
+            };
+            let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
+            self.report.figures.checked_times += 1;
+            if time_ns < header.pt_ns() || time_ns > most.max(there.pt_ns()) {
+                let partition = Partition(at as u16);
+                found.push(format!("{id} {partition}: its items are looked at by another clock"));
+            }
+        }
+        for what in found {
+            self.violation(what);
+        }
+    }
+
     /// What must be true at every moment.
     fn watch(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
+        let figures = &mut self.report.figures;
         let mut found = Vec::new();
         for at in 0..node.replicas.len() {
             let partition = Partition(at as u16);
@@ -788,14 +906,16 @@ impl World {
             if node.is_whole(partition) && node.is_free(partition) {
                 let position = node.position(partition);
                 let digest = node.payloads[at].digest();
-                let known = *self.digests.entry((partition, position)).or_insert(digest);
-                if known != digest {
+                let known = self.digests.insert((partition, position), digest);
+                figures.checked_states += u64::from(known.is_some());
+                if known.is_some_and(|known| known != digest) {
                     found.push(format!("{id} {partition}: another state at {position:?}"));
                 }
             }
             if header.state() == HeaderState::Serves && replica.part() == Part::Primary {
                 let me = replica.entry().primary.unwrap_or_default();
                 let known = *self.primaries.entry((partition, term.0)).or_insert(me);
+                figures.checked_primaries += 1;
                 if known != me || me.node != id {
                     found.push(format!("{partition} has two primaries in term {}", term.0));
                 }
