@@ -2,7 +2,7 @@
 //!
 //! Here: frames, and all there are. Not here: how a lane begins (`hello`), the fields of each frame
 //! (`call`, `tunnel`), what they mean (`control`, `server`), operations and records (they go over data links:
-//! `plane`), sockets (`server`).
+//! `frames`), sockets (`server`).
 //!
 //! ```text
 //! length u32 | type u8 | body                 little-endian; `length` counts type and body

@@ -119,7 +119,7 @@ impl Session {
                 out,
                 |engine, out| round.answer_unbound(engine, quick, *hash, out),
             );
-            let read = if is_read { cluster::plane::frames::sort::READ } else { 0 };
+            let read = if is_read { cluster::frames::sort::READ } else { 0 };
             let sort = Sort::of_quick(quick) as u8 | read;
             match ran {
                 Ran::Done => direct.push((out.len(), *end), None, sort),

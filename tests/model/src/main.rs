@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use model::plane::{Aim, FAULTS, Figures, Planted, Profile, run};
+use model::{Aim, FAULTS, Figures, Planted, Profile, run};
 
 /// Runs clusters of real replica cores under faults drawn from seeds, on simulated time.
 #[derive(Debug, Parser)]

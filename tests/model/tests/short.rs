@@ -1,6 +1,6 @@
 //! A few seeds of the model, and proof that it would find what it looks for. `just model` runs many.
 
-use model::plane::{FAULTS, Profile, run};
+use model::{FAULTS, Profile, run};
 
 /// Runs `check` on two threads, for even and for odd numbers.
 fn on_two_threads(check: impl Fn(u64) + Sync) {

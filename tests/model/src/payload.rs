@@ -1,0 +1,188 @@
+//! The keys of a copy: each state is the number of the step that made it, so it tells its whole history.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use cluster::frames::{State, sort};
+use cluster::replica::{At, Machine};
+
+use crate::journal::{Journal, Step};
+
+/// Keys of each partition.
+pub(super) const KEYS: u8 = 8;
+/// Bytes of an operation's line.
+pub(super) const LINE_BYTES: usize = 6;
+
+/// What a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// A counter, answered when it is safe.
+    Counter,
+    /// A counter, answered early.
+    Early,
+    /// An item, changed by some operations only.
+    Item,
+    /// An item that is evicted now and then.
+    Plain,
+}
+
+impl Sort {
+    pub(super) fn of(key: u8) -> Self {
+        [Self::Counter, Self::Early, Self::Item, Self::Plain][usize::from(key % 4)]
+    }
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// Changes the key.
+    Add,
+    /// Reads it.
+    Look,
+    /// Changes it if its history is even.
+    Maybe,
+}
+
+/// An operation: which call, what it does, to which key.
+pub(super) fn encode(call: u32, verb: Verb, key: u8) -> [u8; LINE_BYTES] {
+    let [a, b, c, d] = call.to_le_bytes();
+    [a, b, c, d, verb as u8, key]
+}
+
+/// How an operation is marked in a `Forward`.
+pub(super) fn marks(verb: Verb, key: u8) -> u8 {
+    let read = if verb == Verb::Look { sort::READ } else { 0 };
+    let owner = if Sort::of(key) == Sort::Early { sort::OWNER } else { 0 };
+    read | owner
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// The key was changed.
+    pub(super) changed: bool,
+    /// The step that made its state; 0: none.
+    pub(super) head: u32,
+}
+
+impl Answer {
+    pub(super) fn encode(self) -> [u8; 5] {
+        let [a, b, c, d] = self.head.to_le_bytes();
+        [u8::from(self.changed), a, b, c, d]
+    }
+
+    /// A changed counter's result is its value alone.
+    pub(super) fn of_value(value: u64) -> Self {
+        Self { changed: true, head: value as u32 }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        let [changed, head @ ..] = *bytes.first_chunk::<5>().expect("an answer has five bytes");
+        Self { changed: changed == 1, head: u32::from_le_bytes(head) }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Payload {
+    keys: BTreeMap<u8, u32>,
+}
+
+/// The bytes of an item: of various lengths.
+pub(super) fn item(step: u32) -> Vec<u8> {
+    let mut bytes = step.to_le_bytes().to_vec();
+    bytes.resize(4 + step as usize % 30, 7);
+    bytes
+}
+
+/// What a key has become, as a record says it.
+pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&State<'_>) -> T) -> T {
+    match Sort::of(key) {
+        Sort::Counter | Sort::Early => each(&State::Counter(u64::from(step))),
+        Sort::Item | Sort::Plain => each(&State::Item(&item(step))),
+    }
+}
+
+impl Payload {
+    /// Does an operation; answers the changed key's step, and what is told.
+    pub(super) fn apply(
+        &mut self,
+        at: At,
+        line: &[u8],
+        journal: &mut Journal,
+    ) -> (Option<(u8, u32)>, Answer) {
+        let [a, b, c, d, verb, key] = *line.first_chunk().expect("a line has its length");
+        let call = u32::from_le_bytes([a, b, c, d]);
+        let head = self.head(key);
+        let is_even = journal.step(head).depth.is_multiple_of(2);
+        let changes = match verb {
+            0 => true,
+            1 => false,
+            _ => is_even,
+        };
+        if !changes {
+            return (None, Answer { changed: false, head });
+        }
+        let step = Step { call, term: at.term.0, pt_ns: at.pt_ns, ..Step::default() };
+        let head = journal.add(head, step);
+        self.keys.insert(key, head);
+        (Some((key, head)), Answer { changed: true, head })
+    }
+
+    /// The step that made the state of a key.
+    pub(super) fn head(&self, key: u8) -> u32 {
+        self.keys.get(&key).copied().unwrap_or(0)
+    }
+
+    /// Takes a plain item away, if there is one.
+    pub(super) fn evict(&mut self) -> Option<u8> {
+        let key = self.keys.keys().copied().find(|key| Sort::of(*key) == Sort::Plain)?;
+        self.keys.remove(&key);
+        Some(key)
+    }
+
+    /// The same for the same keys and states.
+    pub(super) fn digest(&self) -> u64 {
+        self.keys.iter().fold(0, |sum: u64, (key, step)| {
+            let mixed =
+                (u64::from(*key) << 32 | u64::from(*step)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            sum.rotate_left(7) ^ mixed ^ (mixed >> 29)
+        })
+    }
+}
+
+impl Machine for Payload {
+    fn install(&mut self, _: At, key: &[u8], state: &State<'_>) {
+        let key = key[0];
+        match state {
+            State::Counter(step) => self.keys.insert(key, *step as u32),
+            State::Item(bytes) => {
+                let step = u32::from_le_bytes(*bytes.first_chunk().expect("an item has a step"));
+                self.keys.insert(key, step)
+            }
+            State::Deleted => self.keys.remove(&key),
+            State::Unchanged => None,
+        };
+    }
+
+    fn export(
+        &mut self,
+        _: At,
+        cursor: Option<&[u8]>,
+        bytes_max: usize,
+        each: &mut dyn FnMut(&[u8], &State<'_>),
+    ) -> Option<Bytes> {
+        let mut bytes = 0;
+        for (&key, &step) in self.keys.range(cursor.map_or(0, |cursor| cursor[0])..) {
+            if bytes > bytes_max {
+                return Some(Bytes::copy_from_slice(&[key]));
+            }
+            with_state(key, step, |state| each(&[key], state));
+            bytes += 20;
+        }
+        None
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+    }
+}

@@ -1,0 +1,310 @@
+//! What a seed means, and which rules can be left out.
+
+use cluster::op_stream::OpOptions;
+use cluster::replica::Options;
+use cluster::{Bug, Rules};
+
+use crate::base::Base;
+use crate::rng::Rng;
+
+const MS: u64 = 1_000_000;
+
+/// What a run lays stress on, beside what the seed draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// Nothing.
+    Usual,
+    /// Primaries lose the controller and go on; words with refusals are lost.
+    Fenced,
+    /// Copies are removed one partition at a time, and the primary crashes meanwhile.
+    Removals,
+    /// Three copies, which have different last records when their primary crashes.
+    Diverged,
+    /// Primaries crash as soon as a copy is in-sync, with much under way.
+    Joins,
+    /// At each node clients only read for a while, and primaries are cut off.
+    Readers,
+    /// All copies of a partition lose the controller for so long that it is given up.
+    Abandoned,
+}
+
+impl Aim {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Usual,
+        Self::Fenced,
+        Self::Removals,
+        Self::Diverged,
+        Self::Joins,
+        Self::Readers,
+        Self::Abandoned,
+    ];
+
+    /// Of many seeds the first two of three are usual ones, the others lay stress on each thing in turn.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        match seed % 3 {
+            2 => Self::ALL[1 + (seed / 3 % 6) as usize],
+            _ => Self::Usual,
+        }
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Fenced => "fenced",
+            Self::Removals => "removals",
+            Self::Diverged => "diverged",
+            Self::Joins => "joins",
+            Self::Readers => "readers",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Faults that are made when something happens, each as so many times in a hundred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Aimed {
+    /// A copy refuses: the connection is cut before it can say so.
+    pub cut_on_refusal: u64,
+    /// A copy is removed: the primary crashes.
+    pub crash_on_removal: u64,
+    /// A primary hears that a copy refused: it loses the controller, and crashes.
+    pub crash_on_refusal: u64,
+    /// A copy becomes in-sync: its primary crashes.
+    pub crash_on_join: u64,
+    /// Mean time between primaries that lose the controller; 0: none does.
+    pub fence_ns: u64,
+    /// Mean time between partitions all copies of which lose the controller for long; 0: none.
+    pub abandon_ns: u64,
+}
+
+/// What a run is like.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// Nodes, faults, the map.
+    pub base: Base,
+    /// How copies behave.
+    pub options: Options,
+    /// How operations behave.
+    pub ops: OpOptions,
+    /// Most workers of a node; each node draws its own number.
+    pub workers_max: u64,
+    /// Shards of each node.
+    pub shards: usize,
+    /// Bytes that a stream may have without acknowledgement.
+    pub stream_bytes: usize,
+    /// A step of a worker's round takes very long once in so many.
+    pub stall_in: u64,
+    /// Written bytes that arrive late, in ten thousand.
+    pub spike: u64,
+    /// Written bytes that arrive in two parts, in a hundred.
+    pub splits: u64,
+    /// After so many frames, on average, a worker reads no more in its round.
+    pub pause_in: u64,
+    /// Now and then the clients of a node only read.
+    pub has_readers: bool,
+    /// What the run lays stress on.
+    pub aim: Aim,
+    /// Faults that are made when something happens.
+    pub aimed: Aimed,
+    /// Which rule is left out.
+    pub bug: Option<Bug>,
+}
+
+impl Profile {
+    /// What the seed means among many.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        Self::aimed(Aim::of(seed), seed)
+    }
+
+    /// What the seed means in a run that lays stress on something.
+    #[must_use]
+    pub fn aimed(aim: Aim, seed: u64) -> Self {
+        let mut base = Base::draw(seed);
+        if aim != Aim::Usual {
+            // Nothing gentle has an aim.
+            let mut other = seed;
+            while base.is_gentle {
+                other += 1_000_003;
+                base = Base::draw(other);
+            }
+            adjust_base(&mut base, aim);
+        }
+        let mut rng = Rng::new(seed ^ 0x706c_616e_6521);
+        let options = Options {
+            held_max: 64,
+            chunk_bytes: rng.pick(&[30, 90, 4096]).unwrap_or(90),
+            silent_ns: base.silent_ns,
+            read_lease_ns: base.read_lease_ns,
+            lost_after_ns: base.lost_after_ns,
+            ..Options::default()
+        };
+        Self {
+            options,
+            ops: OpOptions::default(),
+            workers_max: rng.between(1, 4),
+            shards: rng.pick(&[1, 2, 4, 8]).unwrap_or(4),
+            stream_bytes: rng.pick(&[4096, 64 << 10, 1 << 20]).unwrap_or(1 << 20),
+            stall_in: if base.is_gentle {
+                1 << 40
+            } else {
+                rng.pick(&[200, 1000, 5000]).unwrap_or(1000)
+            },
+            spike: base.spike,
+            splits: rng.pick(&[0, 5, 20]).unwrap_or(0),
+            pause_in: rng.pick(&[4, 16, 1000]).unwrap_or(16),
+            has_readers: aim == Aim::Readers,
+            aim,
+            aimed: Aimed::default(),
+            bug: None,
+            base,
+        }
+        .adjust()
+    }
+
+    /// Makes likely what the aim asks for.
+    fn adjust(mut self) -> Self {
+        let aimed = &mut self.aimed;
+        match self.aim {
+            Aim::Usual if self.base.is_gentle => {}
+            Aim::Usual => (aimed.cut_on_refusal, aimed.fence_ns) = (5, 8000 * MS),
+            Aim::Fenced => {
+                (aimed.cut_on_refusal, aimed.fence_ns) = (50, 1500 * MS);
+                self.pause_in = self.pause_in.min(16);
+            }
+            Aim::Removals => {
+                aimed.crash_on_removal = 10;
+                self.shards = 1;
+                self.spike = 1000;
+            }
+            Aim::Diverged => {
+                (aimed.crash_on_refusal, aimed.fence_ns) = (50, 4000 * MS);
+                self.spike = 3000;
+            }
+            Aim::Joins => {
+                aimed.crash_on_join = 25;
+                self.spike = 3000;
+            }
+            Aim::Readers => aimed.fence_ns = 1500 * MS,
+            Aim::Abandoned => aimed.abandon_ns = 3000 * MS,
+        }
+        self
+    }
+
+    /// The same with a rule left out.
+    #[must_use]
+    pub fn with(mut self, bug: Bug) -> Self {
+        self.bug = Some(bug);
+        self.options.rules = Rules::without(bug);
+        self.ops.rules = Rules::without(bug);
+        if !self.base.is_gentle {
+            self.stall_in = self.stall_in.min(200);
+            self.base.stall_ns = self.base.stall_ns.min(1000 * MS);
+        }
+        self
+    }
+
+    /// The rules that are in force.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        self.options.rules
+    }
+
+    /// Whether a rule is left out.
+    #[must_use]
+    pub fn lacks(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+}
+
+/// As [`Profile::adjust`], for nodes, faults and the map.
+fn adjust_base(base: &mut Base, aim: Aim) {
+    match aim {
+        Aim::Usual => {}
+        Aim::Fenced | Aim::Readers => base.may_lose = false,
+        Aim::Removals => {
+            (base.partition_bits, base.replicas, base.resizes) = (3, 2, false);
+            (base.may_lose, base.drop, base.silent_ns) = (false, 1000, 400 * MS);
+            base.stall_ns = 500 * MS;
+        }
+        Aim::Diverged => {
+            (base.nodes, base.replicas, base.resizes, base.may_lose) = (5, 3, false, false);
+            (base.crash_ns, base.partition_bits) = (1500 * MS, base.partition_bits.max(2));
+        }
+        Aim::Joins => {
+            (base.replicas, base.resizes, base.may_lose) = (2, false, false);
+            base.move_ns = base.move_ns.min(500 * MS);
+        }
+        Aim::Abandoned => {
+            base.may_lose = true;
+            base.lost_after_ns = Some(2500 * MS);
+        }
+    }
+    if !base.may_lose {
+        base.lost_after_ns = None;
+    }
+}
+
+/// A rule that can be left out, and how that is found.
+#[derive(Debug, Clone, Copy)]
+pub struct Planted {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The rule.
+    pub bug: Bug,
+    /// What the runs lay stress on.
+    pub aim: Aim,
+    /// Within so many seeds it is found.
+    pub seeds: u64,
+}
+
+/// Every rule that can be left out, by name.
+pub const FAULTS: &[Planted] = &[
+    planted("word-before-refusal", Bug::WordBeforeRefusal, Aim::Fenced, 60),
+    planted("refusal-lost-with-link", Bug::RefusalLostWithLink, Aim::Fenced, 60),
+    planted("removal-frees-whole-piece", Bug::RemovalFreesWholePiece, Aim::Removals, 60),
+    planted("older-link-read-on", Bug::OlderLinkReadOn, Aim::Usual, 60),
+    planted("resume-one-behind", Bug::ResumeOneBehind, Aim::Usual, 60),
+    planted("piece-needs-one-link", Bug::PieceNeedsOneLink, Aim::Usual, 60),
+    planted("read-not-parked", Bug::ReadNotParked, Aim::Usual, 60),
+    planted("set-after-mandatory", Bug::SetAfterMandatory, Aim::Usual, 60),
+    planted("number-not-kept-on-resend", Bug::NumberNotKeptOnResend, Aim::Usual, 60),
+    planted("log-dropped-early", Bug::LogDroppedEarly, Aim::Usual, 60),
+    planted("log-survives-wipe", Bug::LogSurvivesWipe, Aim::Usual, 60),
+    planted("deposal-releases", Bug::DeposalReleases, Aim::Usual, 60),
+    planted("answer-of-any-sending", Bug::AnswerOfAnySending, Aim::Usual, 60),
+    planted("unchanged-survives-deposal", Bug::UnchangedSurvivesDeposal, Aim::Usual, 60),
+    planted("adopt-in-any-stream-clears", Bug::AdoptInAnyStreamClears, Aim::Fenced, 60),
+    planted("found-answered-at-once", Bug::FoundAnsweredAtOnce, Aim::Usual, 60),
+    planted("unseen-lane-is-new", Bug::UnseenLaneIsNew, Aim::Usual, 60),
+    planted("serves-before-adopted", Bug::ServesBeforeAdopted, Aim::Diverged, 60),
+    planted("log-dies-with-stream", Bug::LogDiesWithStream, Aim::Usual, 60),
+    planted("looked-up-on-arrival", Bug::LookedUpOnArrival, Aim::Usual, 60),
+    planted("done-not-refused", Bug::DoneNotRefused, Aim::Usual, 60),
+    planted("acked-before-inbox", Bug::AckedBeforeInbox, Aim::Fenced, 60),
+    planted("chunk-without-log", Bug::ChunkWithoutLog, Aim::Usual, 60),
+    planted("deposal-opens-nothing", Bug::DeposalOpensNothing, Aim::Usual, 60),
+    planted("no-dedupe", Bug::NoDedupe, Aim::Usual, 60),
+    planted("late-mandatory", Bug::LateMandatory, Aim::Usual, 60),
+    planted("learner-behind", Bug::LearnerBehind, Aim::Joins, 60),
+    planted("adopt-by-length", Bug::AdoptByLength, Aim::Diverged, 60),
+    planted("transfer-undrained", Bug::TransferUndrained, Aim::Usual, 60),
+    planted("serve-in-transfer", Bug::ServeInTransfer, Aim::Usual, 60),
+    planted("clock-of-node", Bug::ClockOfNode, Aim::Usual, 60),
+    planted("reads-unconfirmed", Bug::ReadsUnconfirmed, Aim::Readers, 60),
+    planted("serve-when-lost", Bug::ServeWhenLost, Aim::Abandoned, 60),
+    planted("accept-old-attempts", Bug::AcceptOldAttempts, Aim::Usual, 60),
+    planted("owner-unbounded", Bug::OwnerUnbounded, Aim::Usual, 60),
+    planted("answer-early", Bug::AnswerEarly, Aim::Usual, 60),
+    planted("drop-silent-backup", Bug::DropSilentBackup, Aim::Usual, 60),
+    planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced, 60),
+    planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual, 60),
+];
+
+const fn planted(name: &'static str, bug: Bug, aim: Aim, seeds: u64) -> Planted {
+    Planted { name, bug, aim, seeds }
+}
