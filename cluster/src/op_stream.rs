@@ -4,13 +4,17 @@
 //! An operation keeps its lane and its number however often it is sent, so it is done once. Of its sendings only the newest
 //! counts: an answer to an older one may tell what an owner saw that was none any more. One [`OpStreams`] for each worker.
 
+mod lane;
+mod options;
+
 use std::collections::VecDeque;
 
+use self::lane::{OpStream, Pending, State};
+pub use self::options::OpOptions;
 use crate::frames::{Answers, ExceptionKind, ForwardHead, ForwardWriter, LaneDone, Request, sort};
-use crate::id::LaneId;
-use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use crate::id::{CopyId, Incarnation, LaneId, NodeId, Partition, Term};
 use crate::replica::{Now, Refusal, Route};
-use crate::rules::{Bug, Rules};
+use crate::rules::Bug;
 
 /// Most operations of a lane that are not answered.
 pub const UNANSWERED_MAX: usize = 65_536;
@@ -20,33 +24,6 @@ pub const LINES_BYTES_MAX: usize = 4 << 20;
 pub const NUMBERS_MAX: usize = 131_072;
 
 const MS: u64 = 1_000_000;
-
-/// When operations end without an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpOptions {
-    /// An operation whose owner's link makes no progress for so long is given up.
-    pub deadline_ns: u64,
-    /// An operation is given up after so long, whatever makes progress.
-    pub patience_ns: u64,
-    /// An operation that was refused by a node that is about to be its owner is sent again after this time.
-    pub retry_ns: u64,
-    /// Most requests of a frame.
-    pub frame_requests_max: usize,
-    /// Which rules are in force.
-    pub rules: Rules,
-}
-
-impl Default for OpOptions {
-    fn default() -> Self {
-        Self {
-            deadline_ns: 1000 * MS,
-            patience_ns: 10_000 * MS,
-            retry_ns: 10 * MS,
-            frame_requests_max: 4096,
-            rules: Rules::default(),
-        }
-    }
-}
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,56 +47,6 @@ pub struct Ended<'a> {
     pub count: u32,
     /// How.
     pub ending: Ending<'a>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// It is answered.
-    Over,
-    /// This node has done it, and a piece has its reply.
-    Parked,
-    /// It was never sent.
-    New,
-    /// It was sent.
-    Sent,
-    /// It is to be sent again at a time.
-    Waits,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Pending {
-    token: u64,
-    /// The `Forward` that has its newest sending.
-    sending: u64,
-    since_ns: u64,
-    for_ns: u64,
-    line_at: u32,
-    line_bytes: u32,
-    /// The node that has its newest sending.
-    node: NodeId,
-    term: Term,
-    index: u32,
-    partition: Partition,
-    /// How often it was sent or done, and how many of these sendings were refused.
-    sendings: u16,
-    refused: u16,
-    sort: u8,
-    state: State,
-}
-
-/// The operations of one worker for one owner.
-#[derive(Debug)]
-struct OpStream {
-    id: LaneId,
-    /// The number of the first of `pending`: all below are answered.
-    first: u64,
-    pending: VecDeque<Pending>,
-    lines: Vec<u8>,
-    /// Bytes of `lines` that are needed.
-    lines_used: usize,
-    unanswered: usize,
-    /// Numbers from here on were never sent.
-    new_from: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -160,57 +87,6 @@ pub struct OpStreams {
     options: OpOptions,
 }
 
-impl OpStream {
-    fn place(&self, number: u64) -> Option<usize> {
-        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        (place < self.pending.len()).then_some(place)
-    }
-
-    fn next(&self) -> u64 {
-        self.first + self.pending.len() as u64
-    }
-
-    fn is_full(&self, count: usize, bytes: usize) -> bool {
-        self.unanswered + count > UNANSWERED_MAX
-            || self.pending.len() + count > NUMBERS_MAX
-            || self.lines_used + bytes > LINES_BYTES_MAX
-    }
-
-    /// Keeps a line; answers where it lies.
-    fn keep(&mut self, line: &[u8]) -> (u32, u32) {
-        if self.lines.len() >= 4096 && self.lines.len() >= 2 * self.lines_used {
-            let old = std::mem::take(&mut self.lines);
-            for pending in self.pending.iter_mut().filter(|pending| pending.line_bytes > 0) {
-                let from = pending.line_at as usize;
-                pending.line_at = self.lines.len() as u32;
-                self.lines.extend_from_slice(&old[from..from + pending.line_bytes as usize]);
-            }
-        }
-        let at = self.lines.len() as u32;
-        self.lines.extend_from_slice(line);
-        self.lines_used += line.len();
-        (at, line.len() as u32)
-    }
-
-    fn end(&mut self, place: usize) {
-        let pending = &mut self.pending[place];
-        if pending.state == State::Over {
-            return;
-        }
-        pending.state = State::Over;
-        self.lines_used -= pending.line_bytes as usize;
-        pending.line_bytes = 0;
-        self.unanswered -= 1;
-        while self.pending.front().is_some_and(|pending| pending.state == State::Over) {
-            self.pending.pop_front();
-            self.first += 1;
-        }
-        if self.pending.is_empty() {
-            self.lines.clear();
-        }
-    }
-}
-
 impl OpStreams {
     /// The lanes of a worker of this life of a node.
     #[must_use]
@@ -233,15 +109,7 @@ impl OpStreams {
         let known = self.lanes.iter().position(|lane| lane.id.owner == owner);
         let place = known.unwrap_or_else(|| {
             let (node, incarnation, worker) = (self.node, self.incarnation, self.worker);
-            self.lanes.push(OpStream {
-                id: LaneId { node, incarnation, worker, owner },
-                first: 1,
-                pending: VecDeque::new(),
-                lines: Vec::new(),
-                lines_used: 0,
-                unanswered: 0,
-                new_from: 1,
-            });
+            self.lanes.push(OpStream::new(LaneId { node, incarnation, worker, owner }));
             self.lanes.len() - 1
         });
         place as u16

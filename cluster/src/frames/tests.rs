@@ -1,3 +1,5 @@
+//! Frames there and back, cut everywhere, and garbage.
+
 use proptest::prelude::*;
 
 use super::*;

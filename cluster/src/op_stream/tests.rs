@@ -1,3 +1,5 @@
+//! Lanes: numbers, sendings, answers, endings.
+
 use super::*;
 use crate::frames::{AnswersWriter, Forward, Kind, cut};
 
