@@ -84,6 +84,8 @@ pub(super) struct Env<'a> {
 /// News of the map.
 #[derive(Debug, Clone)]
 pub(super) struct News {
+    /// The version of the map.
+    pub(super) ver: u64,
     pub(super) sent_ns: Option<u64>,
     pub(super) lives: BTreeMap<NodeId, Incarnation>,
     pub(super) last_node: u32,
@@ -115,6 +117,8 @@ pub(super) struct Node {
     pub(super) contact: Contact,
     pub(super) workers: Vec<Worker>,
     pub(super) news: VecDeque<News>,
+    /// The newest version of the map of which the lives of nodes are known.
+    map_ver: u64,
     /// The highest term seen of each partition.
     pub(super) terms: Vec<u32>,
 }
@@ -297,6 +301,7 @@ impl Node {
             contact: Contact::default(),
             workers: (0..workers).map(worker).collect(),
             news: VecDeque::new(),
+            map_ver: 0,
             terms: vec![0; partitions],
         };
         node.contact.heard(node.now(true_ns).mono_ns);
@@ -673,7 +678,10 @@ impl Node {
                 }
                 self.cold(partition, env, |replica, turn| replica.learn(turn, &entry));
             }
-            self.shared.logs.set_lives(news.lives, news.last_node);
+            if news.ver >= self.map_ver {
+                self.map_ver = news.ver;
+                self.shared.logs.set_lives(news.lives, news.last_node);
+            }
             if let Some(sent_ns) = news.sent_ns {
                 self.contact.heard(sent_ns);
             }

@@ -748,7 +748,7 @@ impl World {
         let nodes = states.into_iter().flat_map(|state| self.control.nodes(state));
         let lives = nodes.filter_map(|id| Some((id, self.control.incarnation(id)?))).collect();
         let entries = partitions.into_iter().map(|at| (at, self.control.entry(at))).collect();
-        News { sent_ns, lives, last_node: self.last_node, entries }
+        News { ver: self.control.ver(), sent_ns, lives, last_node: self.last_node, entries }
     }
 
     /// Tells all nodes what has changed in the map.
@@ -865,7 +865,10 @@ impl World {
         let mut found = Vec::new();
         for (at, header) in node.headers.iter().enumerate() {
             let replica = &node.replicas[at];
-            let primary = replica.entry().primary.and_then(|copy| self.nodes.get(&copy.node));
+            let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
+            let primary = replica.entry().primary.and_then(|copy| {
+                self.nodes.get(&copy.node).filter(|node| is_life(node, copy))
+            });
             let Some(primary) = primary else { continue };
             let there = &primary.headers[at];
             let follows = header.state() == HeaderState::Follows && header.term() == there.term();
@@ -880,9 +883,13 @@ impl World {
             };
             let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
             self.report.figures.checked_times += 1;
-            if time_ns < header.pt_ns() || time_ns > most.max(there.pt_ns()) {
+            if time_ns < header.pt_ns() || time_ns > most.max(header.pt_ns()) {
                 let partition = Partition(at as u16);
-                found.push(format!("{id} {partition}: its items are looked at by another clock"));
+                found.push(format!(
+                    "{id} {partition}: its items are looked at by another clock: at {time_ns}, its newest record is of {}, its primary {} at {}",
+                    header.pt_ns(), primary.id,
+                    most.max(there.pt_ns()),
+                ));
             }
         }
         for what in found {
