@@ -74,6 +74,8 @@ pub struct Aimed {
     pub crash_on_refusal: u64,
     /// A copy becomes in-sync: its primary crashes.
     pub crash_on_join: u64,
+    /// Such crashes may take the last copy of a partition: what it held is not looked for then.
+    pub may_lose: bool,
     /// Mean time between primaries that lose the controller; 0: none does.
     pub fence_ns: u64,
     /// Mean time between partitions all copies of which lose the controller for long; 0: none.
@@ -176,12 +178,12 @@ impl Profile {
                 self.pause_in = self.pause_in.min(16);
             }
             Aim::Removals => {
-                aimed.crash_on_removal = 10;
-                self.shards = 1;
+                (aimed.crash_on_removal, aimed.may_lose) = (10, true);
+                (self.shards, self.workers_max) = (1, 2);
                 self.spike = 1000;
             }
             Aim::Diverged => {
-                (aimed.crash_on_refusal, aimed.fence_ns) = (50, 4000 * MS);
+                (aimed.crash_on_refusal, aimed.fence_ns) = (50, 1500 * MS);
                 self.spike = 3000;
             }
             Aim::Joins => {
@@ -226,8 +228,9 @@ fn adjust_base(base: &mut crate::Profile, aim: Aim) {
         Aim::Usual => {}
         Aim::Fenced | Aim::Readers => base.may_lose = false,
         Aim::Removals => {
-            (base.partition_bits, base.replicas, base.resizes) = (3, 2, false);
-            (base.may_lose, base.drop, base.options.silent_ns) = (false, 1000, 400 * MS);
+            (base.nodes, base.partition_bits) = (3, 4);
+            (base.replicas, base.resizes) = (2, false);
+            (base.may_lose, base.drop, base.options.silent_ns) = (false, 2000, 400 * MS);
             base.stall_ns = 500 * MS;
         }
         Aim::Diverged => {
@@ -290,7 +293,6 @@ pub const FAULTS: &[Planted] = &[
     planted("no-dedupe", Bug::NoDedupe, Aim::Usual, 60),
     planted("late-mandatory", Bug::LateMandatory, Aim::Usual, 60),
     planted("learner-behind", Bug::LearnerBehind, Aim::Joins, 60),
-    planted("adopt-by-length", Bug::AdoptByLength, Aim::Diverged, 60),
     planted("transfer-undrained", Bug::TransferUndrained, Aim::Usual, 60),
     planted("serve-in-transfer", Bug::ServeInTransfer, Aim::Usual, 60),
     planted("clock-of-node", Bug::ClockOfNode, Aim::Usual, 60),
@@ -300,7 +302,7 @@ pub const FAULTS: &[Planted] = &[
     planted("owner-unbounded", Bug::OwnerUnbounded, Aim::Usual, 60),
     planted("answer-early", Bug::AnswerEarly, Aim::Usual, 60),
     planted("drop-silent-backup", Bug::DropSilentBackup, Aim::Usual, 60),
-    planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced, 60),
+    planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Diverged, 60),
     planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual, 60),
 ];
 

@@ -292,6 +292,8 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) network: Network,
     pub(super) conns: BTreeMap<LinkKey, Conn>,
+    /// Until when nothing passes a way.
+    pub(super) cut_until: BTreeMap<(NodeId, NodeId), u64>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
     pub(super) now_ns: u64,
@@ -319,6 +321,7 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
         rng: Rng::new(seed),
         network: Network::default(),
         conns: BTreeMap::new(),
+        cut_until: BTreeMap::new(),
         queue: BinaryHeap::new(),
         queued: 0,
         now_ns: 1_000 * MS,
