@@ -288,8 +288,15 @@ impl World {
     }
 
     /// A copy has refused something, and its node has not said so yet.
-    pub(super) fn refused(&mut self, id: NodeId, link: LinkIndex, partition: Partition) {
-        let chance = self.profile.aimed.cut_on_refusal;
+    pub(super) fn refused(
+        &mut self,
+        id: NodeId,
+        link: LinkIndex,
+        partition: Partition,
+        is_over: bool,
+    ) {
+        // Most refusals are of copies that are being made, of which little follows.
+        let chance = self.profile.aimed.cut_on_refusal / if is_over { 1 } else { 5 };
         if self.is_healed || !self.rng.chance(chance, 100) {
             return;
         }
@@ -300,13 +307,13 @@ impl World {
             format!("{id} refuses {partition} of {peer}, and is cut off")
         });
         self.break_conn(key);
-        if self.rng.chance(1, 2) {
+        if is_over && self.rng.chance(1, 2) {
             // Meanwhile the partition goes on, to other nodes, of which the one that was refused hears nothing.
             let length = self.rng.between(300 * MS, 2000 * MS);
             self.cut_ways(&[(id, peer), (peer, id)], length);
             self.cut_ways(&[(CONTROL, peer), (peer, CONTROL)], length + 500 * MS);
-            for step in 0..3 {
-                self.trouble_at(step * length / 3, Trouble::MoveOnce(partition));
+            for delay in [0, length / 2] {
+                self.trouble_at(delay, Trouble::MoveOnce(partition));
             }
         }
     }

@@ -64,8 +64,8 @@ pub(super) enum Output {
         bytes: Vec<u8>,
     },
     Ended(u32, Ended, bool),
-    /// A copy here refused something that came over this link.
-    Refused(LinkIndex, Partition),
+    /// A copy here refused something that came over this link. The last: of a term that is over.
+    Refused(LinkIndex, Partition, bool),
     /// Pieces of a partition are opened.
     Opened(Opening),
     /// Something that cannot be, unless a rule is left out.
@@ -121,6 +121,8 @@ pub(super) struct Node {
     map_ver: u64,
     /// The highest term seen of each partition.
     pub(super) terms: Vec<u32>,
+    /// Where each copy was when it was last compared with others, and its state.
+    pub(super) compared: Vec<(Position, u64)>,
 }
 
 impl Shared {
@@ -303,6 +305,7 @@ impl Node {
             news: VecDeque::new(),
             map_ver: 0,
             terms: vec![0; partitions],
+            compared: vec![(Position::default(), 0); partitions],
         };
         node.contact.heard(node.now(true_ns).mono_ns);
         node
@@ -564,7 +567,8 @@ impl Node {
         }
         if stream.refusals() > before {
             env.figures.refused += 1;
-            env.out.push(Output::Refused(index, partition));
+            let of_round = matches!(kind, Kind::Round);
+            env.out.push(Output::Refused(index, partition, of_round));
         }
         self.shared.link_mut(index).receiver.stream = stream;
         if clears_all && self.profile.lacks(Bug::AdoptInAnyStreamClears) {
@@ -617,7 +621,8 @@ impl Node {
                 link.receiver.stream.refuse(refused, false);
                 if link.receiver.stream.refusals() > before {
                     env.figures.refused += 1;
-                    env.out.push(Output::Refused(index, record.partition));
+                    let is_over = record.term < header.term();
+                    env.out.push(Output::Refused(index, record.partition, is_over));
                 }
             }
         }

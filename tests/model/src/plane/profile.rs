@@ -172,9 +172,9 @@ impl Profile {
         let aimed = &mut self.aimed;
         match self.aim {
             Aim::Usual if self.base.is_gentle => {}
-            Aim::Usual => (aimed.cut_on_refusal, aimed.fence_ns) = (5, 8000 * MS),
+            Aim::Usual => (aimed.cut_on_refusal, aimed.fence_ns) = (20, 8000 * MS),
             Aim::Fenced => {
-                (aimed.cut_on_refusal, aimed.fence_ns) = (50, 1500 * MS);
+                (aimed.cut_on_refusal, aimed.fence_ns) = (75, 1500 * MS);
                 self.pause_in = self.pause_in.min(16);
             }
             Aim::Removals => {
@@ -226,7 +226,15 @@ impl Profile {
 fn adjust_base(base: &mut crate::Profile, aim: Aim) {
     match aim {
         Aim::Usual => {}
-        Aim::Fenced | Aim::Readers => base.may_lose = false,
+        Aim::Fenced => {
+            base.may_lose = false;
+            if base.replicas == 3 {
+                base.partition_bits = 4;
+            } else {
+                base.replicas = 2;
+            }
+        }
+        Aim::Readers => base.may_lose = false,
         Aim::Removals => {
             (base.nodes, base.partition_bits) = (3, 4);
             (base.replicas, base.resizes) = (2, false);
@@ -302,7 +310,7 @@ pub const FAULTS: &[Planted] = &[
     planted("owner-unbounded", Bug::OwnerUnbounded, Aim::Usual, 60),
     planted("answer-early", Bug::AnswerEarly, Aim::Usual, 60),
     planted("drop-silent-backup", Bug::DropSilentBackup, Aim::Usual, 60),
-    planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Diverged, 60),
+    planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced, 60),
     planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual, 60),
 ];
 

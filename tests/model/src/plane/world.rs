@@ -460,7 +460,7 @@ impl World {
             Output::Ask(change) => self.send_control((id, CONTROL), Event::Ask(change)),
             Output::Ended(call, ended, is_direct) => self.end(id, call, ended, is_direct),
             Output::Broken(what) => self.violation(format!("{id}: {what}")),
-            Output::Refused(link, partition) => self.refused(id, link, partition),
+            Output::Refused(link, partition, is_over) => self.refused(id, link, partition, is_over),
             Output::Opened(opening) => self.opened(id, &opening),
             Output::Bytes { link, number, bytes } => self.write(id, link, number, bytes),
         }
@@ -916,10 +916,13 @@ impl World {
             if node.is_whole(partition) && node.is_free(partition) {
                 let position = node.position(partition);
                 let digest = node.payloads[at].digest();
-                let known = self.digests.insert((partition, position), digest);
-                figures.checked_states += u64::from(known.is_some());
-                if known.is_some_and(|known| known != digest) {
-                    found.push(format!("{id} {partition}: another state at {position:?}"));
+                if node.compared[at] != (position, digest) {
+                    node.compared[at] = (position, digest);
+                    let known = self.digests.insert((partition, position), digest);
+                    figures.checked_states += u64::from(known.is_some());
+                    if known.is_some_and(|known| known != digest) {
+                        found.push(format!("{id} {partition}: another state at {position:?}"));
+                    }
                 }
             }
             if header.state() == HeaderState::Serves && replica.part() == Part::Primary {
