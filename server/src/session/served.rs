@@ -52,6 +52,10 @@ impl Session {
         let mut hashes = [0; HELD_MAX];
         let hashes = &mut hashes[..keys.len()];
         shards.hash_all(&keys, hashes);
+        for hash in hashes.iter() {
+            shards.prefetch_shard(*hash);
+            serving.prefetch(*hash);
+        }
         let front = round.front.take()?;
         let ran = if serving.may_serve(hashes[0]) {
             self.run_here(front, round, &serving, (&batch, hashes), input, out)
@@ -90,8 +94,6 @@ impl Session {
             if !serving.may_serve(*hash) || front.is_waiting(serving.partition(*hash)) {
                 break;
             }
-            shards.prefetch_shard(*hash);
-            serving.prefetch(*hash);
             most += 1;
         }
         let (now, start) = (round.now, out.len());
