@@ -13,7 +13,7 @@ use cluster::plane::replica::{Now, Refusal};
 use cluster::plane::replica_set::LINKS_MAX;
 use protocol::{Decoded, Quick, decode, quick};
 
-use super::plane::{Asked, NO_LANE};
+use super::plane::{Asked, NO_LANE, Plane};
 use super::{Front, Lent};
 use crate::node::batch::{Name, Ran, Recorder, Touches};
 use crate::node::machine::Sort;
@@ -53,10 +53,28 @@ impl Front {
     ) -> Result<(), Fault> {
         let forward = Forward::decode(body)?;
         let node = Arc::clone(&self.node);
-        let Some(space) = node.space().filter(|_| self.begin_plane()) else { return Ok(()) };
-        let requests: Vec<Request> = forward.requests().collect();
+        if node.space().is_none() || !self.begin_plane() {
+            return Ok(());
+        }
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.clear();
+        requests.extend(forward.requests());
+        let served = self.serve_requests(lent, source, &forward, &requests);
+        self.requests = requests;
+        served
+    }
+
+    fn serve_requests(
+        &mut self,
+        lent: &mut Lent<'_>,
+        source: Source,
+        forward: &Forward<'_>,
+        requests: &[Request],
+    ) -> Result<(), Fault> {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else { return Ok(()) };
         let Some(log) = space.copies.logs().log_of(forward.lane) else {
-            self.refuse_all(&forward, source, Refusal::Stale);
+            self.refuse_all(forward, source, Refusal::Stale);
             return Ok(());
         };
         let is_fresh = {
@@ -69,12 +87,12 @@ impl Front {
         }
         let left_ns = u64::from(forward.left_ms) * 1_000_000;
         let deadline_ns = lent.now.mono_ns.saturating_add(left_ns);
-        let head = Head { source, forward: &forward, deadline_ns };
+        let head = Head { source, forward, deadline_ns };
         let (mut lines, mut place, mut first) = (forward.lines, 0, 0);
         while place < requests.len() {
             let done = match Serving::new(&node, self.contact, lent.now) {
                 Some(serving) if is_fresh && is_plain(&requests[place]) => {
-                    self.serve_run(lent, &serving, head, &requests, &mut lines, place, &mut first)?
+                    self.serve_run(lent, &serving, head, requests, &mut lines, place, &mut first)?
                 }
                 _ => 0,
             };
@@ -147,8 +165,7 @@ impl Front {
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(0) };
         let mut texts = std::mem::take(&mut plane.texts);
         texts.clear();
-        let mut recorder = std::mem::take(&mut plane.recorder);
-        recorder.begin();
+        plane.recorder.begin();
         let mut ends: ArrayVec<u32, HELD_MAX> = ArrayVec::new();
         let mut round = lent.round();
         for (position, (quick, _, hash)) in batch.iter().enumerate() {
@@ -164,7 +181,7 @@ impl Front {
             round.now = serving.time(placed.at);
             let touches = touches(quick);
             let key = quick.key();
-            let ran = recorder.run(serving, engine, (key, *hash), (placed, touches), &mut texts, |engine, out| {
+            let ran = plane.recorder.run(serving, engine, (key, *hash), (placed, touches), &mut texts, |engine, out| {
                 round.answer_unbound(engine, quick, *hash, out)
             });
             let number = head.forward.first + (place + position) as u64;
@@ -176,10 +193,10 @@ impl Front {
             };
             match ran {
                 Ran::Done if is_read => {}
-                Ran::Done => recorder.keep(name, &texts),
-                Ran::Changed => recorder.record(serving, key, Some(name), &texts),
+                Ran::Done => plane.recorder.keep(name, &texts),
+                Ran::Changed => plane.recorder.record(serving, key, Some(name), &texts),
                 Ran::ChangedApart => {
-                    recorder.record(serving, key, None, &texts);
+                    plane.recorder.record(serving, key, None, &texts);
                     break;
                 }
                 Ran::Apart => break,
@@ -187,7 +204,8 @@ impl Front {
             ends.push(texts.len() as u32);
         }
         drop(round);
-        recorder.finish(serving, (node.links(), &mut plane.cache), &space.copies, &texts);
+        let Plane { recorder, cache, .. } = &mut *plane;
+        recorder.finish(serving, (node.links(), cache), &space.copies, &texts);
         drop(held);
         let done = ends.len();
         let asked = |first: u16, left: usize| Asked {
@@ -198,7 +216,7 @@ impl Front {
         };
         let rows = recorder.rows().iter().take(done);
         let needs: ArrayVec<ArrayVec<Need, LINKS_MAX>, HELD_MAX> = rows
-            .map(|row| Recorder::needs(row, serving, (node.links(), &mut plane.cache)))
+            .map(|row| Recorder::needs(row, serving, (node.links(), &mut *cache)))
             .collect();
         let text_of = |at: usize| {
             let from = at.checked_sub(1).map_or(0, |before| ends[before]) as usize;
@@ -216,7 +234,7 @@ impl Front {
                 let mut piece = plane.parked.begin(token, lent.now.mono_ns);
                 let mut at = from;
                 while at < done && piece.has_room() {
-                    let row = &recorder.rows()[at];
+                    let row = &plane.recorder.rows()[at];
                     let partition = serving.partition(row.hash);
                     let mut op = ParkedOp::new(partition, row.at.term, requests[place + at].sort);
                     for need in &needs[at] {
@@ -240,7 +258,6 @@ impl Front {
         drop(batch);
         *lines = &lines[consumed..];
         plane.texts = texts;
-        plane.recorder = recorder;
         Ok(done)
     }
 
