@@ -157,6 +157,14 @@ pub(crate) fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
     }
 }
 
+/// A common request for its owner.
+pub(crate) struct Asking<'l> {
+    pub(crate) partition: Partition,
+    /// See `frames::sort`.
+    pub(crate) sort: u8,
+    pub(crate) line: &'l [u8],
+}
+
 /// A batch of a client on open headers, while it is done and until its replies are told or wait.
 pub(crate) struct DirectBatch<'f> {
     node: Arc<Node>,
@@ -317,8 +325,11 @@ impl Front {
 
     fn sort_bits(&self, kind: Kind) -> u8 {
         let read = if kind == Kind::Read { sort::READ } else { 0 };
-        let early = if self.node.options.ack == AckMode::Owner { sort::OWNER } else { 0 };
-        read | early
+        read | self.early_bit()
+    }
+
+    fn early_bit(&self) -> u8 {
+        if self.node.options.ack == AckMode::Owner { sort::OWNER } else { 0 }
     }
 
     /// The node that is primary of a partition as far as is known here; this one if nothing is.
@@ -331,7 +342,7 @@ impl Front {
     pub(crate) fn submit_run<'l>(
         &mut self,
         lent: &Lent<'_>,
-        requests: impl ExactSizeIterator<Item = (Partition, Sort, &'l [u8])>,
+        requests: impl ExactSizeIterator<Item = Asking<'l>>,
         place: u64,
     ) {
         let count = requests.len() as u32;
@@ -342,22 +353,16 @@ impl Front {
         let waiter =
             Waiter { client, place, used: Use::Run, partition, left: count, is_long: false };
         let token = self.waiters.insert(waiter) as u64;
-        for (index, (partition, sort, line)) in requests.enumerate() {
+        for (index, Asking { partition, sort, line }) in requests.enumerate() {
             let owner = self.owner_of(partition);
-            let kind = if sort == Sort::Retrieval { Kind::Read } else { Kind::Write };
-            let sort = sort as u8 | self.sort_bits(kind);
+            let sort = sort | self.early_bit();
             let index = index as u32;
             let submitted = Submitted { partition, sort, token, index, for_ns: 0 };
             let Some(plane) = self.plane.as_deref_mut() else { return };
             if !plane.submit(owner, &submitted, line, lent.now) {
-                self.refuse_run(token, index);
+                self.refuse_run(token, index, (partition, line));
             }
         }
-    }
-
-    /// Whether the owner of a partition may be asked at once.
-    pub(crate) fn may_ask(&self, partition: Partition) -> bool {
-        !self.is_out_of_reach(partition)
     }
 
     /// Whether operations of this worker on a partition go the long way: others on it do not overtake them.
@@ -450,11 +455,12 @@ impl Front {
         }
     }
 
-    fn refuse_run(&mut self, token: u64, index: u32) {
+    fn refuse_run(&mut self, token: u64, index: u32, (partition, line): (Partition, &[u8])) {
         let Some(waiter) = self.waiters.get_mut(token as usize) else { return };
         waiter.left = waiter.left.saturating_sub(1);
         let one = Waiter { place: waiter.place + u64::from(index), ..waiter.part() };
-        let one = Waiter { used: Use::Whole { quiet: false }, ..one };
+        let words = Bytes::copy_from_slice(line);
+        let one = Waiter { used: Use::Limited { quiet: false, words }, partition, ..one };
         if waiter.left == 0 {
             self.waiters.remove(token as usize);
         }
