@@ -15,8 +15,7 @@
 //!   its own (`accept`). Either carries frames both ways: what answers a frame goes back over the link
 //!   that brought it, so a peer that we cannot reach still hears us.
 //! * Frames of one link arrive in the order in which they were put in, or not at all. Nothing is
-//!   resent here: [`Event::Down`] tells that what was put in before it may be lost. Who resends
-//!   (`cluster::replica::Session`, a primary asked to fill a gap) makes it arrive once.
+//!   resent here: [`Event::Down`] tells that what was put in before it may be lost. Who resends makes it arrive once.
 //! * Nothing is unbounded: an outbox that is full refuses at once, a stranger has said 512 bytes in
 //!   five seconds or goes, and there are so many strangers at most.
 //!

@@ -19,8 +19,8 @@ use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 pub use cluster::map::Map;
-pub use cluster::plane::replica::{Part, Position};
-pub use cluster::plane::{Bug, Rules};
+pub use cluster::replica::{Part, Position};
+pub use cluster::{Bug, Rules};
 pub use control::Status;
 pub use control::simulation::{Disk, Trouble};
 

@@ -159,7 +159,7 @@ fn pass_on(mut from: TcpStream, to: SocketAddr, fate: &Arc<AtomicU8>) {
     let is_data = loop {
         let Ok(count @ 1..) = from.read(&mut room) else { return };
         first.extend_from_slice(&room[..count]);
-        match decode(&mut first.clone(), 0, Bounds::of_strangers()) {
+        match decode(&mut first.clone(), Bounds::of_strangers()) {
             Ok(Decoded::Frame(Frame::Hello(hello))) => break hello.data_link.is_some(),
             Ok(Decoded::Incomplete { .. }) => {}
             other => panic!("{other:?}"),

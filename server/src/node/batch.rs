@@ -10,12 +10,12 @@ use std::hint::cold_path;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cluster::plane::dedup_log::{CopyLife, DedupLog};
-use cluster::plane::frames::{Record, RecordResult, RecordsWriter, State};
-use cluster::plane::parked_reply::Need;
-use cluster::plane::replica::At;
-use cluster::plane::replica_set::{LINKS_MAX, ReplicaSet};
-use cluster::plane::{LaneId, LinkIndex};
+use cluster::dedup_log::{CopyLife, DedupLog};
+use cluster::frames::{Record, RecordResult, RecordsWriter, State};
+use cluster::parked_reply::Need;
+use cluster::replica::At;
+use cluster::replica_set::{LINKS_MAX, ReplicaSet};
+use cluster::{LaneId, LinkIndex};
 use engine::{Engine, ItemMark};
 
 use super::copies::Copies;

@@ -2,7 +2,7 @@
 //!
 //! Here: a place for each partition behind a lock of its own, what the map says of them, carrying out what a copy asks
 //! for. In `perform` operations that no batch does, in `follow` what other copies say, in `watch` copies that wait for
-//! something, in `logs` results. Not here: what a copy does (`cluster::plane::replica`), what its keys are (`machine`), what
+//! something, in `logs` results. Not here: what a copy does (`cluster::replica`), what its keys are (`machine`), what
 //! it needs of the node (`outside`), batches on open headers (`batch`).
 //!
 //! Who has the lock of a slot closes the partition's header before anything else, so that batches leave the partition alone,
@@ -23,12 +23,12 @@ use bytes::Bytes;
 use cluster::id::{CopyId, NodeId, Partition};
 use cluster::map::Entry;
 use cluster::map::command::Change as MapChange;
-use cluster::plane::LinkIndex;
-use cluster::plane::contact::{Contact, LastContact};
-use cluster::plane::frames::RecordsWriter;
-use cluster::plane::partition_header::{HeaderState, PartitionHeader};
-use cluster::plane::replica::{CopyTime, Event, Now, Options, Part, Replica, Route, Turn};
-use cluster::plane::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};
+use cluster::LinkIndex;
+use cluster::contact::{Contact, LastContact};
+use cluster::frames::RecordsWriter;
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::replica::{CopyTime, Event, Now, Options, Part, Replica, Route, Turn};
+use cluster::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};
 use crossbeam::atomic::AtomicCell;
 use engine::Nanos;
 use parking_lot::{Mutex, MutexGuard, RwLock};

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::plane::replica::Refusal;
+use cluster::replica::Refusal;
 
 use super::replies::Replies;
 

@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
-use cluster::plane::frames::{ExceptionKind, Request, sort};
-use cluster::plane::op_stream::Submitted;
-use cluster::plane::LinkIndex;
-use cluster::plane::contact::LastContact;
-use cluster::plane::parked_reply::{NEEDS_MAX, ParkedOp};
-use cluster::plane::replica::{AckMode, Now, Refusal};
+use cluster::frames::{ExceptionKind, Request, sort};
+use cluster::op_stream::Submitted;
+use cluster::LinkIndex;
+use cluster::contact::LastContact;
+use cluster::parked_reply::{NEEDS_MAX, ParkedOp};
+use cluster::replica::{AckMode, Now, Refusal};
 use slab::Slab;
 
 pub(crate) use self::owner::touches;

@@ -3,7 +3,7 @@
 //! Here: a connection's way to the worker that reads it, what becomes of a link for the node. In `table` all
 //! links, in `peer_link` one of them, in `transport` its bytes out and signs of life, in `wire` what carries them: a
 //! socket, or a `tunnel` through another node; in `worker` the links that a worker reads; in `dial` opening them. Not here: the handshake (`crate::lanes`), what frames
-//! are and how a link goes on after a loss (`cluster::plane`), what a frame does ([`LinkHandler`]).
+//! are and how a link goes on after a loss (`cluster::link`), what a frame does ([`LinkHandler`]).
 //!
 //! Two nodes have as many links as the greater number of their workers. Worker `k % workers` reads link `k` at
 //! either end; any thread writes. The operations of a worker, and what answers them, go over the link of the
@@ -25,8 +25,8 @@ use bytes::BytesMut;
 use cluster::id::NodeId;
 use cluster::message::hello::{DATA_LINKS_MAX, DataLinkId, data_links};
 use cluster::message::tunnel::{End, Part, Tunnel as Piece};
-use cluster::plane::frames::{Fault, Kind, LaneDone, Word};
-use cluster::plane::receive_stream::ReceiveStream;
+use cluster::frames::{Fault, Kind, LaneDone, Word};
+use cluster::receive_stream::ReceiveStream;
 use tokio::sync::Notify;
 
 use super::{Inbound, Node};

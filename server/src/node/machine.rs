@@ -1,7 +1,7 @@
 //! The keys of a partition as its copies keep them equal.
 //!
 //! Here: what an operation is, how the primary does it, how a copy takes over what it did. Not here:
-//! when that happens (`cluster::plane`), how an item lies in bytes (`engine`).
+//! when that happens (`cluster::replica`), how an item lies in bytes (`engine`).
 //!
 //! An operation is what the client wrote, and its result is what the client is told. So whoever is primary
 //! decodes, decides and answers as a server by itself does, and the node that the client talks to only
@@ -11,8 +11,8 @@ use std::mem::take;
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::plane::frames::State;
-use cluster::plane::replica::{At, Machine};
+use cluster::frames::State;
+use cluster::replica::{At, Machine};
 use engine::{HashRange, IdCopy, KeyChange, Nanos, Now, PutError};
 use protocol::{Command, Decoded, Get, Key, Operation, Quick, Request, decode};
 

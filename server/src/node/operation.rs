@@ -5,10 +5,10 @@
 use arrayvec::ArrayVec;
 use bytes::Bytes;
 use cluster::id::{Partition, Term};
-use cluster::plane::parked_reply::Need;
-use cluster::plane::replica::{Refusal, Route};
-use cluster::plane::replica_set::LINKS_MAX;
-use cluster::plane::{LaneId, LinkIndex};
+use cluster::parked_reply::Need;
+use cluster::replica::{Refusal, Route};
+use cluster::replica_set::LINKS_MAX;
+use cluster::{LaneId, LinkIndex};
 
 /// Where the answer to an operation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! What a copy needs of its node: links to other copies, sets of them, and the logs of lanes.
 //!
-//! Not here: what a copy does with it (`cluster::plane::replica`), links (`links`).
+//! Not here: what a copy does with it (`cluster::replica`), links (`links`).
 
 use std::sync::Arc;
 
 use cluster::id::{CopyId, Partition};
-use cluster::plane::dedup_log::CopyLife;
-use cluster::plane::frames::{ChunkWriter, RecordResult};
-use cluster::plane::replica::{Now, Outside};
-use cluster::plane::replica_set::{ReplicaSet, SetIndex};
-use cluster::plane::{LaneId, LinkIndex};
+use cluster::dedup_log::CopyLife;
+use cluster::frames::{ChunkWriter, RecordResult};
+use cluster::replica::{Now, Outside};
+use cluster::replica_set::{ReplicaSet, SetIndex};
+use cluster::{LaneId, LinkIndex};
 
 use super::Node;
 use super::copies::Copies;

@@ -1,13 +1,13 @@
 //! Access of a batch to the headers of partitions.
 //!
 //! Here: the headers with the time of the round, the sets of copies, unique numbers. Not here: when a header is open
-//! (`cluster::plane::replica`), the records of a batch (`batch`).
+//! (`cluster::replica`), the records of a batch (`batch`).
 
 use cluster::id::Partition;
-use cluster::plane::contact::LastContact;
-use cluster::plane::partition_header::{HeaderState, PartitionHeader};
-use cluster::plane::replica::{AckMode, At, Now};
-use cluster::plane::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
+use cluster::contact::LastContact;
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::replica::{AckMode, At, Now};
+use cluster::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
 use engine::prefetch;
 
 use super::Node;

@@ -4,7 +4,7 @@
 //! Not here: the same of a server by itself (`short`), batches of anything else (`session`), which answer the same.
 
 use arrayvec::ArrayVec;
-use cluster::plane::frames::sort;
+use cluster::frames::sort;
 use engine::Engine;
 use protocol::{BOUND_POLICY, Quick};
 

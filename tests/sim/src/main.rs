@@ -31,7 +31,7 @@ struct Flags {
     /// Nothing goes wrong but links between two nodes, one at a time: then every request is answered.
     #[arg(long)]
     cuts: bool,
-    /// Leave a rule out, by its name among `cluster::plane::Bug`.
+    /// Leave a rule out, by its name among `cluster::Bug`.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
     /// Print everything that happens.

@@ -1,17 +1,17 @@
 //! What other copies say: records that no batch could install, and all that is rarer.
 //!
-//! Not here: records in batches (`front`), what a copy makes of it (`cluster::plane::replica`).
+//! Not here: records in batches (`front`), what a copy makes of it (`cluster::replica`).
 
 use cluster::id::{Partition, Term};
-use cluster::plane::LaneId;
-use cluster::plane::LinkIndex;
-use cluster::plane::dedup_log::CopyLife;
-use cluster::plane::frames::{
+use cluster::LaneId;
+use cluster::LinkIndex;
+use cluster::dedup_log::CopyLife;
+use cluster::frames::{
     Adopt, ChunkReader, Fault, Pull, Record, Refused, Restart, Round, Section,
 };
-use cluster::plane::partition_header::{HeaderState, PartitionHeader};
-use cluster::plane::receive_stream::ReceiveStream;
-use cluster::plane::replica::{At, Machine as _, Position};
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::receive_stream::ReceiveStream;
+use cluster::replica::{At, Machine as _, Position};
 
 use super::{Copies, Hands, close};
 

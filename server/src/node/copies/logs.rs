@@ -1,14 +1,14 @@
 //! The results of operations that are kept so that none is done twice: a log for each lane, which threads share.
 //!
-//! Not here: what a log keeps, and for how long (`cluster::plane::dedup_log`).
+//! Not here: what a log keeps, and for how long (`cluster::dedup_log`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::plane::dedup_log::{CopyLife, DedupLog, DedupLogs, LogCell};
-use cluster::plane::frames::{ChunkWriter, LaneDone};
-use cluster::plane::{LaneId, Rules};
+use cluster::dedup_log::{CopyLife, DedupLog, DedupLogs, LogCell};
+use cluster::frames::{ChunkWriter, LaneDone};
+use cluster::{LaneId, Rules};
 use parking_lot::{Mutex, RwLock};
 
 /// The logs of all lanes. Whoever has one locked waits for no other lock.
@@ -87,8 +87,8 @@ impl Logs {
 #[cfg(test)]
 mod tests {
     use cluster::id::{Partition, Term};
-    use cluster::plane::dedup_log::Known;
-    use cluster::plane::frames::RecordResult;
+    use cluster::dedup_log::Known;
+    use cluster::frames::RecordResult;
 
     use super::*;
 

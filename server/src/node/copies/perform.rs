@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cluster::plane::LaneId;
-use cluster::plane::dedup_log::{CopyLife, DedupLog, Known};
-use cluster::plane::frames::{Record, RecordResult, Round, State, sort};
-use cluster::plane::parked_reply::Need;
-use cluster::plane::partition_header::{HeaderState, PartitionHeader};
-use cluster::plane::replica::{Admission, At, Refusal, Route};
-use cluster::plane::replica_set::{LINKS_MAX, ReplicaSet};
+use cluster::LaneId;
+use cluster::dedup_log::{CopyLife, DedupLog, Known};
+use cluster::frames::{Record, RecordResult, Round, State, sort};
+use cluster::parked_reply::Need;
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::replica::{Admission, At, Refusal, Route};
+use cluster::replica_set::{LINKS_MAX, ReplicaSet};
 use parking_lot::Mutex;
 
 use super::super::links::PeerLink;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use cluster::map::Entry;
-use cluster::plane::LaneId;
-use cluster::plane::frames::{
+use cluster::LaneId;
+use cluster::frames::{
     Adopt, HEADER_BYTES, Record, RecordResult, Refused, Round, Section, State, Word, cut, sort,
 };
-use cluster::plane::partition_header::HeaderState;
-use cluster::plane::receive_stream::ReceiveStream;
-use cluster::plane::replica::{Now, Position, Refusal, Route};
+use cluster::partition_header::HeaderState;
+use cluster::receive_stream::ReceiveStream;
+use cluster::replica::{Now, Position, Refusal, Route};
 use engine::Place;
 
 use super::super::machine::{ORIGIN_NS, Sort};

@@ -1,16 +1,16 @@
 //! Copies for which something is under way: which are ticked, and which go on when a link acknowledges something.
 //!
-//! Not here: what a copy does then (`cluster::plane::replica`).
+//! Not here: what a copy does then (`cluster::replica`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cluster::id::Partition;
-use cluster::plane::LinkIndex;
-use cluster::plane::partition_header::PartitionHeader;
-use cluster::plane::replica::Part;
-use cluster::plane::replica_set::SetIndex;
+use cluster::LinkIndex;
+use cluster::partition_header::PartitionHeader;
+use cluster::replica::Part;
+use cluster::replica_set::SetIndex;
 use crossbeam::queue::SegQueue;
 use parking_lot::Mutex;
 

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::plane::replica::{Now, Refusal};
+use cluster::replica::{Now, Refusal};
 
 use super::Front;
 use crate::node::delivery::{Delivery, Ending};

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cluster::plane::LaneId;
-use cluster::plane::dedup_log::{CopyLife, DedupLog};
-use cluster::plane::frames::{
+use cluster::LaneId;
+use cluster::dedup_log::{CopyLife, DedupLog};
+use cluster::frames::{
     Answers, Beat, Fault, Kind, LaneDone, Record, RecordsReader, Section, State, Word,
 };
-use cluster::plane::partition_header::PartitionHeader;
-use cluster::plane::receive_stream::ReceiveStream;
-use cluster::plane::replica::At;
+use cluster::partition_header::PartitionHeader;
+use cluster::receive_stream::ReceiveStream;
+use cluster::replica::At;
 use engine::{Engine, Now};
 use parking_lot::Mutex;
 

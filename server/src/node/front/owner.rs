@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use bytes::Bytes;
-use cluster::plane::frames::{ExceptionKind, Fault, Forward, Request, sort};
-use cluster::plane::parked_reply::{Need, ParkedOp};
-use cluster::plane::replica::{Now, Refusal};
-use cluster::plane::replica_set::LINKS_MAX;
+use cluster::frames::{ExceptionKind, Fault, Forward, Request, sort};
+use cluster::parked_reply::{Need, ParkedOp};
+use cluster::replica::{Now, Refusal};
+use cluster::replica_set::LINKS_MAX;
 use engine::Engine;
 use protocol::{Decoded, Quick, decode, quick};
 

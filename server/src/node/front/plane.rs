@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 use bytes::Bytes;
 use cluster::id::{NodeId, Partition};
-use cluster::plane::frames::{Answers, AnswersWriter, ExceptionKind, cut, sort};
-use cluster::plane::op_stream::{Ended, Ending as PlaneEnding, OpOptions, OpStreams, Submitted};
-use cluster::plane::parked_reply::{ParkedReplies, Piece, Released};
-use cluster::plane::replica::{Opening, Refusal, Route};
-use cluster::plane::{LinkIndex, Rules};
+use cluster::frames::{Answers, AnswersWriter, ExceptionKind, cut, sort};
+use cluster::op_stream::{Ended, Ending as PlaneEnding, OpOptions, OpStreams, Submitted};
+use cluster::parked_reply::{ParkedReplies, Piece, Released};
+use cluster::replica::{Opening, Refusal, Route};
+use cluster::{LinkIndex, Rules};
 use slab::Slab;
 
 use super::{DEADLINE_NS, Front, Lent};
@@ -93,7 +93,7 @@ impl Plane {
         owner: NodeId,
         submitted: &Submitted,
         line: &[u8],
-        now: cluster::plane::replica::Now,
+        now: cluster::replica::Now,
     ) -> bool {
         let lane = self.ops.lane_for(owner);
         let is_taken = self.ops.submit(lane, submitted, line, now);

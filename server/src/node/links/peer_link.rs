@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::plane::LinkIndex;
-use cluster::plane::link::LinkReceiver;
-use cluster::plane::send_stream::Acked;
+use cluster::LinkIndex;
+use cluster::link::LinkReceiver;
+use cluster::send_stream::Acked;
 use parking_lot::Mutex;
 
 use super::transport::Transport;

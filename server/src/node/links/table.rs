@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::plane::LinkIndex;
+use cluster::LinkIndex;
 use parking_lot::RwLock;
 
 use super::peer_link::{LifeTime, PeerLink};

@@ -8,9 +8,9 @@ use std::task::Poll;
 use std::thread;
 
 use cluster::id::{Incarnation, Partition, Term};
-use cluster::plane::LinkIndex;
-use cluster::plane::frames::{Refused, Round};
-use cluster::plane::replica::{AckMode, Options, Position};
+use cluster::LinkIndex;
+use cluster::frames::{Refused, Round};
+use cluster::replica::{AckMode, Options, Position};
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 

@@ -15,9 +15,9 @@
 use std::io;
 use std::task::{Context, Poll, Waker};
 
-use cluster::plane::frames::{Fault, LaneDone, Ping, Word};
-use cluster::plane::link::{LinkReceiver, LinkSender, connect};
-use cluster::plane::receive_stream::ReceiveStream;
+use cluster::frames::{Fault, LaneDone, Ping, Word};
+use cluster::link::{LinkReceiver, LinkSender, connect};
+use cluster::receive_stream::ReceiveStream;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::wire::Wire;
@@ -259,7 +259,7 @@ impl Transport {
         if stream.owes_word() {
             stream.word(done, out);
         } else if tells {
-            cluster::plane::frames::Beat::encode(now_ns, done, out);
+            cluster::frames::Beat::encode(now_ns, done, out);
         }
         true
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use cluster::plane::frames::{BODY_BYTES_MAX, Beat, Fault, Kind, LaneDone, Ping, Word};
-use cluster::plane::link::{Inbound, LinkReceiver};
-use cluster::plane::receive_stream::ReceiveStream;
+use cluster::frames::{BODY_BYTES_MAX, Beat, Fault, Kind, LaneDone, Ping, Word};
+use cluster::link::{Inbound, LinkReceiver};
+use cluster::receive_stream::ReceiveStream;
 use slab::Slab;
 
 use super::peer_link::PeerLink;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use tollgate::simulation::Sight;
 
-/// As `cluster::plane::replica::Options` has it.
+/// As `cluster::replica::Options` has it.
 const HELD_MAX: usize = 1024;
 
 pub(super) fn look(address: IpAddr, sight: &Sight, found: &mut Vec<String>) {
