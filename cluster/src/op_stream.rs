@@ -45,6 +45,10 @@ pub struct Ended<'a> {
     pub index: u32,
     /// How many operations with this token and following indexes ended so; their replies stand one behind the other.
     pub count: u32,
+    /// The partition of the first of them.
+    pub partition: Partition,
+    /// The line of an operation that was not done, or may not have been; else empty.
+    pub line: &'a [u8],
     /// How.
     pub ending: Ending<'a>,
 }
@@ -423,7 +427,8 @@ impl OpStreams {
                 ended.count += 1;
             } else {
                 let (token, index) = (pending.token, pending.index);
-                let ended = Ended { token, index, count: 1, ending: Ending::Done(&[]) };
+                let (partition, ending) = (pending.partition, Ending::Done(&[][..]));
+                let ended = Ended { token, index, count: 1, partition, line: &[], ending };
                 run = Some((ended, text.start));
             }
         }
@@ -465,8 +470,11 @@ impl OpStreams {
         if let Some(refusal) = refusal
             && pending.refused == pending.sendings
         {
+            let partition = pending.partition;
+            let line = line_of(&stream.lines, &stream.pending[place]);
+            let ending = Ending::NotApplied(refusal);
+            each(Ended { token, index, count: 1, partition, line, ending });
             self.answered(lane, number);
-            each(Ended { token, index, count: 1, ending: Ending::NotApplied(refusal) });
             return;
         }
         // Another owner is known: at once. Else the one that was asked learns of it from the map a moment later.
@@ -529,18 +537,25 @@ impl OpStreams {
                     continue;
                 }
                 if is_refused || stands_ns >= deadline_ns || age_ns >= patience_ns {
-                    stream.end(place);
                     let ending = if is_refused {
                         Ending::NotApplied(Refusal::Unreachable)
                     } else {
                         Ending::Unknown
                     };
-                    each(Ended { token: pending.token, index: pending.index, count: 1, ending });
+                    let Pending { token, index, partition, .. } = pending;
+                    let line = line_of(&stream.lines, &pending);
+                    each(Ended { token, index, count: 1, partition, line, ending });
+                    stream.end(place);
                 }
             }
         }
         self.forget_sendings();
     }
+}
+
+fn line_of<'a>(lines: &'a [u8], pending: &Pending) -> &'a [u8] {
+    let from = pending.line_at as usize;
+    &lines[from..from + pending.line_bytes as usize]
 }
 
 fn mark_sent(pending: &mut Pending, route: Route, sending: u64) {

@@ -414,14 +414,7 @@ impl Asked<'_> {
     #[inline]
     fn is_quick(&self, key: &LookedUp<'_>) -> bool {
         match self {
-            Self::Quick(quick) => {
-                let knows_limits = matches!(
-                    quick,
-                    Quick::Count { decrement: false, .. }
-                        | Quick::Take { policy: BOUND_POLICY, .. }
-                );
-                (knows_limits && key.is_bound_alone()) || (key.is_unbound() && may_be_held(quick))
-            }
+            Self::Quick(quick) => is_quick(quick, key),
             Self::Other(Request::Command { command, form }) => {
                 key.is_unbound() && !has_a_way_of_its_own(command, form)
             }
@@ -439,6 +432,16 @@ impl Asked<'_> {
             Self::Other(Request::Admin { .. }) => None,
         }
     }
+}
+
+/// Whether one of the commonest requests may be answered while the shard of its key is held.
+#[inline]
+pub(crate) fn is_quick(quick: &Quick<'_>, key: &LookedUp<'_>) -> bool {
+    let knows_limits = matches!(
+        quick,
+        Quick::Count { decrement: false, .. } | Quick::Take { policy: BOUND_POLICY, .. }
+    );
+    (knows_limits && key.is_bound_alone()) || (key.is_unbound() && may_be_held(quick))
 }
 
 /// As [`quick`], as a call: it is inlined in `short` alone.

@@ -58,6 +58,14 @@ pub struct ItemMark {
     marks: u8,
 }
 
+impl ItemMark {
+    /// The item's cas unique.
+    #[must_use]
+    pub fn cas(&self) -> u64 {
+        self.cas
+    }
+}
+
 /// Why a copy was not put in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutError {

@@ -6,6 +6,7 @@
 //! A batch holds its shards from its first operation until its records are appended, its positions noted and its results
 //! logged: a takeover, a piece of a copy or a resend sees all of that or nothing.
 
+use std::hint::cold_path;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -128,6 +129,8 @@ pub(crate) struct Recorder {
     rows: ArrayVec<Row, HELD_MAX>,
     links: Vec<LinkRecords>,
     state: Vec<u8>,
+    /// Some operation's partition has other copies.
+    has_copies: bool,
     /// Where the reply of the last operation begins.
     start: u32,
     /// What the last operation changed.
@@ -158,6 +161,7 @@ impl Recorder {
     /// Begins a batch.
     pub(crate) fn begin(&mut self) {
         self.rows.clear();
+        self.has_copies = false;
         self.links.iter_mut().for_each(|records| records.is_used = false);
     }
 
@@ -167,6 +171,11 @@ impl Recorder {
         let start = self.start;
         let Some(row) = self.rows.last_mut() else { return };
         (row.name, row.result) = (Some(name), RowResult::Text(start, out.len() as u32));
+    }
+
+    /// Whether any of the operations has to be known elsewhere.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has_copies
     }
 
     /// The operations that were done, in order.
@@ -197,12 +206,20 @@ impl Recorder {
             self.push(hash, placed);
             return Ran::Done;
         }
+        self.has_copies = true;
         let before = match touches {
-            Touches::Nothing => None,
-            Touches::Count | Touches::Item => Some(engine.mark_before_change(hash, key)),
+            // A count that was done has the operation's unique number.
+            Touches::Nothing | Touches::Count => None,
+            Touches::Item => Some(engine.mark_before_change(hash, key)),
         };
         let is_answered = engine.with_unique(unique, |engine| answer(engine, out));
-        let change = before.map_or(Change::Nothing, |before| self.change(engine, (key, hash), before, unique));
+        let change = match before {
+            Some(before) => self.change(engine, (key, hash), before, unique),
+            None if touches == Touches::Count && is_answered => {
+                self.change_of_count(engine, (key, hash), unique)
+            }
+            None => Change::Nothing,
+        };
         if change == Change::Nothing {
             if !is_answered {
                 return Ran::Apart;
@@ -227,6 +244,28 @@ impl Recorder {
     }
 
     #[inline]
+    fn change_of_count(
+        &mut self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        unique: u64,
+    ) -> Change {
+        if let Some(count) = engine.bare_count(hash, key, unique) {
+            return Change::Count(count);
+        }
+        cold_path();
+        if engine.mark_of(hash, key).is_none_or(|mark| mark.cas() != unique) {
+            return Change::Nothing;
+        }
+        self.copy(engine, (key, hash))
+    }
+
+    fn copy(&mut self, engine: &mut Engine, (key, hash): (&[u8], u64)) -> Change {
+        self.state.clear();
+        if engine.copy_of(hash, key, &mut self.state) { Change::Item } else { Change::Deleted }
+    }
+
+    #[inline]
     fn change(
         &mut self,
         engine: &mut Engine,
@@ -244,8 +283,7 @@ impl Recorder {
         if let Some(count) = engine.bare_count(hash, key, unique) {
             return Change::Count(count);
         }
-        self.state.clear();
-        if engine.copy_of(hash, key, &mut self.state) { Change::Item } else { Change::Deleted }
+        self.copy(engine, (key, hash))
     }
 
     /// Writes the record of the operation that was done last, and changed something. `name`: whose it is; none: it has no

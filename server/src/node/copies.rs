@@ -29,6 +29,7 @@ use cluster::frames::RecordsWriter;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::replica::{CopyTime, Event, Now, Options, Part, Replica, Route, Turn};
 use cluster::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};
+use crossbeam::atomic::AtomicCell;
 use engine::Nanos;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -47,7 +48,6 @@ use crate::service::Service;
 /// What a node knows of one partition.
 #[derive(Default)]
 struct Slot {
-    route: Option<Route>,
     /// None: this node never held a copy of it.
     replica: Option<Box<Replica<HeldOp>>>,
     /// The links in whose lists of [`Watch`] it is.
@@ -57,6 +57,8 @@ struct Slot {
 /// All partitions.
 pub(crate) struct Copies {
     slots: Box<[Mutex<Slot>]>,
+    /// Where operations go; written while the slot is locked.
+    routes: Box<[AtomicCell<Option<Route>>]>,
     headers: Box<[PartitionHeader]>,
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
@@ -131,6 +133,7 @@ impl Copies {
         let sets = ReplicaSets::new(partitions + 2);
         Self {
             slots: (0..partitions).map(|_| Mutex::default()).collect(),
+            routes: (0..partitions).map(|_| AtomicCell::default()).collect(),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
             are_shared,
             contact: Contact::default(),
@@ -208,7 +211,7 @@ impl Copies {
 
     /// Where operations for a partition go, as far as is known here.
     pub(crate) fn route(&self, partition: Partition) -> Option<Route> {
-        self.slots.get(partition.index())?.lock().route
+        self.routes.get(partition.index())?.load()
     }
 
     /// What copies ask for: the newest wish of each, of partitions from `from` on first, up to `most`.
@@ -236,11 +239,12 @@ impl Copies {
             (self.header(partition)?, self.slots.get(partition.index())?.lock());
         let (node, incarnation) = hands.node.me();
         let route = entry.route();
-        let before = slot.route;
-        if route.is_some_and(|new| before.is_none_or(|old| new.term > old.term)) {
-            slot.route = route;
+        let before = self.route(partition);
+        let newer = route.filter(|new| before.is_none_or(|old| new.term > old.term));
+        if newer.is_some() {
+            self.routes[partition.index()].store(newer);
         }
-        let promoted = slot.route.filter(|new| before.is_some_and(|old| new.term > old.term));
+        let promoted = newer.filter(|new| before.is_some_and(|old| new.term > old.term));
         if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
             let replica = Replica::new(partition, node, incarnation, self.options());
             slot.replica = Some(Box::new(replica));

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
-use cluster::frames::{ExceptionKind, sort};
+use cluster::frames::{ExceptionKind, Request, sort};
 use cluster::op_stream::Submitted;
 use cluster::LinkIndex;
 use cluster::contact::LastContact;
@@ -25,7 +25,7 @@ use slab::Slab;
 pub(crate) use self::owner::touches;
 use self::owner::line_of;
 use self::plane::{EndedOp, Plane};
-use super::batch::{LinkCache, Name, Recorder};
+use super::batch::{Name, Recorder};
 use super::copies::{Hands, Work};
 use super::degraded::Debts;
 use super::delivery::{Client, Delivery, Ending, Kind, Run, Use, Waiter, text_of};
@@ -67,6 +67,8 @@ pub(crate) struct Front {
     texts: Vec<u8>,
     pub(crate) runs: Vec<Run>,
     work: Work,
+    /// Those of the frame that is being served.
+    requests: Vec<Request>,
     /// Whose turn it is.
     pub(crate) client: Client,
     /// That client may change the cluster.
@@ -155,12 +157,19 @@ pub(crate) fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
     }
 }
 
+/// A common request for its owner.
+pub(crate) struct Asking<'l> {
+    pub(crate) partition: Partition,
+    /// See `frames::sort`.
+    pub(crate) sort: u8,
+    pub(crate) line: &'l [u8],
+}
+
 /// A batch of a client on open headers, while it is done and until its replies are told or wait.
 pub(crate) struct DirectBatch<'f> {
     node: Arc<Node>,
     plane: &'f mut Plane,
     waiters: &'f mut Slab<Waiter>,
-    recorder: Recorder,
     client: Client,
     /// The links that its replies may need.
     links: arrayvec::ArrayVec<LinkIndex, NEEDS_MAX>,
@@ -191,6 +200,7 @@ impl Front {
             texts: Vec::new(),
             runs: Vec::new(),
             work: Work::default(),
+            requests: Vec::new(),
             client: Client::default(),
             is_operator: false,
             deliveries: Vec::new(),
@@ -315,8 +325,11 @@ impl Front {
 
     fn sort_bits(&self, kind: Kind) -> u8 {
         let read = if kind == Kind::Read { sort::READ } else { 0 };
-        let early = if self.node.options.ack == AckMode::Owner { sort::OWNER } else { 0 };
-        read | early
+        read | self.early_bit()
+    }
+
+    fn early_bit(&self) -> u8 {
+        if self.node.options.ack == AckMode::Owner { sort::OWNER } else { 0 }
     }
 
     /// The node that is primary of a partition as far as is known here; this one if nothing is.
@@ -329,7 +342,7 @@ impl Front {
     pub(crate) fn submit_run<'l>(
         &mut self,
         lent: &Lent<'_>,
-        requests: impl ExactSizeIterator<Item = (Partition, Sort, &'l [u8])>,
+        requests: impl ExactSizeIterator<Item = Asking<'l>>,
         place: u64,
     ) {
         let count = requests.len() as u32;
@@ -340,22 +353,16 @@ impl Front {
         let waiter =
             Waiter { client, place, used: Use::Run, partition, left: count, is_long: false };
         let token = self.waiters.insert(waiter) as u64;
-        for (index, (partition, sort, line)) in requests.enumerate() {
+        for (index, Asking { partition, sort, line }) in requests.enumerate() {
             let owner = self.owner_of(partition);
-            let kind = if sort == Sort::Retrieval { Kind::Read } else { Kind::Write };
-            let sort = sort as u8 | self.sort_bits(kind);
+            let sort = sort | self.early_bit();
             let index = index as u32;
             let submitted = Submitted { partition, sort, token, index, for_ns: 0 };
             let Some(plane) = self.plane.as_deref_mut() else { return };
             if !plane.submit(owner, &submitted, line, lent.now) {
-                self.refuse_run(token, index);
+                self.refuse_run(token, index, (partition, line));
             }
         }
-    }
-
-    /// Whether the owner of a partition may be asked at once.
-    pub(crate) fn may_ask(&self, partition: Partition) -> bool {
-        !self.is_out_of_reach(partition)
     }
 
     /// Whether operations of this worker on a partition go the long way: others on it do not overtake them.
@@ -370,13 +377,11 @@ impl Front {
             return None;
         }
         let Self { plane: Some(plane), waiters, node, client, .. } = self else { return None };
-        let mut recorder = std::mem::take(&mut plane.recorder);
-        recorder.begin();
+        plane.recorder.begin();
         Some(DirectBatch {
             node: Arc::clone(node),
             plane,
             waiters,
-            recorder,
             client: *client,
             links: arrayvec::ArrayVec::new(),
             ops: arrayvec::ArrayVec::new(),
@@ -450,11 +455,12 @@ impl Front {
         }
     }
 
-    fn refuse_run(&mut self, token: u64, index: u32) {
+    fn refuse_run(&mut self, token: u64, index: u32, (partition, line): (Partition, &[u8])) {
         let Some(waiter) = self.waiters.get_mut(token as usize) else { return };
         waiter.left = waiter.left.saturating_sub(1);
         let one = Waiter { place: waiter.place + u64::from(index), ..waiter.part() };
-        let one = Waiter { used: Use::Whole { quiet: false }, ..one };
+        let words = Bytes::copy_from_slice(line);
+        let one = Waiter { used: Use::Limited { quiet: false, words }, partition, ..one };
         if waiter.left == 0 {
             self.waiters.remove(token as usize);
         }
@@ -616,7 +622,7 @@ impl Front {
 impl DirectBatch<'_> {
     /// The records of the batch.
     pub(crate) fn recorder(&mut self) -> &mut Recorder {
-        &mut self.recorder
+        &mut self.plane.recorder
     }
 
     /// Whether an operation on these copies may be done: its reply may wait in the batch's piece, the streams take its record, and
@@ -675,8 +681,8 @@ impl DirectBatch<'_> {
     /// Appends the records, while the shards are held.
     pub(crate) fn append(&mut self, serving: &Serving<'_>, out: &[u8]) {
         let Some(space) = self.node.space() else { return };
-        let cache: &mut LinkCache = &mut self.plane.cache;
-        self.recorder.finish(serving, (self.node.links(), cache), &space.copies, out);
+        let Plane { recorder, cache, .. } = &mut *self.plane;
+        recorder.finish(serving, (self.node.links(), cache), &space.copies, out);
     }
 
     /// Tells the replies, which are bytes of `out` from `start` on, or lets them wait. `input` is what the lines are bytes of,
@@ -688,17 +694,21 @@ impl DirectBatch<'_> {
         (input, start): (&[u8], usize),
         out: &mut Vec<u8>,
     ) {
-        let Self { node, plane, waiters, recorder, client, ops, .. } = self;
+        let Self { node, plane, waiters, client, ops, .. } = self;
+        let Plane { recorder, cache, ops: streams, parked: pieces, .. } = plane;
+        if !recorder.has_copies() {
+            replies.say_written(start, out);
+            return;
+        }
         let links = node.links();
         let rows = recorder.rows().iter().take(ops.len());
         let needs: arrayvec::ArrayVec<_, { crate::shards::HELD_MAX }> =
-            rows.map(|row| Recorder::needs(row, serving, (links, &mut plane.cache))).collect();
+            rows.map(|row| Recorder::needs(row, serving, (links, &mut *cache))).collect();
         if needs.iter().all(|needs: &arrayvec::ArrayVec<_, _>| needs.is_empty()) {
             for op in ops.iter().filter(|op| op.lane != plane::NO_LANE) {
-                plane.ops.answered(op.lane, op.number);
+                streams.answered(op.lane, op.number);
             }
             replies.say_written(start, out);
-            plane.recorder = recorder;
             return;
         }
         // One waiter for the batch: the numbers of its operations were given out for it.
@@ -714,7 +724,7 @@ impl DirectBatch<'_> {
         };
         let token = waiters.insert(waiter) as u64;
         let (mut text_at, mut line_at) = (start, 0);
-        let mut piece = plane.parked.begin(token, serving.now().mono_ns);
+        let mut piece = pieces.begin(token, serving.now().mono_ns);
         for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
             let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.sort);
             (parked.lane, parked.number) = (op.lane, op.number);
@@ -724,8 +734,7 @@ impl DirectBatch<'_> {
             piece.push(parked, &out[text_at..op.text_end], &input[line_at..op.line_end]);
             (text_at, line_at) = (op.text_end, op.line_end);
         }
-        plane.parked.park(piece);
+        pieces.park(piece);
         out.truncate(start);
-        plane.recorder = recorder;
     }
 }

@@ -72,6 +72,9 @@ pub(crate) trait LinkHandler<L> {
     /// sent again.
     fn link_up(&mut self, lent: &mut L, link: &Arc<PeerLink>);
 
+    /// Something is to be sent over the link at the end of the round.
+    fn touched(&mut self, link: &Arc<PeerLink>);
+
     /// Appends what the lanes of this worker are done with.
     fn lanes_done(&mut self, done: &mut Vec<LaneDone>);
 }

@@ -52,6 +52,9 @@ pub(crate) enum Sort {
     Retrieval = 4,
 }
 
+/// A bit beside a [`Sort`]: the key of the line is counted under another one, by a limit of the node in front.
+pub(crate) const COUNTED_ELSEWHERE: u8 = 0x10;
+
 /// The bits of `frames::sort` that are a [`Sort`].
 const SORT_BITS: u8 = 0x0f;
 

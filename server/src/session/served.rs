@@ -1,19 +1,21 @@
-//! A batch of nothing but the commonest requests in a cluster, without limits: on open headers it is done here, else it is asked of the
+//! A batch of nothing but the commonest requests in a cluster: on open headers it is done here, else it is asked of the
 //! owners of its keys.
 //!
 //! Not here: the same of a server by itself (`short`), batches of anything else (`session`), which answer the same.
 
 use arrayvec::ArrayVec;
-use cluster::id::Partition;
+use cluster::frames::sort;
 use engine::Engine;
-use protocol::Quick;
+use protocol::{BOUND_POLICY, Quick};
 
+use super::looked_up::look_up_in;
 use super::short::{Short, read_batch};
-use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
-use crate::node::batch::Ran;
-use crate::node::front::{Front, lent, touches};
-use crate::node::machine::Sort;
+use super::{Asked, LookedUp, Pause, Round, Session, answer_at, is_quick, pause_before};
+use crate::node::batch::{Ran, Touches};
+use crate::node::front::{Asking, Front, lent, touches};
+use crate::node::machine::{COUNTED_ELSEWHERE, Sort};
 use crate::node::serving::Serving;
+use crate::quick::may_be_held;
 use crate::shards::HELD_MAX;
 
 /// Batches that skip this path after one that had to go the long way.
@@ -26,6 +28,83 @@ struct Stretch {
     pause: Option<Pause>,
     /// The next one has to go the long way.
     is_apart: bool,
+}
+
+/// A batch, and what was found out about its keys.
+struct Batch<'b> {
+    requests: &'b [Short<'b>],
+    hashes: &'b [u64],
+    /// The limits of the keys; empty where there are no limits at all.
+    looked: &'b [LookedUp<'b>],
+    input: &'b [u8],
+}
+
+impl Batch<'_> {
+    /// Whether a request may be done while shards are held.
+    #[inline]
+    fn is_quick(&self, position: usize) -> bool {
+        let looked = self.looked.get(position);
+        looked.is_none_or(|looked| is_quick(&self.requests[position].quick, looked))
+    }
+
+    /// The key that a request counts under.
+    #[inline]
+    fn key(&self, position: usize) -> &[u8] {
+        let own = self.requests[position].quick.key();
+        self.looked.get(position).map_or(own, |looked| looked.counted(own))
+    }
+
+    #[inline]
+    fn is_bound(&self, position: usize) -> bool {
+        self.looked.get(position).is_some_and(|looked| !looked.is_unbound())
+    }
+
+    #[inline]
+    fn touches(&self, position: usize) -> Touches {
+        if self.is_bound(position) {
+            Touches::Item
+        } else {
+            touches(&self.requests[position].quick)
+        }
+    }
+
+    #[inline]
+    fn answer(
+        &self,
+        round: &mut Round<'_>,
+        engine: &mut Engine,
+        position: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let quick = &self.requests[position].quick;
+        match self.looked.get(position) {
+            None => round.answer_unbound(engine, quick, self.hashes[position], out),
+            Some(looked) => round.answer_quickly(engine, quick, looked, out),
+        }
+    }
+
+    /// What the owner of a request's key is asked.
+    fn asking(&self, position: usize, serving: &Serving<'_>) -> Asking<'_> {
+        let from = position.checked_sub(1).map_or(0, |before| self.requests[before].end);
+        let Short { quick, end } = &self.requests[position];
+        let is_elsewhere = self.key(position) != quick.key();
+        Asking {
+            partition: serving.partition(self.hashes[position]),
+            sort: sort_of(quick) | if is_elsewhere { COUNTED_ELSEWHERE } else { 0 },
+            line: &self.input[from..*end],
+        }
+    }
+}
+
+/// The bits that tell what a request is.
+fn sort_of(quick: &Quick<'_>) -> u8 {
+    let read = if matches!(quick, Quick::Get { .. }) { sort::READ } else { 0 };
+    Sort::of_quick(quick) as u8 | read
+}
+
+/// As [`may_be_held`], where there are limits.
+fn may_be_quick(quick: &Quick<'_>) -> bool {
+    may_be_held(quick) || matches!(quick, Quick::Take { policy: BOUND_POLICY, .. })
 }
 
 impl Session {
@@ -42,25 +121,69 @@ impl Session {
             self.batches_apart -= 1;
             return None;
         }
-        if !round.in_force.limits().is_empty() || self.replies.is_full() {
+        if self.replies.is_full() {
             return None;
         }
         let serving = self.serving(round)?;
         let shards = round.service.shards();
+        if !round.in_force.limits().is_empty() {
+            return self.run_limited(round, &serving, input, out);
+        }
         let mut keys: ArrayVec<&[u8], HELD_MAX> = ArrayVec::new();
-        let batch = read_batch(round, input, |key| keys.push(key))?;
+        let requests = read_batch(round, input, may_be_held, |key| keys.push(key))?;
         let mut hashes = [0; HELD_MAX];
         let hashes = &mut hashes[..keys.len()];
         shards.hash_all(&keys, hashes);
+        for hash in hashes.iter() {
+            shards.prefetch_shard(*hash);
+        }
+        let batch = Batch { requests: &requests, hashes, looked: &[], input };
+        self.run_read(round, &serving, &batch, out)
+    }
+
+    /// As [`Session::run_served`], where there are limits.
+    fn run_limited(
+        &mut self,
+        round: &mut Round<'_>,
+        serving: &Serving<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        let requests = read_batch(round, input, may_be_quick, |_| ())?;
+        let (shards, in_force) = (round.service.shards(), round.in_force);
+        let mut counted = std::mem::take(&mut round.scratch.keys);
+        counted.resize_with(HELD_MAX, Vec::new);
+        let each = requests.iter().zip(&mut counted);
+        let looked: ArrayVec<LookedUp<'_>, HELD_MAX> = each
+            .map(|(request, counted)| look_up_in(shards, in_force, request.quick.key(), counted))
+            .collect();
+        let hashes: ArrayVec<u64, HELD_MAX> = looked.iter().map(|looked| looked.hash).collect();
+        let batch = Batch { requests: &requests, hashes: &hashes, looked: &looked, input };
+        let ran = self.run_read(round, serving, &batch, out);
+        drop(looked);
+        round.scratch.keys = counted;
+        ran
+    }
+
+    fn run_read(
+        &mut self,
+        round: &mut Round<'_>,
+        serving: &Serving<'_>,
+        batch: &Batch<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        for hash in batch.hashes {
+            serving.prefetch(*hash);
+        }
         let front = round.front.take()?;
-        let ran = if serving.may_serve(hashes[0]) {
-            self.run_here(front, round, &serving, (&batch, hashes), input, out)
+        let ran = if serving.may_serve(batch.hashes[0]) {
+            self.run_here(front, round, serving, batch, out)
         } else {
-            self.ask_owners(front, round, &serving, (&batch, hashes), input)
+            self.ask_owners(front, round, serving, batch)
         };
         round.front = Some(front);
         let Stretch { count, pause, is_apart } = ran;
-        let done = count.checked_sub(1).map_or(0, |last| batch[last].end);
+        let done = count.checked_sub(1).map_or(0, |last| batch.requests[last].end);
         round.requests -= count;
         if count > 0 {
             self.scanned = 0;
@@ -80,29 +203,26 @@ impl Session {
         front: &mut Front,
         round: &mut Round<'_>,
         serving: &Serving<'_>,
-        (batch, hashes): (&[Short<'_>], &[u64]),
-        input: &[u8],
+        batch: &Batch<'_>,
         out: &mut Vec<u8>,
     ) -> Stretch {
-        let shards = round.service.shards();
-        let mut most = 0;
-        for hash in hashes {
-            if !serving.may_serve(*hash) || front.is_waiting(serving.partition(*hash)) {
-                break;
-            }
-            shards.prefetch_shard(*hash);
-            serving.prefetch(*hash);
-            most += 1;
-        }
+        let hashes = batch.hashes;
+        let may_be_done = |(position, hash): (usize, &u64)| {
+            batch.is_quick(position)
+                && serving.may_serve(*hash)
+                && !front.is_waiting(serving.partition(*hash))
+        };
+        let most = hashes.iter().enumerate().take_while(|each| may_be_done(*each)).count();
         let (now, start) = (round.now, out.len());
         let Some(mut direct) = front.begin_batch() else { return Stretch::default() };
-        let mut held = shards.hold(&hashes[..most]);
+        let mut held = round.service.shards().hold(&hashes[..most]);
         let (mut done, mut pause) = (0, None);
-        for (position, (Short { quick, end }, hash)) in batch.iter().zip(hashes).take(most).enumerate() {
+        for (position, hash) in hashes[..most].iter().enumerate() {
             pause = pause_before_of(round, out, position);
             if pause.is_some() {
                 break;
             }
+            let Short { quick, end } = &batch.requests[position];
             let is_read = matches!(quick, Quick::Get { .. });
             let Some(placed) = serving.next(*hash, is_read) else { break };
             if !direct.has_room(&placed, is_read) {
@@ -110,17 +230,16 @@ impl Session {
             }
             let Some(engine) = held.engine_beside(position, *hash) else { break };
             round.now = serving.time(placed.at);
-            let key = quick.key();
+            let key = batch.key(position);
             let ran = direct.recorder().run(
                 serving,
                 engine,
                 (key, *hash),
-                (placed, touches(quick)),
+                (placed, batch.touches(position)),
                 out,
-                |engine, out| round.answer_unbound(engine, quick, *hash, out),
+                |engine, out| batch.answer(round, engine, position, out),
             );
-            let read = if is_read { cluster::frames::sort::READ } else { 0 };
-            let sort = Sort::of_quick(quick) as u8 | read;
+            let sort = sort_of(quick);
             match ran {
                 Ran::Done => direct.push((out.len(), *end), None, sort),
                 Ran::Changed => {
@@ -139,7 +258,7 @@ impl Session {
         round.now = now;
         direct.append(serving, out);
         drop(held);
-        direct.reply(serving, &mut self.replies, (input, start), out);
+        direct.reply(serving, &mut self.replies, (batch.input, start), out);
         front.note_served(done as u64);
         let is_apart = done < most && pause.is_none();
         Stretch { count: done, pause, is_apart }
@@ -151,23 +270,21 @@ impl Session {
         front: &mut Front,
         round: &mut Round<'_>,
         serving: &Serving<'_>,
-        (batch, hashes): (&[Short<'_>], &[u64]),
-        input: &[u8],
+        batch: &Batch<'_>,
     ) -> Stretch {
         if front.is_full() {
             return Stretch::default();
         }
-        let mut run: ArrayVec<(Partition, Sort, &[u8]), HELD_MAX> = ArrayVec::new();
-        let (mut from, mut is_apart) = (0, false);
-        for (Short { quick, end }, hash) in batch.iter().zip(hashes) {
-            let partition = serving.partition(*hash);
-            // A take has another answer if its owner has none.
-            is_apart = matches!(quick, Quick::Take { .. }) || !front.may_ask(partition);
+        let now = serving.now();
+        let mut run: ArrayVec<Asking<'_>, HELD_MAX> = ArrayVec::new();
+        let mut is_apart = false;
+        for (position, hash) in batch.hashes.iter().enumerate() {
+            // What a limit answers without an owner is told at once there.
+            is_apart = !batch.is_quick(position) || front.is_resting(now, serving.partition(*hash));
             if is_apart || serving.may_serve(*hash) {
                 break;
             }
-            run.push((partition, Sort::of_quick(quick), &input[from..*end]));
-            from = *end;
+            run.push(batch.asking(position, serving));
         }
         let count = run.len();
         if count > 0 {

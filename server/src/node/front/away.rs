@@ -60,7 +60,7 @@ impl Front {
     }
 
     /// The same, of what does not try.
-    pub(in crate::node) fn is_resting(&self, now: Now, partition: Partition) -> bool {
+    pub(crate) fn is_resting(&self, now: Now, partition: Partition) -> bool {
         self.is_out_of_reach(partition)
             || self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
     }

@@ -99,6 +99,10 @@ impl<'a> LinkHandler<Lent<'a>> for Front {
         lent.now = node_now(lent.service.clock(), lent.service.clock().now());
     }
 
+    fn touched(&mut self, link: &Arc<PeerLink>) {
+        self.work.touched.add(link);
+    }
+
     fn lanes_done(&mut self, done: &mut Vec<LaneDone>) {
         if let Some(plane) = &self.plane {
             done.extend(plane.ops.all_done());

@@ -11,16 +11,19 @@ use cluster::frames::{ExceptionKind, Fault, Forward, Request, sort};
 use cluster::parked_reply::{Need, ParkedOp};
 use cluster::replica::{Now, Refusal};
 use cluster::replica_set::LINKS_MAX;
+use engine::Engine;
 use protocol::{Decoded, Quick, decode, quick};
 
-use super::plane::{Asked, NO_LANE};
+use super::plane::{Asked, NO_LANE, Plane};
 use super::{Front, Lent};
 use crate::node::batch::{Name, Ran, Recorder, Touches};
-use crate::node::machine::Sort;
+use crate::limits::InForce;
+use crate::node::machine::{COUNTED_ELSEWHERE, Sort};
 use crate::node::operation::{HeldOp, OpRef, Performed, Source};
 use crate::node::serving::Serving;
 use crate::quick::may_be_held;
-use crate::shards::HELD_MAX;
+use crate::session::{LookedUp, Round, is_quick};
+use crate::shards::{HELD_MAX, Shards};
 
 /// A line that is no request of a client is told with its length in front.
 const LENGTH_BYTES: usize = 4;
@@ -31,6 +34,86 @@ struct Head<'a> {
     source: Source,
     forward: &'a Forward<'a>,
     deadline_ns: u64,
+}
+
+/// A common request, while it is done.
+struct Common<'a> {
+    quick: Quick<'a>,
+    /// Where its line ends.
+    end: usize,
+    hash: u64,
+    key: KeyLimit<'a>,
+}
+
+/// The limit of a key, if there are any.
+enum KeyLimit<'a> {
+    /// There are no limits.
+    NoLimits,
+    LookedUp(LookedUp<'a>),
+}
+
+fn key_of<'a>(in_force: &'a InForce, quick: &Quick<'a>, counted: &'a mut Vec<u8>) -> KeyLimit<'a> {
+    let limits = in_force.limits();
+    if limits.is_empty() {
+        return KeyLimit::NoLimits;
+    }
+    KeyLimit::LookedUp(LookedUp { hash: 0, bound: limits.find(quick.key(), counted) })
+}
+
+impl KeyLimit<'_> {
+    fn set_hash(&mut self, hash: u64) {
+        if let Self::LookedUp(looked) = self {
+            looked.hash = hash;
+        }
+    }
+
+    /// The key that is counted.
+    fn counted<'k>(&'k self, quick: &'k Quick<'_>) -> &'k [u8] {
+        match self {
+            Self::NoLimits => quick.key(),
+            Self::LookedUp(looked) => looked.counted(quick.key()),
+        }
+    }
+
+    /// Whether a request may be done on the open header of its partition: this node counts it under a key of that
+    /// partition, as the node in front did.
+    fn is_of(
+        &self,
+        serving: &Serving<'_>,
+        shards: &Shards,
+        request: &Request,
+        quick: &Quick<'_>,
+    ) -> bool {
+        let is_elsewhere = request.sort & COUNTED_ELSEWHERE != 0;
+        match self {
+            Self::NoLimits => !is_elsewhere && may_be_held(quick),
+            Self::LookedUp(looked) => {
+                let counted = looked.counted(quick.key());
+                let is_same = counted == quick.key();
+                let partition = |key| serving.partition(shards.hash(key));
+                is_quick(quick, looked)
+                    && is_same != is_elsewhere
+                    && (is_same || partition(counted) == request.partition)
+            }
+        }
+    }
+}
+
+impl Common<'_> {
+    fn touches(&self) -> Touches {
+        match &self.key {
+            KeyLimit::LookedUp(looked) if !looked.is_unbound() => Touches::Item,
+            _ => touches(&self.quick),
+        }
+    }
+
+    #[inline]
+    fn answer(&self, round: &mut Round<'_>, engine: &mut Engine, out: &mut Vec<u8>) -> bool {
+        match &self.key {
+            KeyLimit::NoLimits => round.answer_unbound(engine, &self.quick, self.hash, out),
+            KeyLimit::LookedUp(looked) => round.answer_quickly(engine, &self.quick, looked, out),
+        }
+    }
 }
 
 /// Whether a request is one that a batch on open headers may do.
@@ -53,10 +136,28 @@ impl Front {
     ) -> Result<(), Fault> {
         let forward = Forward::decode(body)?;
         let node = Arc::clone(&self.node);
-        let Some(space) = node.space().filter(|_| self.begin_plane()) else { return Ok(()) };
-        let requests: Vec<Request> = forward.requests().collect();
+        if node.space().is_none() || !self.begin_plane() {
+            return Ok(());
+        }
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.clear();
+        requests.extend(forward.requests());
+        let served = self.serve_requests(lent, source, &forward, &requests);
+        self.requests = requests;
+        served
+    }
+
+    fn serve_requests(
+        &mut self,
+        lent: &mut Lent<'_>,
+        source: Source,
+        forward: &Forward<'_>,
+        requests: &[Request],
+    ) -> Result<(), Fault> {
+        let node = Arc::clone(&self.node);
+        let Some(space) = node.space() else { return Ok(()) };
         let Some(log) = space.copies.logs().log_of(forward.lane) else {
-            self.refuse_all(&forward, source, Refusal::Stale);
+            self.refuse_all(forward, source, Refusal::Stale);
             return Ok(());
         };
         let is_fresh = {
@@ -69,12 +170,12 @@ impl Front {
         }
         let left_ns = u64::from(forward.left_ms) * 1_000_000;
         let deadline_ns = lent.now.mono_ns.saturating_add(left_ns);
-        let head = Head { source, forward: &forward, deadline_ns };
+        let head = Head { source, forward, deadline_ns };
         let (mut lines, mut place, mut first) = (forward.lines, 0, 0);
         while place < requests.len() {
             let done = match Serving::new(&node, self.contact, lent.now) {
                 Some(serving) if is_fresh && is_plain(&requests[place]) => {
-                    self.serve_run(lent, &serving, head, &requests, &mut lines, place, &mut first)?
+                    self.serve_run(lent, &serving, head, requests, &mut lines, place, &mut first)?
                 }
                 _ => 0,
             };
@@ -119,39 +220,46 @@ impl Front {
         let service = lent.service;
         let shards = service.shards();
         let bounds = shards.bounds();
-        let has_limits = !lent.in_force.limits().is_empty();
-        let mut batch: ArrayVec<(Quick<'_>, usize, u64), HELD_MAX> = ArrayVec::new();
+        let in_force = lent.in_force;
+        let mut counted = std::mem::take(&mut lent.scratch.keys);
+        counted.resize_with(HELD_MAX, Vec::new);
+        let mut keys = counted.iter_mut();
+        let mut batch: ArrayVec<Common<'_>, HELD_MAX> = ArrayVec::new();
         let mut end = 0;
         for request in requests[place..].iter().take(HELD_MAX) {
-            if !is_plain(request) || has_limits {
+            if !is_plain(request) {
                 break;
             }
             let Some((quick, bytes)) = quick(&lines[end..], bounds) else { break };
-            let is_served = may_be_held(&quick)
-                && Sort::of_bits(request.sort) == Some(Sort::of_quick(&quick))
+            let is_served = Sort::of_bits(request.sort) == Some(Sort::of_quick(&quick))
                 && serving.header_of(request.partition).is_some_and(|header| header.term() == request.term);
-            if !is_served {
+            let Some(counted) = keys.next().filter(|_| is_served) else { break };
+            let mut key = key_of(in_force, &quick, counted);
+            if !key.is_of(serving, shards, request, &quick) {
                 break;
             }
             end += bytes;
-            let hash = shards.hash_in(request.partition.0, quick.key());
+            let hash = shards.hash_in(request.partition.0, key.counted(&quick));
+            key.set_hash(hash);
             shards.prefetch_shard(hash);
             serving.prefetch(hash);
-            batch.push((quick, end, hash));
+            batch.push(Common { quick, end, hash, key });
         }
         if batch.is_empty() {
+            drop(batch);
+            lent.scratch.keys = counted;
             return Ok(0);
         }
-        let hashes: ArrayVec<u64, HELD_MAX> = batch.iter().map(|(_, _, hash)| *hash).collect();
+        let hashes: ArrayVec<u64, HELD_MAX> = batch.iter().map(|common| common.hash).collect();
         let mut held = shards.hold(&hashes);
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(0) };
         let mut texts = std::mem::take(&mut plane.texts);
         texts.clear();
-        let mut recorder = std::mem::take(&mut plane.recorder);
-        recorder.begin();
+        plane.recorder.begin();
         let mut ends: ArrayVec<u32, HELD_MAX> = ArrayVec::new();
         let mut round = lent.round();
-        for (position, (quick, _, hash)) in batch.iter().enumerate() {
+        for (position, common) in batch.iter().enumerate() {
+            let Common { quick, hash, .. } = common;
             let is_read = matches!(quick, Quick::Get { .. });
             let term = requests[place + position].term;
             let Some(placed) = serving.next(*hash, is_read).filter(|placed| placed.at.term == term) else {
@@ -162,10 +270,10 @@ impl Front {
             }
             let Some(engine) = held.engine_beside(position, *hash) else { break };
             round.now = serving.time(placed.at);
-            let touches = touches(quick);
-            let key = quick.key();
-            let ran = recorder.run(serving, engine, (key, *hash), (placed, touches), &mut texts, |engine, out| {
-                round.answer_unbound(engine, quick, *hash, out)
+            let touches = common.touches();
+            let key = common.key.counted(quick);
+            let ran = plane.recorder.run(serving, engine, (key, *hash), (placed, touches), &mut texts, |engine, out| {
+                common.answer(&mut round, engine, out)
             });
             let number = head.forward.first + (place + position) as u64;
             let name = Name {
@@ -176,10 +284,10 @@ impl Front {
             };
             match ran {
                 Ran::Done if is_read => {}
-                Ran::Done => recorder.keep(name, &texts),
-                Ran::Changed => recorder.record(serving, key, Some(name), &texts),
+                Ran::Done => plane.recorder.keep(name, &texts),
+                Ran::Changed => plane.recorder.record(serving, key, Some(name), &texts),
                 Ran::ChangedApart => {
-                    recorder.record(serving, key, None, &texts);
+                    plane.recorder.record(serving, key, None, &texts);
                     break;
                 }
                 Ran::Apart => break,
@@ -187,7 +295,8 @@ impl Front {
             ends.push(texts.len() as u32);
         }
         drop(round);
-        recorder.finish(serving, (node.links(), &mut plane.cache), &space.copies, &texts);
+        let Plane { recorder, cache, .. } = &mut *plane;
+        recorder.finish(serving, (node.links(), cache), &space.copies, &texts);
         drop(held);
         let done = ends.len();
         let asked = |first: u16, left: usize| Asked {
@@ -198,7 +307,7 @@ impl Front {
         };
         let rows = recorder.rows().iter().take(done);
         let needs: ArrayVec<ArrayVec<Need, LINKS_MAX>, HELD_MAX> = rows
-            .map(|row| Recorder::needs(row, serving, (node.links(), &mut plane.cache)))
+            .map(|row| Recorder::needs(row, serving, (node.links(), &mut *cache)))
             .collect();
         let text_of = |at: usize| {
             let from = at.checked_sub(1).map_or(0, |before| ends[before]) as usize;
@@ -216,7 +325,7 @@ impl Front {
                 let mut piece = plane.parked.begin(token, lent.now.mono_ns);
                 let mut at = from;
                 while at < done && piece.has_room() {
-                    let row = &recorder.rows()[at];
+                    let row = &plane.recorder.rows()[at];
                     let partition = serving.partition(row.hash);
                     let mut op = ParkedOp::new(partition, row.at.term, requests[place + at].sort);
                     for need in &needs[at] {
@@ -236,11 +345,11 @@ impl Front {
             }
             *first = (place + done) as u16;
         }
-        let consumed = done.checked_sub(1).map_or(0, |last| batch[last].1);
+        let consumed = done.checked_sub(1).map_or(0, |last| batch[last].end);
         drop(batch);
+        lent.scratch.keys = counted;
         *lines = &lines[consumed..];
         plane.texts = texts;
-        plane.recorder = recorder;
         Ok(done)
     }
 

@@ -386,7 +386,8 @@ impl Front {
 
     fn end_parked(&mut self, piece: &Piece, place: usize, ending: PlaneEnding<'_>) {
         let (token, index) = (piece.token, place as u32);
-        let ended = Ended { token, index, count: 1, ending };
+        let (partition, line) = (piece.ops()[place].partition, piece.line_of(place));
+        let ended = Ended { token, index, count: 1, partition, line, ending };
         note_ended(&mut self.waiters, &mut self.ended_ops, &mut self.texts, ended);
     }
 
@@ -475,7 +476,8 @@ impl Front {
     /// Replies to `count` requests of a client, from number `index` of its waiter on.
     fn reply_run(&mut self, token: u64, index: usize, count: usize, text: &[u8]) {
         let (index, count) = (index as u32, count as u32);
-        let ended = Ended { token, index, count, ending: PlaneEnding::Done(text) };
+        let (partition, ending) = (Partition::default(), PlaneEnding::Done(text));
+        let ended = Ended { token, index, count, partition, line: &[], ending };
         note_ended(&mut self.waiters, &mut self.ended_ops, &mut self.texts, ended);
     }
 
@@ -486,7 +488,7 @@ impl Front {
 
     fn end_operations(&mut self) {
         let mut ended = std::mem::take(&mut self.ended_ops);
-        for EndedOp { waiter, index, count, ending } in ended.drain(..) {
+        for EndedOp { waiter, index, count, partition, line, ending } in ended.drain(..) {
             if let Some(plane) = self.plane.as_deref_mut()
                 && waiter.is_long
                 && let Some(waiting) = plane.waiting.get_mut(waiter.partition.index())
@@ -506,9 +508,10 @@ impl Front {
                 EndedText::Other(ending) => ending,
             };
             if let Use::Run = waiter.used {
-                let used = Use::Whole { quiet: false };
+                // A limit may have another answer to it.
+                let used = Use::Limited { quiet: false, words: line };
                 let place = waiter.place + u64::from(index);
-                self.endings.push((Waiter { used, place, ..waiter }, ending));
+                self.endings.push((Waiter { used, place, partition, ..waiter }, ending));
             } else {
                 self.endings.push((waiter, ending));
             }
@@ -522,6 +525,9 @@ pub(super) struct EndedOp {
     waiter: Waiter,
     index: u32,
     count: u32,
+    partition: Partition,
+    /// What a client wrote, if it is one of a run and was not done.
+    line: Bytes,
     ending: EndedText,
 }
 
@@ -538,7 +544,7 @@ fn note_ended(
     texts: &mut Vec<u8>,
     ended: Ended<'_>,
 ) {
-    let Ended { token, index, count, ending } = ended;
+    let Ended { token, index, count, partition, line, ending } = ended;
     let Some(waiter) = waiters.get_mut(token as usize) else { return };
     waiter.left = waiter.left.saturating_sub(count);
     let waiter = if waiter.left == 0 {
@@ -555,5 +561,9 @@ fn note_ended(
         PlaneEnding::NotApplied(refusal) => EndedText::Other(Ending::NotApplied(refusal)),
         PlaneEnding::Unknown => EndedText::Other(Ending::Unknown),
     };
-    all.push(EndedOp { waiter, index, count, ending });
+    let line = match (&waiter.used, &ending) {
+        (Use::Run, EndedText::Other(_)) => Bytes::copy_from_slice(line),
+        _ => Bytes::new(),
+    };
+    all.push(EndedOp { waiter, index, count, partition, line, ending });
 }

@@ -83,6 +83,10 @@ impl LinkHandler<()> for Heard {
         self.ups += 1;
     }
 
+    fn touched(&mut self, link: &Arc<PeerLink>) {
+        link.flush(0);
+    }
+
     fn lanes_done(&mut self, _: &mut Vec<LaneDone>) {}
 }
 

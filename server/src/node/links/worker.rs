@@ -227,7 +227,8 @@ impl Place {
         if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, tells) && tells {
             self.told_ns = now_ns;
         }
-        transport.flush(now_ns);
+        // With what else the round has to say.
+        handler.touched(&link);
         if (heard.is_first_word || heard.was_silent) && link.is_up() {
             handler.link_up(lent, &link);
         }
