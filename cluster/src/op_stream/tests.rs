@@ -61,7 +61,7 @@ enum Seen {
 }
 
 fn note(seen: &mut Vec<Seen>) -> impl FnMut(Ended<'_>) + '_ {
-    |Ended { token, index, count, ending }| {
+    |Ended { token, index, count, ending, .. }| {
         seen.push(match ending {
             Ending::Done(text) => Seen::Done(token, index, count, text.to_vec()),
             Ending::NotApplied(_) => Seen::NotApplied(token, index),
