@@ -9,7 +9,7 @@
 //! * `node`, `batch`: one node and its workers. `payload`: its keys.
 //! * `network`: which messages to and from the controller pass, and when.
 //! * `control`: the map as a linearizable register, and the controller that changes it.
-//! * `journal`: which operation did what; `check`: what must be true when all faults are over.
+//! * [`rng`]: chance, from a seed. `journal`: which operation did what; `check`: what must be true when all faults are over.
 
 mod base;
 mod batch;
@@ -21,7 +21,7 @@ mod network;
 mod node;
 mod payload;
 mod profile;
-mod rng;
+pub mod rng;
 mod world;
 
 pub use profile::{Aim, Aimed, FAULTS, Planted, Profile};

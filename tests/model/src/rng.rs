@@ -2,18 +2,18 @@
 
 /// A generator.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
     /// The generator of a seed.
     #[must_use]
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// The next number. Source: Steele, Lea and Flood, "Fast splittable pseudorandom number
     /// generators", 2014.
-    pub(crate) fn draw(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,27 +22,27 @@ impl Rng {
     }
 
     /// A number below `bound`, which is not 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }
 
     /// A number from minus `most` to `most`.
-    pub(crate) fn either_way(&mut self, most: u64) -> i64 {
+    pub fn either_way(&mut self, most: u64) -> i64 {
         self.below(2 * most + 1).cast_signed() - most.cast_signed()
     }
 
     /// A number from `low` to `high`, both included.
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
     /// True `count` times in `of`.
-    pub(crate) fn chance(&mut self, count: u64, of: u64) -> bool {
+    pub fn chance(&mut self, count: u64, of: u64) -> bool {
         self.below(of) < count
     }
 
     /// One of them; none of none.
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         if from.is_empty() {
             return None;
         }
