@@ -70,8 +70,6 @@ pub enum Bug {
     LateMandatory,
     /// A learner is made in-sync while it lacks what was answered without it.
     LearnerBehind,
-    /// A new primary is adopted by the length of its history alone.
-    AdoptByLength,
     /// A primary hands over before its copies hold everything.
     TransferUndrained,
     /// A primary serves while it hands over.

@@ -181,7 +181,7 @@ fn seq_of(frame: &Frame) -> Option<u64> {
 }
 
 fn reply_to(frame: &Frame) -> Option<Frame> {
-    let rpc = Bytes::from_static(b"42");
+    let rpc = Bytes::from_static(b"an answer of 23 letters");
     seq_of(frame).map(|id| Frame::Answer(Call { id, wall_ns: 0, rpc }))
 }
 

@@ -9,7 +9,6 @@ use crate::id::Term;
 use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::receive_stream::ReceiveStream;
 use crate::replica::At;
-use crate::rules::Bug;
 
 /// A copy that is being made: it pulls pieces, which come in one order with the records around them. A record before the first
 /// piece is not for this copy, one behind it is.
@@ -124,14 +123,11 @@ impl<O> Replica<O> {
         stream: &mut ReceiveStream,
         bytes: usize,
     ) {
-        let rules = self.core.options.rules;
         let is_meant = !matches!(self.role, Role::None) && adopt.to == self.core.me;
         if is_meant && adopt.term > turn.header.term() {
             self.see_term(turn, adopt.term);
         }
-        let last = self.core.last(turn.header);
-        let is_same =
-            last == adopt.last || (rules.lack(Bug::AdoptByLength) && last.lsn == adopt.last.lsn);
+        let is_same = self.core.last(turn.header) == adopt.last;
         let is_whole = match &self.role {
             Role::Backup { .. } => true,
             Role::Learner(learner) => learner.is_whole,

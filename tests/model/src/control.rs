@@ -92,6 +92,11 @@ impl Control {
         self.map.nodes().get(&node).map(|node| node.incarnation)
     }
 
+    /// The version of the map.
+    pub(crate) fn ver(&self) -> u64 {
+        self.map.ver()
+    }
+
     /// How many copies are wanted.
     pub(crate) fn replicas(&self) -> usize {
         self.replicas

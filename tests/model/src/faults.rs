@@ -125,7 +125,10 @@ impl World {
             }
             Trouble::Clock => self.jump(),
             Trouble::Mend(from, to) => {
-                self.network.mend((from, to));
+                // It may have been cut again meanwhile.
+                if self.cut_until.get(&(from, to)).is_none_or(|until_ns| *until_ns <= self.now_ns) {
+                    self.network.mend((from, to));
+                }
                 return;
             }
             Trouble::Reconnect(key) => {
@@ -175,7 +178,8 @@ impl World {
             node != victim
                 && known.is_some_and(|node| node.is_up && node.incarnation == incarnation)
         });
-        if !lost.is_empty() && !self.profile.base.may_lose {
+        let may_lose = self.profile.base.may_lose || (is_aimed && self.profile.aimed.may_lose);
+        if !lost.is_empty() && !may_lose {
             return;
         }
         self.report.figures.crashes += 1;
@@ -251,6 +255,8 @@ impl World {
             self.note([7, u64::from(from.0), u64::from(to.0)], || {
                 format!("cut {from} -> {to} for {} ms", length / MS)
             });
+            let until_ns = self.cut_until.entry((from, to)).or_default();
+            *until_ns = (*until_ns).max(self.now_ns + length);
             self.network.cut((from, to));
             self.cut_pair(from, to);
             self.trouble_at(length, Trouble::Mend(from, to));
@@ -282,8 +288,15 @@ impl World {
     }
 
     /// A copy has refused something, and its node has not said so yet.
-    pub(super) fn refused(&mut self, id: NodeId, link: LinkIndex, partition: Partition) {
-        let chance = self.profile.aimed.cut_on_refusal;
+    pub(super) fn refused(
+        &mut self,
+        id: NodeId,
+        link: LinkIndex,
+        partition: Partition,
+        is_over: bool,
+    ) {
+        // Most refusals are of copies that are being made, of which little follows.
+        let chance = self.profile.aimed.cut_on_refusal / if is_over { 1 } else { 5 };
         if self.is_healed || !self.rng.chance(chance, 100) {
             return;
         }
@@ -294,12 +307,13 @@ impl World {
             format!("{id} refuses {partition} of {peer}, and is cut off")
         });
         self.break_conn(key);
-        if self.rng.chance(1, 2) {
-            let length = self.rng.between(100 * MS, 3000 * MS);
+        if is_over && self.rng.chance(1, 2) {
+            // Meanwhile the partition goes on, to other nodes, of which the one that was refused hears nothing.
+            let length = self.rng.between(300 * MS, 2000 * MS);
             self.cut_ways(&[(id, peer), (peer, id)], length);
-            // Meanwhile the partition goes on, to other nodes.
-            for step in 1..6 {
-                self.trouble_at(step * length / 6, Trouble::MoveOnce(partition));
+            self.cut_ways(&[(CONTROL, peer), (peer, CONTROL)], length + 500 * MS);
+            for delay in [0, length / 2] {
+                self.trouble_at(delay, Trouble::MoveOnce(partition));
             }
         }
     }

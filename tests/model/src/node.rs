@@ -64,8 +64,8 @@ pub(super) enum Output {
         bytes: Vec<u8>,
     },
     Ended(u32, Ended, bool),
-    /// A copy here refused something that came over this link.
-    Refused(LinkIndex, Partition),
+    /// A copy here refused something that came over this link. The last: of a term that is over.
+    Refused(LinkIndex, Partition, bool),
     /// Pieces of a partition are opened.
     Opened(Opening),
     /// Something that cannot be, unless a rule is left out.
@@ -84,6 +84,8 @@ pub(super) struct Env<'a> {
 /// News of the map.
 #[derive(Debug, Clone)]
 pub(super) struct News {
+    /// The version of the map.
+    pub(super) ver: u64,
     pub(super) sent_ns: Option<u64>,
     pub(super) lives: BTreeMap<NodeId, Incarnation>,
     pub(super) last_node: u32,
@@ -115,8 +117,12 @@ pub(super) struct Node {
     pub(super) contact: Contact,
     pub(super) workers: Vec<Worker>,
     pub(super) news: VecDeque<News>,
+    /// The newest version of the map of which the lives of nodes are known.
+    map_ver: u64,
     /// The highest term seen of each partition.
     pub(super) terms: Vec<u32>,
+    /// Where each copy was when it was last compared with others, and its state.
+    pub(super) compared: Vec<(Position, u64)>,
 }
 
 impl Shared {
@@ -297,7 +303,9 @@ impl Node {
             contact: Contact::default(),
             workers: (0..workers).map(worker).collect(),
             news: VecDeque::new(),
+            map_ver: 0,
             terms: vec![0; partitions],
+            compared: vec![(Position::default(), 0); partitions],
         };
         node.contact.heard(node.now(true_ns).mono_ns);
         node
@@ -559,7 +567,8 @@ impl Node {
         }
         if stream.refusals() > before {
             env.figures.refused += 1;
-            env.out.push(Output::Refused(index, partition));
+            let of_round = matches!(kind, Kind::Round);
+            env.out.push(Output::Refused(index, partition, of_round));
         }
         self.shared.link_mut(index).receiver.stream = stream;
         if clears_all && self.profile.lacks(Bug::AdoptInAnyStreamClears) {
@@ -612,7 +621,8 @@ impl Node {
                 link.receiver.stream.refuse(refused, false);
                 if link.receiver.stream.refusals() > before {
                     env.figures.refused += 1;
-                    env.out.push(Output::Refused(index, record.partition));
+                    let is_over = record.term < header.term();
+                    env.out.push(Output::Refused(index, record.partition, is_over));
                 }
             }
         }
@@ -673,7 +683,10 @@ impl Node {
                 }
                 self.cold(partition, env, |replica, turn| replica.learn(turn, &entry));
             }
-            self.shared.logs.set_lives(news.lives, news.last_node);
+            if news.ver >= self.map_ver {
+                self.map_ver = news.ver;
+                self.shared.logs.set_lives(news.lives, news.last_node);
+            }
             if let Some(sent_ns) = news.sent_ns {
                 self.contact.heard(sent_ns);
             }

@@ -75,6 +75,8 @@ pub struct Aimed {
     pub crash_on_refusal: u64,
     /// A copy becomes in-sync: its primary crashes.
     pub crash_on_join: u64,
+    /// Such crashes may take the last copy of a partition: what it held is not looked for then.
+    pub may_lose: bool,
     /// Mean time between primaries that lose the controller; 0: none does.
     pub fence_ns: u64,
     /// Mean time between partitions all copies of which lose the controller for long; 0: none.
@@ -171,18 +173,18 @@ impl Profile {
         let aimed = &mut self.aimed;
         match self.aim {
             Aim::Usual if self.base.is_gentle => {}
-            Aim::Usual => (aimed.cut_on_refusal, aimed.fence_ns) = (5, 8000 * MS),
+            Aim::Usual => (aimed.cut_on_refusal, aimed.fence_ns) = (20, 8000 * MS),
             Aim::Fenced => {
-                (aimed.cut_on_refusal, aimed.fence_ns) = (50, 1500 * MS);
+                (aimed.cut_on_refusal, aimed.fence_ns) = (75, 1500 * MS);
                 self.pause_in = self.pause_in.min(16);
             }
             Aim::Removals => {
-                aimed.crash_on_removal = 10;
-                self.shards = 1;
+                (aimed.crash_on_removal, aimed.may_lose) = (10, true);
+                (self.shards, self.workers_max) = (1, 2);
                 self.spike = 1000;
             }
             Aim::Diverged => {
-                (aimed.crash_on_refusal, aimed.fence_ns) = (50, 4000 * MS);
+                (aimed.crash_on_refusal, aimed.fence_ns) = (50, 1500 * MS);
                 self.spike = 3000;
             }
             Aim::Joins => {
@@ -225,10 +227,19 @@ impl Profile {
 fn adjust_base(base: &mut Base, aim: Aim) {
     match aim {
         Aim::Usual => {}
-        Aim::Fenced | Aim::Readers => base.may_lose = false,
+        Aim::Fenced => {
+            base.may_lose = false;
+            if base.replicas == 3 {
+                base.partition_bits = 4;
+            } else {
+                base.replicas = 2;
+            }
+        }
+        Aim::Readers => base.may_lose = false,
         Aim::Removals => {
-            (base.partition_bits, base.replicas, base.resizes) = (3, 2, false);
-            (base.may_lose, base.drop, base.silent_ns) = (false, 1000, 400 * MS);
+            (base.nodes, base.partition_bits) = (3, 4);
+            (base.replicas, base.resizes) = (2, false);
+            (base.may_lose, base.drop, base.silent_ns) = (false, 2000, 400 * MS);
             base.stall_ns = 500 * MS;
         }
         Aim::Diverged => {
@@ -291,7 +302,6 @@ pub const FAULTS: &[Planted] = &[
     planted("no-dedupe", Bug::NoDedupe, Aim::Usual, 60),
     planted("late-mandatory", Bug::LateMandatory, Aim::Usual, 60),
     planted("learner-behind", Bug::LearnerBehind, Aim::Joins, 60),
-    planted("adopt-by-length", Bug::AdoptByLength, Aim::Diverged, 60),
     planted("transfer-undrained", Bug::TransferUndrained, Aim::Usual, 60),
     planted("serve-in-transfer", Bug::ServeInTransfer, Aim::Usual, 60),
     planted("clock-of-node", Bug::ClockOfNode, Aim::Usual, 60),

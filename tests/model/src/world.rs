@@ -292,6 +292,8 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) network: Network,
     pub(super) conns: BTreeMap<LinkKey, Conn>,
+    /// Until when nothing passes a way.
+    pub(super) cut_until: BTreeMap<(NodeId, NodeId), u64>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
     pub(super) now_ns: u64,
@@ -319,6 +321,7 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
         rng: Rng::new(seed),
         network: Network::default(),
         conns: BTreeMap::new(),
+        cut_until: BTreeMap::new(),
         queue: BinaryHeap::new(),
         queued: 0,
         now_ns: 1_000 * MS,
@@ -457,7 +460,7 @@ impl World {
             Output::Ask(change) => self.send_control((id, CONTROL), Event::Ask(change)),
             Output::Ended(call, ended, is_direct) => self.end(id, call, ended, is_direct),
             Output::Broken(what) => self.violation(format!("{id}: {what}")),
-            Output::Refused(link, partition) => self.refused(id, link, partition),
+            Output::Refused(link, partition, is_over) => self.refused(id, link, partition, is_over),
             Output::Opened(opening) => self.opened(id, &opening),
             Output::Bytes { link, number, bytes } => self.write(id, link, number, bytes),
         }
@@ -748,7 +751,7 @@ impl World {
         let nodes = states.into_iter().flat_map(|state| self.control.nodes(state));
         let lives = nodes.filter_map(|id| Some((id, self.control.incarnation(id)?))).collect();
         let entries = partitions.into_iter().map(|at| (at, self.control.entry(at))).collect();
-        News { sent_ns, lives, last_node: self.last_node, entries }
+        News { ver: self.control.ver(), sent_ns, lives, last_node: self.last_node, entries }
     }
 
     /// Tells all nodes what has changed in the map.
@@ -865,7 +868,11 @@ impl World {
         let mut found = Vec::new();
         for (at, header) in node.headers.iter().enumerate() {
             let replica = &node.replicas[at];
-            let primary = replica.entry().primary.and_then(|copy| self.nodes.get(&copy.node));
+            let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
+            let primary = replica
+                .entry()
+                .primary
+                .and_then(|copy| self.nodes.get(&copy.node).filter(|node| is_life(node, copy)));
             let Some(primary) = primary else { continue };
             let there = &primary.headers[at];
             let follows = header.state() == HeaderState::Follows && header.term() == there.term();
@@ -880,9 +887,13 @@ impl World {
             };
             let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
             self.report.figures.checked_times += 1;
-            if time_ns < header.pt_ns() || time_ns > most.max(there.pt_ns()) {
+            if time_ns < header.pt_ns() || time_ns > most.max(header.pt_ns()) {
                 let partition = Partition(at as u16);
-                found.push(format!("{id} {partition}: its items are looked at by another clock"));
+                found.push(format!(
+                    "{id} {partition}: its items are looked at by another clock: at {time_ns}, its newest record is of {}, its primary {} at {}",
+                    header.pt_ns(), primary.id,
+                    most.max(there.pt_ns()),
+                ));
             }
         }
         for what in found {
@@ -906,10 +917,13 @@ impl World {
             if node.is_whole(partition) && node.is_free(partition) {
                 let position = node.position(partition);
                 let digest = node.payloads[at].digest();
-                let known = self.digests.insert((partition, position), digest);
-                figures.checked_states += u64::from(known.is_some());
-                if known.is_some_and(|known| known != digest) {
-                    found.push(format!("{id} {partition}: another state at {position:?}"));
+                if node.compared[at] != (position, digest) {
+                    node.compared[at] = (position, digest);
+                    let known = self.digests.insert((partition, position), digest);
+                    figures.checked_states += u64::from(known.is_some());
+                    if known.is_some_and(|known| known != digest) {
+                        found.push(format!("{id} {partition}: another state at {position:?}"));
+                    }
                 }
             }
             if header.state() == HeaderState::Serves && replica.part() == Part::Primary {
