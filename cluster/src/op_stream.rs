@@ -470,10 +470,14 @@ impl OpStreams {
         if let Some(refusal) = refusal
             && pending.refused == pending.sendings
         {
-            let partition = pending.partition;
-            let line = line_of(&stream.lines, &stream.pending[place]);
-            let ending = Ending::NotApplied(refusal);
-            each(Ended { token, index, count: 1, partition, line, ending });
+            each(Ended {
+                token,
+                index,
+                count: 1,
+                partition: pending.partition,
+                line: line_of(&stream.lines, pending),
+                ending: Ending::NotApplied(refusal),
+            });
             self.answered(lane, number);
             return;
         }
@@ -543,8 +547,8 @@ impl OpStreams {
                         Ending::Unknown
                     };
                     let Pending { token, index, partition, .. } = pending;
-                    let line = line_of(&stream.lines, &pending);
-                    each(Ended { token, index, count: 1, partition, line, ending });
+                    let raw = line_of(&stream.lines, &pending);
+                    each(Ended { token, index, count: 1, partition, line: raw, ending });
                     stream.end(place);
                 }
             }

@@ -51,9 +51,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cluster::contact::LastContact;
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::hello::Farewell;
-use cluster::contact::LastContact;
 use cluster::replica::{AckMode, Opening, Options, Refusal, Route};
 use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
@@ -85,8 +85,6 @@ pub(crate) enum Inbound {
     Refuse(HeldOp, Refusal),
     /// A link to a node is up: what it was asked and has not answered is sent again.
     LinkUp(NodeId),
-    /// A link to a node ended: what was sent there may be lost.
-    Lost(NodeId),
     /// What a task made of a request, by the token of who waits.
     Told(u64, Bytes),
     /// A data link that the worker is to read.
@@ -377,13 +375,9 @@ impl Node {
         }
     }
 
-    /// What was sent to a node may be lost, or takes another path from now on: calls to it end, and
-    /// workers send again what is not answered.
+    /// What was sent to a node may be lost, or takes another path from now on: calls to it end.
     fn lose(&self, lost: NodeId, why: Unreachable) {
         self.calls.lock().end_all(&Whom::Node(lost), why);
-        for inbox in &self.inboxes {
-            inbox.push(Inbound::Lost(lost));
-        }
     }
 
     /// Takes note of what is heard of links, or of the time, and does what follows.

@@ -62,7 +62,7 @@ impl LinkCache {
 
     /// Whether the streams to all copies of a set take one more record.
     #[inline]
-    pub(crate) fn may_append(&mut self, links: &Links, set: &ReplicaSet) -> bool {
+    pub(crate) fn may_append(&mut self, links: &Links, set: ReplicaSet) -> bool {
         set.links().iter().all(|link| self.get(links, *link).is_some_and(|link| !link.is_full()))
     }
 
@@ -361,7 +361,8 @@ impl Recorder {
             rest = &rest[from..];
             let lane = rest[0].name.map_or_else(LaneId::default, |name| name.lane);
             let is_other = |row: &Row| row.name.is_some_and(|name| name.lane != lane);
-            let (rows, others) = rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
+            let (rows, others) =
+                rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
             rest = others;
             if let Some(log) = copies.logs().log_of(lane) {
                 keep_results(&mut log.lock(), serving, rows, out);
@@ -381,7 +382,11 @@ impl Recorder {
             let position = serving.header(row.hash).position(slot);
             let Some(link) = cache.get(links, index) else { continue };
             let is_held = link.acked.get() >= position;
-            if !is_held && !(serving.answers_early() && link.age_ns(serving.now().mono_ns) < serving.early_lag_ns()) {
+            let may_be_early = || {
+                serving.answers_early()
+                    && link.age_ns(serving.now().mono_ns) < serving.early_lag_ns()
+            };
+            if !is_held && !may_be_early() {
                 needs.push(Need { link: index, position });
             }
         }

@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use bytes::Bytes;
-use cluster::id::{CopyId, NodeId, Partition};
-use cluster::map::Entry;
-use cluster::map::command::Change as MapChange;
 use cluster::LinkIndex;
 use cluster::contact::{Contact, LastContact};
 use cluster::frames::RecordsWriter;
+use cluster::id::{CopyId, NodeId, Partition};
+use cluster::map::Entry;
+use cluster::map::command::Change as MapChange;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::replica::{CopyTime, Event, Now, Options, Part, Replica, Route, Turn};
 use cluster::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};

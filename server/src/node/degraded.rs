@@ -24,8 +24,8 @@ use protocol::{
 
 use super::Node;
 use super::delivery::{Delivery, Ending, Kind, Use, Waiter};
-use super::front::{Front, Lent};
 use super::front::operation;
+use super::front::{Front, Lent};
 use super::machine::{Sort, partition_of};
 use super::own_holds::{HoldsToTell, OwnHolds};
 use super::step::{Asked, Step, StepRule};
@@ -482,7 +482,7 @@ impl Front {
         let partition = debt.partition;
         let used = Use::Debt(self.debts.numbers.insert(name));
         let op = operation(Sort::Step, &bytes);
-        self.submit_until(lent, DEBT_DEADLINE_NS, partition, Kind::Write, op, 0, used);
+        self.submit_until(lent, DEBT_DEADLINE_NS, partition, Kind::Write, &op, 0, used);
     }
 
     /// An owner has been told what was owed, or never will be.

@@ -134,10 +134,7 @@ impl Delivery {
             (Use::Part | Use::Counted, Err(why)) => replies.fail(self.place, why),
             // Whoever fails here was answered by the front.
             (Use::Limited { .. }, Err(_))
-            | (
-                Use::Step { .. } | Use::Debt(_) | Use::Hold(_) | Use::Run | Use::Nothing,
-                _,
-            ) => {}
+            | (Use::Step { .. } | Use::Debt(_) | Use::Hold(_) | Use::Run | Use::Nothing, _) => {}
         }
     }
 }

@@ -6,6 +6,8 @@
 
 mod away;
 mod backup;
+mod common;
+mod direct;
 mod owner;
 mod plane;
 
@@ -13,19 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use cluster::id::Partition;
-use cluster::frames::{ExceptionKind, Request, sort};
-use cluster::op_stream::Submitted;
-use cluster::LinkIndex;
 use cluster::contact::LastContact;
-use cluster::parked_reply::{NEEDS_MAX, ParkedOp};
+use cluster::frames::{ExceptionKind, Request, sort};
+use cluster::id::Partition;
+use cluster::op_stream::Submitted;
 use cluster::replica::{AckMode, Now, Refusal};
 use slab::Slab;
 
-pub(crate) use self::owner::touches;
+pub(crate) use self::common::touches;
 use self::owner::line_of;
 use self::plane::{EndedOp, Plane};
-use super::batch::{Name, Recorder};
 use super::copies::{Hands, Work};
 use super::degraded::Debts;
 use super::delivery::{Client, Delivery, Ending, Kind, Run, Use, Waiter, text_of};
@@ -33,7 +32,6 @@ use super::family::{Ended, Family};
 use super::links::Arrival;
 use super::machine::{Sort, partition_of};
 use super::replies::Replies;
-use super::serving::{Placed, Serving};
 use super::{Inbound, Node};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -165,27 +163,6 @@ pub(crate) struct Asking<'l> {
     pub(crate) line: &'l [u8],
 }
 
-/// A batch of a client on open headers, while it is done and until its replies are told or wait.
-pub(crate) struct DirectBatch<'f> {
-    node: Arc<Node>,
-    plane: &'f mut Plane,
-    waiters: &'f mut Slab<Waiter>,
-    client: Client,
-    /// The links that its replies may need.
-    links: arrayvec::ArrayVec<LinkIndex, NEEDS_MAX>,
-    /// For each operation where its reply ends in the output and its line in the input, its lane and its number.
-    ops: arrayvec::ArrayVec<DirectOp, { crate::shards::HELD_MAX }>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct DirectOp {
-    text_end: usize,
-    line_end: usize,
-    lane: u16,
-    number: u64,
-    sort: u8,
-}
-
 impl Front {
     pub(crate) fn new(node: Arc<Node>, core: u16) -> Self {
         Self {
@@ -260,7 +237,7 @@ impl Front {
         lent: &mut Lent<'_>,
         partition: Partition,
         kind: Kind,
-        op: Bytes,
+        op: &Bytes,
         place: u64,
         used: Use,
     ) {
@@ -275,7 +252,7 @@ impl Front {
         for_ns: u64,
         partition: Partition,
         kind: Kind,
-        op: Bytes,
+        op: &Bytes,
         place: u64,
         used: Use,
     ) {
@@ -284,7 +261,7 @@ impl Front {
         let refusal = if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
             // Nobody waits for it: this was certainly not done.
             Refusal::Unreachable
-        } else if self.ask_owner(lent, for_ns, partition, kind, &op) {
+        } else if self.ask_owner(lent, for_ns, partition, kind, op) {
             self.waiters.insert(waiter);
             return;
         } else {
@@ -338,12 +315,12 @@ impl Front {
         route.map_or(self.node.me().0, |route| route.primary.node)
     }
 
-    /// Asks the owners of common requests of the client whose turn it is, whose answers take places from `place` on.
+    /// Asks the owners of common requests of the client whose turn it is, whose answers take places from `at` on.
     pub(crate) fn submit_run<'l>(
         &mut self,
         lent: &Lent<'_>,
         requests: impl ExactSizeIterator<Item = Asking<'l>>,
-        place: u64,
+        at: u64,
     ) {
         let count = requests.len() as u32;
         if count == 0 || !self.begin_plane() {
@@ -351,7 +328,7 @@ impl Front {
         }
         let (client, partition) = (self.client, Partition::default());
         let waiter =
-            Waiter { client, place, used: Use::Run, partition, left: count, is_long: false };
+            Waiter { client, place: at, used: Use::Run, partition, left: count, is_long: false };
         let token = self.waiters.insert(waiter) as u64;
         for (index, Asking { partition, sort, line }) in requests.enumerate() {
             let owner = self.owner_of(partition);
@@ -371,23 +348,6 @@ impl Front {
         plane.waiting.get(partition.index()).is_some_and(|waiting| *waiting > 0)
     }
 
-    /// Begins a batch of the client whose turn it is, on open headers. Returns `None` while nothing may be done so.
-    pub(crate) fn begin_batch(&mut self) -> Option<DirectBatch<'_>> {
-        if !self.begin_plane() {
-            return None;
-        }
-        let Self { plane: Some(plane), waiters, node, client, .. } = self else { return None };
-        plane.recorder.begin();
-        Some(DirectBatch {
-            node: Arc::clone(node),
-            plane,
-            waiters,
-            client: *client,
-            links: arrayvec::ArrayVec::new(),
-            ops: arrayvec::ArrayVec::new(),
-        })
-    }
-
     /// Counts requests that were served from headers.
     pub(crate) fn note_served(&mut self, count: u64) {
         self.at_once += count;
@@ -399,7 +359,7 @@ impl Front {
         let number = self.families.insert(family);
         for (row, (partition, op)) in operations.into_iter().enumerate() {
             let used = Use::Step { family: number, row };
-            self.submit(lent, partition, Kind::Write, op, 0, used);
+            self.submit(lent, partition, Kind::Write, &op, 0, used);
         }
     }
 
@@ -444,8 +404,6 @@ impl Front {
                     plane.ops.link_up(node, lent.now);
                 }
             }
-            // What was sent there is sent again once there is a link.
-            Inbound::Lost(_) => {}
             Inbound::DataLink(arrival) => self.arrivals.push(*arrival),
             Inbound::Told(token, text) => {
                 if let Some(waiter) = self.waiters.try_remove(token as usize) {
@@ -538,7 +496,7 @@ impl Front {
             };
             self.deliveries.push(delivery);
             for (partition, op) in back {
-                self.submit(lent, partition, Kind::Write, op, 0, Use::Nothing);
+                self.submit(lent, partition, Kind::Write, &op, 0, Use::Nothing);
             }
         }
     }
@@ -573,7 +531,9 @@ impl Front {
             // What another worker has heard before it could see that this one waits.
             let acked = self.read_acked();
             let plane = self.plane.as_ref();
-            if plane.is_some_and(|plane| acked.iter().any(|(link, at)| plane.parked.is_due(*link, *at))) {
+            if plane
+                .is_some_and(|plane| acked.iter().any(|(link, at)| plane.parked.is_due(*link, *at)))
+            {
                 inbox.wake();
             }
         }
@@ -616,125 +576,5 @@ impl Front {
         for delivery in self.deliveries.extract_if(.., |delivery| delivery.client == client) {
             delivery.give(replies);
         }
-    }
-}
-
-impl DirectBatch<'_> {
-    /// The records of the batch.
-    pub(crate) fn recorder(&mut self) -> &mut Recorder {
-        &mut self.plane.recorder
-    }
-
-    /// Whether an operation on these copies may be done: its reply may wait in the batch's piece, the streams take its record, and
-    /// its lane a name.
-    #[inline]
-    pub(crate) fn has_room(&mut self, placed: &Placed, is_read: bool) -> bool {
-        let is_in_piece = placed.set.mandatory().iter().all(|link| {
-            self.links.contains(link) || self.links.try_push(*link).is_ok()
-        });
-        is_in_piece && (is_read || self.takes_record(placed))
-    }
-
-    fn takes_record(&mut self, placed: &Placed) -> bool {
-        let links = self.node.links();
-        let Some(first) = placed.set.links().first() else { return true };
-        if !self.plane.cache.may_append(links, &placed.set) {
-            return false;
-        }
-        let Some(owner) = self.plane.cache.get(links, *first).map(|link| link.peer) else {
-            return false;
-        };
-        let lane = self.plane.ops.lane_for(owner);
-        self.plane.ops.has_room(lane, 1)
-    }
-
-    /// A name for the operation that was just done and has changed something; none if no other copy has to hold it.
-    pub(crate) fn name(&mut self, placed: &Placed, partition: Partition, now: Now) -> Option<(u16, Name)> {
-        let first = placed.set.links().first()?;
-        let owner = self.plane.cache.get(self.node.links(), *first)?.peer;
-        let lane = self.plane.ops.lane_for(owner);
-        let token = self.waiters.vacant_key() as u64;
-        let index = self.ops.len() as u32;
-        let submitted = Submitted { partition, sort: 0, token, index, for_ns: 0 };
-        let number = self.plane.ops.number(lane, &submitted, now)?;
-        let name = Name {
-            lane: self.plane.ops.id(lane),
-            first: number & !0x7fff,
-            done: self.plane.ops.done(lane),
-            number,
-        };
-        Some((lane, name))
-    }
-
-    /// Notes the operation that was just done: where its reply ends in the output, and its line in the input.
-    pub(crate) fn push(
-        &mut self,
-        (text_end, line_end): (usize, usize),
-        name: Option<(u16, Name)>,
-        sort: u8,
-    ) {
-        let lane = name.map_or(plane::NO_LANE, |(lane, _)| lane);
-        let number = name.map_or(0, |(_, name)| name.number);
-        self.ops.push(DirectOp { text_end, line_end, lane, number, sort });
-    }
-
-    /// Appends the records, while the shards are held.
-    pub(crate) fn append(&mut self, serving: &Serving<'_>, out: &[u8]) {
-        let Some(space) = self.node.space() else { return };
-        let Plane { recorder, cache, .. } = &mut *self.plane;
-        recorder.finish(serving, (self.node.links(), cache), &space.copies, out);
-    }
-
-    /// Tells the replies, which are bytes of `out` from `start` on, or lets them wait. `input` is what the lines are bytes of,
-    /// from 0 on.
-    pub(crate) fn reply(
-        self,
-        serving: &Serving<'_>,
-        replies: &mut Replies,
-        (input, start): (&[u8], usize),
-        out: &mut Vec<u8>,
-    ) {
-        let Self { node, plane, waiters, client, ops, .. } = self;
-        let Plane { recorder, cache, ops: streams, parked: pieces, .. } = plane;
-        if !recorder.has_copies() {
-            replies.say_written(start, out);
-            return;
-        }
-        let links = node.links();
-        let rows = recorder.rows().iter().take(ops.len());
-        let needs: arrayvec::ArrayVec<_, { crate::shards::HELD_MAX }> =
-            rows.map(|row| Recorder::needs(row, serving, (links, &mut *cache))).collect();
-        if needs.iter().all(|needs: &arrayvec::ArrayVec<_, _>| needs.is_empty()) {
-            for op in ops.iter().filter(|op| op.lane != plane::NO_LANE) {
-                streams.answered(op.lane, op.number);
-            }
-            replies.say_written(start, out);
-            return;
-        }
-        // One waiter for the batch: the numbers of its operations were given out for it.
-        let count = ops.len();
-        let place = replies.wait_for(count);
-        let waiter = Waiter {
-            client,
-            place,
-            used: Use::Run,
-            partition: Partition::default(),
-            left: count as u32,
-            is_long: false,
-        };
-        let token = waiters.insert(waiter) as u64;
-        let (mut text_at, mut line_at) = (start, 0);
-        let mut piece = pieces.begin(token, serving.now().mono_ns);
-        for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
-            let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.sort);
-            (parked.lane, parked.number) = (op.lane, op.number);
-            for need in needs {
-                parked.needs |= piece.need(*need);
-            }
-            piece.push(parked, &out[text_at..op.text_end], &input[line_at..op.line_end]);
-            (text_at, line_at) = (op.text_end, op.line_end);
-        }
-        pieces.park(piece);
-        out.truncate(start);
     }
 }

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use bytes::BytesMut;
+use cluster::frames::{Fault, Kind, LaneDone, Word};
 use cluster::id::NodeId;
 use cluster::message::hello::{DATA_LINKS_MAX, DataLinkId, data_links};
 use cluster::message::tunnel::{End, Part, Tunnel as Piece};
-use cluster::frames::{Fault, Kind, LaneDone, Word};
 use cluster::receive_stream::ReceiveStream;
 use tokio::sync::Notify;
 
@@ -273,20 +273,9 @@ impl Node {
     fn data_link_down(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let peer = links.peer;
         self.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, link.k));
-        self.lose_of_link(link);
         let handed = &links.handed[usize::from(link.k)];
         let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.down.notify_one();
-    }
-
-    /// Operations that went over a link may be lost: the workers that use it send them again.
-    fn lose_of_link(&self, link: &PeerLink) {
-        let count = self.links().count(link.peer, link.incarnation);
-        for (worker, inbox) in self.inboxes.iter().enumerate() {
-            if worker.checked_rem(count) == Some(usize::from(link.k)) {
-                inbox.push(Inbound::Lost(link.peer));
-            }
-        }
     }
 
     /// Nothing is heard over a link: what was sent over it may be lost.
@@ -294,7 +283,6 @@ impl Node {
         let (peer, k) = (link.peer, link.k);
         tracing::info!(node = %peer, index = k, "data link silent");
         self.note_reach(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
-        self.lose_of_link(link);
         links.path_changed();
     }
 

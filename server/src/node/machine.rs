@@ -10,8 +10,8 @@
 use std::mem::take;
 
 use bytes::Bytes;
-use cluster::id::Partition;
 use cluster::frames::State;
+use cluster::id::Partition;
 use cluster::replica::{At, Machine};
 use engine::{HashRange, IdCopy, KeyChange, Nanos, Now, PutError};
 use protocol::{Command, Decoded, Get, Key, Operation, Quick, Request, decode};

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use cluster::id::{CopyId, Partition};
 use cluster::dedup_log::CopyLife;
 use cluster::frames::{ChunkWriter, RecordResult};
+use cluster::id::{CopyId, Partition};
 use cluster::replica::{Now, Outside};
 use cluster::replica_set::{ReplicaSet, SetIndex};
 use cluster::{LaneId, LinkIndex};

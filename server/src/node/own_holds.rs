@@ -17,8 +17,8 @@ use protocol::{Algorithm, Command, Form, Native, Operation, Outcome, encode};
 
 use super::degraded::{Charge, Local, RuleWord};
 use super::delivery::{Ending, Kind, Use};
-use super::front::{Front, Lent};
 use super::front::operation;
+use super::front::{Front, Lent};
 use super::machine::Sort;
 use super::step::{Asked, Step};
 use crate::bound::milliseconds;
@@ -121,7 +121,7 @@ impl Front {
             drop(local);
             let used = Use::Hold(self.debts.holds.numbers.insert(name));
             let op = operation(Sort::Step, &bytes);
-            self.submit(lent, partition, Kind::Write, op, 0, used);
+            self.submit(lent, partition, Kind::Write, &op, 0, used);
         }
     }
 

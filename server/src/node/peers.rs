@@ -248,13 +248,7 @@ impl Reception {
     }
 
     /// A frame on its second link is for this node; one on its first is to be passed on.
-    fn relayed(
-        &self,
-        source: Source<'_>,
-        from: NodeId,
-        to: NodeId,
-        frame: Box<Frame>,
-    ) {
+    fn relayed(&self, source: Source<'_>, from: NodeId, to: NodeId, frame: Box<Frame>) {
         if to == self.node.me().0 {
             if from != to && self.node.ways.contains(from) {
                 self.frame(Source { node: from, ..source }, *frame);

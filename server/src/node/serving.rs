@@ -3,8 +3,8 @@
 //! Here: the headers with the time of the round, the sets of copies, unique numbers. Not here: when a header is open
 //! (`cluster::replica`), the records of a batch (`batch`).
 
-use cluster::id::Partition;
 use cluster::contact::LastContact;
+use cluster::id::Partition;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::replica::{AckMode, At, Now};
 use cluster::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
@@ -70,12 +70,6 @@ impl<'a> Serving<'a> {
     #[inline]
     pub(crate) fn header(&self, hash: u64) -> &'a PartitionHeader {
         &self.headers[(hash >> self.shift) as usize]
-    }
-
-    /// The header of a partition.
-    #[inline]
-    pub(crate) fn header_of(&self, partition: Partition) -> Option<&'a PartitionHeader> {
-        self.headers.get(partition.index())
     }
 
     /// Whether the header of the hash's partition is open to operations.

@@ -13,8 +13,8 @@ use protocol::{Admin, Command, Exptime, Form, Native, Operation, Request};
 use super::degraded::is_taking;
 use super::delivery::{Kind, NOT_APPLIED, Use};
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
-use super::front::{lent, node_now};
 use super::front::operation;
+use super::front::{lent, node_now};
 use super::machine::{Sort, partition_of};
 use crate::bound::{tell, written_policy};
 use crate::limiting::NEVER_WAITS;
@@ -53,7 +53,7 @@ impl Session {
         };
         let place = self.replies.wait();
         let hash = round.service.shards().hash(key);
-        submit(round, hash, Kind::Write, operation(Sort::Drop, key), place, Use::Instead(told));
+        submit(round, hash, Kind::Write, &operation(Sort::Drop, key), place, Use::Instead(told));
     }
 
     /// As `answer`, on a node of a cluster: `words` is the request as the client wrote it.
@@ -178,7 +178,7 @@ impl Session {
             }
             let place = self.replies.wait();
             let used = Use::Instead(if quiet { "" } else { TOO_LARGE });
-            return submit(round, hash, Kind::Write, operation(Sort::Drop, own), place, used);
+            return submit(round, hash, Kind::Write, &operation(Sort::Drop, own), place, used);
         }
         if let Some(text) = change_own_hold(round, command, form) {
             return self.replies.say(if quiet { b"" } else { &text }, out);
@@ -205,7 +205,7 @@ impl Session {
         let kind = Kind::Write;
         if !is_taking(command, form, looked) {
             let (place, used) = (self.replies.wait(), Use::Whole { quiet });
-            return submit(round, hash, kind, operation(Sort::Plain, words), place, used);
+            return submit(round, hash, kind, &operation(Sort::Plain, words), place, used);
         }
         let Some(front) = round.front.take() else { return };
         let now = node_now(round.service.clock(), round.now);
@@ -223,7 +223,7 @@ impl Session {
         let place = self.replies.wait();
         let op = operation(Sort::Plain, words);
         let used = Use::Limited { quiet, words: op.slice(1..) };
-        submit(round, hash, kind, op, place, used);
+        submit(round, hash, kind, &op, place, used);
     }
 
     /// `takem`: each key and its parents, by their owners.
@@ -310,7 +310,7 @@ impl Session {
         op.put_slice(own);
         op.put_slice(b"\r\n");
         let place = self.replies.wait();
-        submit(round, hash, kind, op.freeze(), place, Use::Part);
+        submit(round, hash, kind, &op.freeze(), place, Use::Part);
     }
 
     /// `flush_all`: every partition by an operation of its own.
@@ -329,13 +329,13 @@ impl Session {
         for number in 0..partitions {
             let op = operation(Sort::Flush, b"");
             let partition = Partition(number as u16);
-            submit_flush(round, partition, op, place);
+            submit_flush(round, partition, &op, place);
         }
     }
 }
 
 /// Sends an operation on the key of this hash.
-fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, used: Use) {
+fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: &Bytes, place: u64, used: Use) {
     let Some(front) = round.front.take() else { return };
     let partition = front.partition(hash).unwrap_or_default();
     front.submit(&mut lent(round), partition, kind, op, place, used);
@@ -355,7 +355,7 @@ fn change_own_hold(round: &mut Round<'_>, command: &Command<'_>, form: &Form<'_>
 }
 
 /// As [`submit`], of a part of `flush_all`.
-fn submit_flush(round: &mut Round<'_>, partition: Partition, op: Bytes, place: u64) {
+fn submit_flush(round: &mut Round<'_>, partition: Partition, op: &Bytes, place: u64) {
     let Some(front) = round.front.take() else { return };
     let (kind, used) = (Kind::Write, Use::Counted);
     front.submit_until(&mut lent(round), FLUSH_NS, partition, kind, op, place, used);

@@ -329,8 +329,8 @@ pub(super) fn answer_served(
         return false;
     };
     let now = std::mem::replace(&mut round.now, serving.time(placed.at));
-    let is_answered = engine
-        .with_unique(placed.unique(), |engine| answer_at(round, engine, asked, key, out));
+    let is_answered =
+        engine.with_unique(placed.unique(), |engine| answer_at(round, engine, asked, key, out));
     round.now = now;
     if is_answered {
         serving.header(key.hash).take(placed.at);

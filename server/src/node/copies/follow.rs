@@ -2,13 +2,11 @@
 //!
 //! Not here: records in batches (`front`), what a copy makes of it (`cluster::replica`).
 
-use cluster::id::{Partition, Term};
 use cluster::LaneId;
 use cluster::LinkIndex;
 use cluster::dedup_log::CopyLife;
-use cluster::frames::{
-    Adopt, ChunkReader, Fault, Pull, Record, Refused, Restart, Round, Section,
-};
+use cluster::frames::{Adopt, ChunkReader, Fault, Pull, Record, Refused, Restart, Round, Section};
+use cluster::id::{Partition, Term};
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::{At, Machine as _, Position};

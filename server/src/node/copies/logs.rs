@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::id::{Incarnation, NodeId};
 use cluster::dedup_log::{CopyLife, DedupLog, DedupLogs, LogCell};
 use cluster::frames::{ChunkWriter, LaneDone};
+use cluster::id::{Incarnation, NodeId};
 use cluster::{LaneId, Rules};
 use parking_lot::{Mutex, RwLock};
 
@@ -86,9 +86,9 @@ impl Logs {
 
 #[cfg(test)]
 mod tests {
-    use cluster::id::{Partition, Term};
     use cluster::dedup_log::Known;
     use cluster::frames::RecordResult;
+    use cluster::id::{Partition, Term};
 
     use super::*;
 

@@ -55,13 +55,17 @@ impl Copies {
             return Performed::Refer(None);
         };
         let slot = &mut *slot;
-        let Some(replica) = &mut slot.replica else { return Performed::Refer(self.route(op.partition)) };
+        let Some(replica) = &mut slot.replica else {
+            return Performed::Refer(self.route(op.partition));
+        };
         if lacks_copy(hands.node, replica) {
             return Performed::Refused(Refusal::Unreachable);
         }
         match replica.admit(header, op.term) {
             Admission::Perform => {}
-            Admission::Refer(route) => return Performed::Refer(newer(route, self.route(op.partition))),
+            Admission::Refer(route) => {
+                return Performed::Refer(newer(route, self.route(op.partition)));
+            }
             Admission::Refuse(refusal) => return Performed::Refused(refusal),
             Admission::Hold => {
                 let mut held = op.to_held();

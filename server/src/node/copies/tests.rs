@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use cluster::map::Entry;
 use cluster::LaneId;
 use cluster::frames::{
     Adopt, HEADER_BYTES, Record, RecordResult, Refused, Round, Section, State, Word, cut, sort,
 };
+use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use cluster::map::Entry;
 use cluster::partition_header::HeaderState;
+use cluster::partition_header::PartitionHeader;
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::{Now, Position, Refusal, Route};
 use engine::Place;
@@ -60,7 +61,7 @@ fn lane(node: u32) -> LaneId {
     LaneId { node: NodeId(node), incarnation: Incarnation(1), worker: 0, owner: NodeId(1) }
 }
 
-fn op<'a>(number: u64, term: u32, sort: u8, line: &'a str) -> OpRef<'a> {
+fn op(number: u64, term: u32, sort: u8, line: &str) -> OpRef<'_> {
     OpRef {
         worker: 0,
         source: Source::Own,
@@ -76,6 +77,7 @@ fn op<'a>(number: u64, term: u32, sort: u8, line: &'a str) -> OpRef<'a> {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as the map answers")]
 fn route(term: u32, primary: u32) -> Option<Route> {
     Some(Route { term: Term(term), primary: copy(primary) })
 }
@@ -122,7 +124,7 @@ impl TestNode {
 
     fn state(&mut self) -> HeaderState {
         self.on(|copies, _| {
-            copies.header(PARTITION).map(|header| header.state()).expect("it is there")
+            copies.header(PARTITION).map(PartitionHeader::state).expect("it is there")
         })
     }
 
@@ -229,7 +231,7 @@ fn what_may_not_be_done_is_refused() {
     node.on(|copies, _| copies.set_lost_after(Some(SECOND)));
     node.mono_ns = 2 * SECOND;
     assert_eq!(node.perform(&op(5, 2, 0, line)).0, Performed::Refused(Refusal::Stopped));
-    assert!(node.on(|copies, hands| copies.headers(hands.now).is_none()));
+    assert!(node.on(|copies, hands| copies.headers(hands.contact, hands.now).is_none()));
 }
 
 #[test]

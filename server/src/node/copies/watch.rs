@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cluster::id::Partition;
 use cluster::LinkIndex;
+use cluster::id::Partition;
 use cluster::partition_header::PartitionHeader;
 use cluster::replica::Part;
 use cluster::replica_set::SetIndex;

@@ -18,8 +18,8 @@ use engine::{Engine, Now};
 use parking_lot::Mutex;
 
 use super::{Front, Lent, node_now};
-use crate::node::copies::Copies;
 use crate::node::Inbound;
+use crate::node::copies::Copies;
 use crate::node::links::{LinkHandler, PeerLink};
 use crate::node::machine::{is_bare, items_time, unique};
 use crate::node::operation::Source;
@@ -70,7 +70,11 @@ impl<'a> LinkHandler<Lent<'a>> for Front {
         let node = Arc::clone(&self.node);
         let Some(space) = node.space() else { return };
         for refused in word.refused() {
-            space.copies.refused(&mut lent.hands(&node, self.contact, &mut self.work), link.index, &refused);
+            space.copies.refused(
+                &mut lent.hands(&node, self.contact, &mut self.work),
+                link.index,
+                &refused,
+            );
         }
         self.lanes_are_done(word.done());
     }
@@ -173,7 +177,9 @@ impl Front {
                 let mut held = shards.hold(&hashes);
                 for (position, (record, _)) in rest.iter().enumerate() {
                     let Some(header) = copies.header(record.partition) else { break };
-                    let Some(engine) = held.engine_beside(position, hashes[position]) else { break };
+                    let Some(engine) = held.engine_beside(position, hashes[position]) else {
+                        break;
+                    };
                     let pt_ns = header.time_of(frame_ns, record.pt_ns);
                     let now = Now { mono: items_time(pt_ns), unix_ms };
                     if !install_held(engine, now, hashes[position], header, record) {

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use bytes::Bytes;
-use cluster::id::{NodeId, Partition};
 use cluster::frames::{Answers, AnswersWriter, ExceptionKind, cut, sort};
+use cluster::id::{NodeId, Partition};
 use cluster::op_stream::{Ended, Ending as PlaneEnding, OpOptions, OpStreams, Submitted};
 use cluster::parked_reply::{ParkedReplies, Piece, Released};
 use cluster::replica::{Opening, Refusal, Route};
@@ -92,11 +92,11 @@ impl Plane {
         &mut self,
         owner: NodeId,
         submitted: &Submitted,
-        line: &[u8],
+        raw: &[u8],
         now: cluster::replica::Now,
     ) -> bool {
         let lane = self.ops.lane_for(owner);
-        let is_taken = self.ops.submit(lane, submitted, line, now);
+        let is_taken = self.ops.submit(lane, submitted, raw, now);
         if is_taken {
             *(if owner == self.me { &mut self.direct } else { &mut self.forwarded }) += 1;
             if !self.new_in.contains(&lane) {
@@ -368,25 +368,25 @@ impl Front {
     }
 
     /// An operation whose reply may not be told any more. Whoever forwarded it hears nothing and asks the next owner.
-    fn give_up(&mut self, piece: &Piece, place: usize) {
+    fn give_up(&mut self, piece: &Piece, at: usize) {
         let Some(plane) = self.plane.as_deref_mut() else { return };
         if piece.token & ASKED != 0 {
             plane.asked.try_remove((piece.token & !ASKED) as usize);
             return;
         }
-        self.end_numbers(piece, place..place + 1);
-        let is_read = piece.ops()[place].sort & sort::READ != 0;
+        self.end_numbers(piece, at..at + 1);
+        let is_read = piece.ops()[at].sort & sort::READ != 0;
         let ending = if is_read {
             PlaneEnding::NotApplied(Refusal::Unreachable)
         } else {
             PlaneEnding::Unknown
         };
-        self.end_parked(piece, place, ending);
+        self.end_parked(piece, at, ending);
     }
 
-    fn end_parked(&mut self, piece: &Piece, place: usize, ending: PlaneEnding<'_>) {
-        let (token, index) = (piece.token, place as u32);
-        let (partition, line) = (piece.ops()[place].partition, piece.line_of(place));
+    fn end_parked(&mut self, piece: &Piece, at: usize, ending: PlaneEnding<'_>) {
+        let (token, index) = (piece.token, at as u32);
+        let (partition, line) = (piece.ops()[at].partition, piece.line_of(at));
         let ended = Ended { token, index, count: 1, partition, line, ending };
         note_ended(&mut self.waiters, &mut self.ended_ops, &mut self.texts, ended);
     }
@@ -407,28 +407,28 @@ impl Front {
         &mut self,
         lent: &mut Lent<'_>,
         piece: &Piece,
-        place: usize,
+        at: usize,
         outcome: &Outcome<'_>,
     ) {
         if piece.token & ASKED != 0 {
-            return self.answer_one(piece, place, outcome);
+            return self.answer_one(piece, at, outcome);
         }
         match outcome {
             Outcome::Reply(text) => {
-                self.end_numbers(piece, place..place + 1);
-                self.reply_run(piece.token, place, 1, text);
+                self.end_numbers(piece, at..at + 1);
+                self.reply_run(piece.token, at, 1, text);
             }
-            Outcome::Again => self.ask_again(lent, piece, place),
+            Outcome::Again => self.ask_again(lent, piece, at),
         }
     }
 
-    fn answer_one(&mut self, piece: &Piece, place: usize, outcome: &Outcome<'_>) {
+    fn answer_one(&mut self, piece: &Piece, at: usize, outcome: &Outcome<'_>) {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return };
         let key = (piece.token & !ASKED) as usize;
         let Some(asked) = plane.asked.get_mut(key) else { return };
         asked.left = asked.left.saturating_sub(1);
-        let one = Asked { first: asked.first + place as u16, ..*asked };
+        let one = Asked { first: asked.first + at as u16, ..*asked };
         if asked.left == 0 {
             plane.asked.remove(key);
         }
@@ -438,7 +438,7 @@ impl Front {
                 plane.say_answers(&node, one);
             }
             Outcome::Again => {
-                let partition = piece.ops()[place].partition;
+                let partition = piece.ops()[at].partition;
                 let route = node.space().and_then(|space| space.copies.route(partition));
                 plane.say_exception(&node, one, ExceptionKind::Deposed(route));
             }
@@ -446,15 +446,15 @@ impl Front {
     }
 
     /// An operation of this worker's own, done here for a client and not told, is asked of the newest owner.
-    fn ask_again(&mut self, lent: &mut Lent<'_>, piece: &Piece, place: usize) {
+    fn ask_again(&mut self, lent: &mut Lent<'_>, piece: &Piece, at: usize) {
         let node = Arc::clone(&self.node);
-        let op = &piece.ops()[place];
+        let op = &piece.ops()[at];
         let Some(plane) = self.plane.as_deref_mut() else { return };
-        let line = piece.line_of(place);
+        let line = piece.line_of(at);
         let is_asked = if op.lane == NO_LANE {
             let route = node.space().and_then(|space| space.copies.route(op.partition));
             let owner = route.map_or(node.me().0, |route| route.primary.node);
-            let (token, index) = (piece.token, place as u32);
+            let (token, index) = (piece.token, at as u32);
             let (partition, sort) = (op.partition, op.sort & !sort::AGAIN);
             let submitted = Submitted { partition, sort, token, index, for_ns: 0 };
             plane.submit(owner, &submitted, line, lent.now)
@@ -462,7 +462,7 @@ impl Front {
             plane.ops.reopen(op.lane, op.number, line, lent.now)
         };
         if !is_asked {
-            self.end_parked(piece, place, PlaneEnding::Unknown);
+            self.end_parked(piece, at, PlaneEnding::Unknown);
         }
     }
 
@@ -511,7 +511,7 @@ impl Front {
                 // A limit may have another answer to it.
                 let used = Use::Limited { quiet: false, words: line };
                 let place = waiter.place + u64::from(index);
-                self.endings.push((Waiter { used, place, partition, ..waiter }, ending));
+                self.endings.push((Waiter { place, used, partition, ..waiter }, ending));
             } else {
                 self.endings.push((waiter, ending));
             }
@@ -547,11 +547,7 @@ fn note_ended(
     let Ended { token, index, count, partition, line, ending } = ended;
     let Some(waiter) = waiters.get_mut(token as usize) else { return };
     waiter.left = waiter.left.saturating_sub(count);
-    let waiter = if waiter.left == 0 {
-        waiters.remove(token as usize)
-    } else {
-        waiter.part()
-    };
+    let waiter = if waiter.left == 0 { waiters.remove(token as usize) } else { waiter.part() };
     let ending = match ending {
         PlaneEnding::Done(text) => {
             let from = texts.len();

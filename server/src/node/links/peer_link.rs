@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cluster::id::{Incarnation, NodeId};
 use cluster::LinkIndex;
+use cluster::id::{Incarnation, NodeId};
 use cluster::link::LinkReceiver;
 use cluster::send_stream::Acked;
 use parking_lot::Mutex;
@@ -135,10 +135,5 @@ impl PeerLink {
     /// When the peer last said something that shows that it works: a word or answers. On this node's monotonic clock.
     pub(crate) fn progress_ns(&self) -> u64 {
         self.progress_ns.load(Ordering::Acquire)
-    }
-
-    /// The newest time that the peer has said over any link of this life, on its monotonic clock; 0: none.
-    pub(crate) fn peer_time_ns(&self) -> u64 {
-        self.life.time_ns.load(Ordering::Acquire)
     }
 }

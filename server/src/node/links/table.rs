@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cluster::id::{Incarnation, NodeId};
 use cluster::LinkIndex;
+use cluster::id::{Incarnation, NodeId};
 use parking_lot::RwLock;
 
 use super::peer_link::{LifeTime, PeerLink};
@@ -90,13 +90,6 @@ impl Links {
         let life = table.nodes.get(&node)?.lives.last().filter(|life| !life.is_over)?;
         let k = usize::from(worker).checked_rem(life.links.len())?;
         Some(Arc::clone(&life.links[k]))
-    }
-
-    /// The number of links to a life of a node.
-    pub(super) fn count(&self, node: NodeId, life: Incarnation) -> usize {
-        let table = self.table.read();
-        let life = table.nodes.get(&node).and_then(|lives| lives.life(life));
-        life.map_or(0, |life| life.links.len())
     }
 
     /// The newest time that a life of a node has said, on its monotonic clock; 0: none.
@@ -194,11 +187,10 @@ impl Links {
 }
 
 /// A row that is not in use.
-fn row(
-    rows: &mut Vec<Option<Arc<PeerLink>>>,
-    free: &mut VecDeque<LinkIndex>,
-) -> Option<LinkIndex> {
-    if rows.len() >= FRESH_ROWS && let Some(index) = free.pop_front() {
+fn row(rows: &mut Vec<Option<Arc<PeerLink>>>, free: &mut VecDeque<LinkIndex>) -> Option<LinkIndex> {
+    if rows.len() >= FRESH_ROWS
+        && let Some(index) = free.pop_front()
+    {
         return Some(index);
     }
     let index = LinkIndex(u16::try_from(rows.len()).ok().filter(|_| rows.len() < ROWS_MAX)?);

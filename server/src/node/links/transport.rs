@@ -311,8 +311,7 @@ impl Transport {
 impl Output {
     /// Whether frames that are not numbered reach the peer, as far as is known.
     pub(super) fn is_up(&self) -> bool {
-        let takes =
-            |connection: &Connection| !connection.is_silent && connection.failure.is_none();
+        let takes = |connection: &Connection| !connection.is_silent && connection.failure.is_none();
         self.sender.is_up() && self.connection.as_ref().is_some_and(takes)
     }
 

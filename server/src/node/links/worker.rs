@@ -101,8 +101,7 @@ impl WorkerLinks {
             }
         };
         // Links to an earlier life of the peer end with it.
-        let is_older =
-            |place: &Place| place.links.peer == links.peer && place.link.k == link.k;
+        let is_older = |place: &Place| place.links.peer == links.peer && place.link.k == link.k;
         let older = self.places.iter().find(|(_, place)| is_older(place)).map(|(key, _)| key);
         let entry = self.places.vacant_entry();
         let queue = Arc::new(ReadyWaker::new(entry.key(), &self.ready, context.waker()));
@@ -143,16 +142,14 @@ impl WorkerLinks {
         lent: &mut L,
         handler: &mut impl LinkHandler<L>,
     ) {
-        let mut left = self.ready.lock().len();
-        while left > 0 {
-            left -= 1;
+        let count = self.ready.lock().len();
+        for _ in 0..count {
             let Some(key) = self.ready.lock().pop_front() else { break };
             // Keys are used again: a successor is looked at once too often.
             let Some(place) = self.places.get_mut(key) else { continue };
             place.queue.queued.store(false, Ordering::Release);
             let mut heard = Heard::default();
-            let outcome =
-                place.read(now_ns, scratch, &mut self.memory, &mut heard, lent, handler);
+            let outcome = place.read(now_ns, scratch, &mut self.memory, &mut heard, lent, handler);
             if heard.was_silent || heard.is_first_word {
                 let (peer, k) = (place.links.peer, place.link.k);
                 node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, k));
@@ -200,7 +197,7 @@ impl Place {
         }
         let mut receiver = link.receiver.lock();
         let LinkReceiver { stream, inbound, .. } = &mut *receiver;
-        let received = self.receive(now_ns, scratch, &mut memory.plain, inbound);
+        let count = self.receive(now_ns, scratch, &mut memory.plain, inbound);
         handler.has_read(lent);
         // What was said before the end counts.
         let mut reading = Reading {
@@ -217,7 +214,7 @@ impl Place {
             life_ns.fetch_max(stream.time_ns(), Ordering::AcqRel);
         }
         gone_through?;
-        let count = received?;
+        let count = count?;
         let tells = now_ns.saturating_sub(self.told_ns) >= TELL_NS;
         memory.done.clear();
         if tells {
