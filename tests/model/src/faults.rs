@@ -302,7 +302,7 @@ impl World {
         }
         self.report.figures.refusals_cut += 1;
         let (key, side) = self.key(id, link);
-        let peer = [key.0, key.2][1 - side];
+        let peer = [key.0, key.2][side];
         self.note([13, u64::from(id.0), u64::from(peer.0)], || {
             format!("{id} refuses {partition} of {peer}, and is cut off")
         });
