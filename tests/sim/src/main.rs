@@ -53,7 +53,6 @@ fn bug(name: &str) -> Result<Bug, String> {
         "AcceptOldTerms" => Bug::AcceptOldTerms,
         "LateMandatory" => Bug::LateMandatory,
         "LearnerBehind" => Bug::LearnerBehind,
-        "AdoptByLength" => Bug::AdoptByLength,
         "TransferUndrained" => Bug::TransferUndrained,
         "ServeInTransfer" => Bug::ServeInTransfer,
         "ClockOfNode" => Bug::ClockOfNode,
