@@ -36,7 +36,7 @@ use crate::service::Service;
 /// How often those are looked after that somebody waits for.
 const TICK: Duration = Duration::from_millis(20);
 /// The same, while nobody waits.
-const TICK_AT_REST: Duration = Duration::from_millis(100);
+const TICK_AT_REST: Duration = Duration::from_millis(250);
 /// How often the age of the last contact to the controller is looked at.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
 /// How often copies are looked for that a silent link keeps back, and the store is told what time it is in a part of the

@@ -278,11 +278,13 @@ impl Node {
         links.down.notify_one();
     }
 
-    /// Nothing is heard over a link: what was sent over it may be lost.
-    fn data_link_silent(&self, links: &DataLinks, link: &PeerLink, now_ns: u64) {
+    /// Nothing is heard over a connection of a link: what was sent over it may be lost. A newer one is tried beside it.
+    fn data_link_silent(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let (peer, k) = (link.peer, link.k);
         tracing::info!(node = %peer, index = k, "data link silent");
         self.note_reach(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
+        let handed = &links.handed[usize::from(k)];
+        let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.path_changed();
     }
 

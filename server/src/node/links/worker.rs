@@ -155,7 +155,7 @@ impl WorkerLinks {
                 node.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, k));
             }
             if heard.is_silent {
-                node.data_link_silent(&place.links, &place.link, now_ns);
+                node.data_link_silent(&place.links, &place.link, place.number, now_ns);
             }
             if let Err(why) = outcome {
                 self.end(node, now_ns, key, &why);
