@@ -12,4 +12,4 @@ mod profile;
 mod world;
 
 pub use self::profile::{Aim, Aimed, FAULTS, Planted, Profile};
-pub use self::world::{Figures, Report, run};
+pub use self::world::{Figures, Group, Report, run};
