@@ -19,6 +19,9 @@ use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
 use super::payload::{LINE_BYTES, Sort, Verb, encode, marks, with_state};
 use super::world::Ended;
 
+/// With so many batches to do a worker reads no more.
+const TODO_MAX: usize = 64;
+
 /// Where the answer of a forwarded operation goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reply {
@@ -133,8 +136,11 @@ impl Node {
         self.workers[at].phase = match self.workers[at].phase {
             Phase::Read => {
                 self.workers[at].contact = self.contact.last();
-                self.read_links(at, env);
-                self.take_clients(at, env);
+                // A worker that has much to do leaves the rest in its sockets, where a lost connection ends it.
+                if self.workers[at].todo.len() < TODO_MAX {
+                    self.read_links(at, env);
+                    self.take_clients(at, env);
+                }
                 Phase::Apply
             }
             Phase::Apply if !has_more => Phase::Send,
@@ -151,7 +157,7 @@ impl Node {
             }
             Phase::Release => {
                 self.release_shards(at, env);
-                if has_more && env.rng.chance(3, 4) { Phase::Apply } else { Phase::Send }
+                if has_more && env.rng.chance(15, 16) { Phase::Apply } else { Phase::Send }
             }
             Phase::Send => {
                 self.send(at, env);
