@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::tunnel::{End, Part, Tunnel};
 use super::hello::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
+use super::tunnel::{End, Part, Tunnel};
 use super::*;
 use crate::id::{Incarnation, NodeId};
 use crate::map::TERM_MAX;
@@ -177,8 +177,11 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     let part = prop_oneof![
         end().prop_map(Part::Open),
         end().prop_map(Part::Opened),
-        (number(), number(), bytes())
-            .prop_map(|(at, taken, bytes)| Part::Bytes { at, taken, bytes }),
+        (number(), number(), bytes()).prop_map(|(at, taken, bytes)| Part::Bytes {
+            at,
+            taken,
+            bytes
+        }),
         Just(Part::End),
     ];
     (0..DATA_LINKS_MAX, 1..=u64::MAX, part)

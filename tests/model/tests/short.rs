@@ -94,11 +94,13 @@ fn rules_of_the_second_world_that_are_left_out_are_missed() {
         "no-dedupe",
         "transfer-undrained",
         "serve-in-transfer",
-        "reads-unconfirmed",
         "serve-when-lost",
-        "owner-unbounded",
-        "answer-early",
         "accept-old-terms",
+        "accept-old-attempts",
+        "found-answered-at-once",
+        "read-not-parked",
+        "clock-of-node",
+        "sweep-by-wall",
     ];
     on_two_threads(|first| {
         for name in quick.iter().skip(first as usize).step_by(2) {

@@ -20,7 +20,8 @@ fn streams() -> (OpStreams, u16) {
 }
 
 fn submit(streams: &mut OpStreams, lane: u16, token: u64, index: u32) {
-    let submitted = Submitted { partition: Partition(index as u16), sort: 0, token, index, for_ns: 0 };
+    let submitted =
+        Submitted { partition: Partition(index as u16), sort: 0, token, index, for_ns: 0 };
     assert!(streams.submit(lane, &submitted, b"line", now(0)));
 }
 

@@ -19,9 +19,6 @@ use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
 use super::payload::{LINE_BYTES, Sort, Verb, encode, marks, with_state};
 use super::world::Ended;
 
-/// With so many batches to do a worker reads no more.
-const TODO_MAX: usize = 64;
-
 /// Where the answer of a forwarded operation goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reply {
@@ -137,7 +134,7 @@ impl Node {
             Phase::Read => {
                 self.workers[at].contact = self.contact.last();
                 // A worker that has much to do leaves the rest in its sockets, where a lost connection ends it.
-                if self.workers[at].todo.len() < TODO_MAX {
+                if self.workers[at].todo.len() < self.profile.todo_max {
                     self.read_links(at, env);
                     self.take_clients(at, env);
                 }
@@ -157,7 +154,7 @@ impl Node {
             }
             Phase::Release => {
                 self.release_shards(at, env);
-                if has_more && env.rng.chance(15, 16) { Phase::Apply } else { Phase::Send }
+                if has_more && env.rng.chance(3, 4) { Phase::Apply } else { Phase::Send }
             }
             Phase::Send => {
                 self.send(at, env);
@@ -342,7 +339,8 @@ impl Node {
             let streams = &mut self.workers[at].streams;
             let lane = streams.lane_for(owner);
             let (partition, sort) = (item.partition, item.sort);
-            let submitted = Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
+            let submitted =
+                Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
             let Some(number) = streams.number(lane, &submitted, now) else {
                 self.refuse(at, &item, ExceptionKind::Refused(Refusal::Busy));
                 return;

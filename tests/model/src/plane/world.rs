@@ -898,9 +898,10 @@ impl World {
         for (at, header) in node.headers.iter().enumerate() {
             let replica = &node.replicas[at];
             let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
-            let primary = replica.entry().primary.and_then(|copy| {
-                self.nodes.get(&copy.node).filter(|node| is_life(node, copy))
-            });
+            let primary = replica
+                .entry()
+                .primary
+                .and_then(|copy| self.nodes.get(&copy.node).filter(|node| is_life(node, copy)));
             let Some(primary) = primary else { continue };
             let there = &primary.headers[at];
             let follows = header.state() == HeaderState::Follows && header.term() == there.term();
