@@ -69,7 +69,9 @@ pub(crate) fn main(flags: &Flags) -> ExitCode {
         None => None,
         Some(name) => {
             let Some(planted) = FAULTS.iter().find(|known| known.name == name) else {
-                FAULTS.iter().for_each(|known| println!("{}", known.name));
+                for known in FAULTS {
+                    println!("{}", known.name);
+                }
                 return ExitCode::FAILURE;
             };
             Some(planted)
@@ -79,7 +81,9 @@ pub(crate) fn main(flags: &Flags) -> ExitCode {
         None => None,
         Some(name) => {
             let Some(aim) = Aim::ALL.into_iter().find(|aim| aim.name() == name) else {
-                Aim::ALL.into_iter().for_each(|aim| println!("{}", aim.name()));
+                for aim in Aim::ALL {
+                    println!("{}", aim.name());
+                }
                 return ExitCode::FAILURE;
             };
             Some(aim)
@@ -177,8 +181,8 @@ fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
     });
     let (figures, mut failed) = sum.into_inner().expect("no run panics");
     let took = started.elapsed().as_secs_f64();
-    let each_second = figures.calls as f64 / took;
-    println!("{} seeds in {took:.0} s, {each_second:.0} operations a second", flags.seeds);
+    let each_second = figures.calls / (took as u64).max(1);
+    println!("{} seeds in {took:.0} s, {each_second} operations a second", flags.seeds);
     for group in [Group::Work, Group::Fault, Group::Invariant] {
         println!("{}", group.title());
         for (_, name, count) in figures.all().into_iter().filter(|(of, ..)| *of == group) {
