@@ -133,8 +133,11 @@ impl Node {
         self.workers[at].phase = match self.workers[at].phase {
             Phase::Read => {
                 self.workers[at].contact = self.contact.last();
-                self.read_links(at, env);
-                self.take_clients(at, env);
+                // A worker that has much to do leaves the rest in its sockets, where a lost connection ends it.
+                if self.workers[at].todo.len() < self.profile.todo_max {
+                    self.read_links(at, env);
+                    self.take_clients(at, env);
+                }
                 Phase::Apply
             }
             Phase::Apply if !has_more => Phase::Send,

@@ -25,4 +25,4 @@ pub mod rng;
 mod world;
 
 pub use profile::{Aim, Aimed, FAULTS, Planted, Profile};
-pub use world::{Figures, Report, run};
+pub use world::{Figures, Group, Report, run};

@@ -42,156 +42,185 @@ pub struct Report {
     pub figures: Figures,
 }
 
+/// What a figure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// What was done.
+    Work,
+    /// What went wrong.
+    Fault,
+    /// How often an invariant was tested, and what was found.
+    Invariant,
+}
+
+impl Group {
+    /// A heading.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Work => "what was done",
+            Self::Fault => "faults",
+            Self::Invariant => "invariants, and how often they were tested",
+        }
+    }
+}
+
 macro_rules! figures {
-    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+    ($($group:ident: { $($(#[doc = $doc:literal])* $name:ident,)* })*) => {
         /// What happened in a run, or in many.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Figures {
-            $($(#[doc = $doc])* pub $name: u64,)*
+            $($($(#[doc = $doc])* pub $name: u64,)*)*
         }
 
         impl Figures {
             /// The sum.
             pub fn add(&mut self, other: &Self) {
-                $(self.$name += other.$name;)*
+                $($(self.$name += other.$name;)*)*
             }
 
-            /// All of them, with their names.
+            /// All of them, with their groups and names.
             #[must_use]
-            pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name),)*]
+            pub fn all(&self) -> Vec<(Group, &'static str, u64)> {
+                vec![$($((Group::$group, stringify!($name), self.$name),)*)*]
             }
         }
     };
 }
 
 figures! {
-    /// Operations of clients.
-    calls,
-    /// Those that were answered as done.
-    done,
-    /// Those that were answered as done at the node where they were asked.
-    done_direct,
-    /// Those that certainly were not done.
-    not_applied,
-    /// Those of which a client does not know.
-    unknown,
-    /// Operations that owners did.
-    performed,
-    /// Answers that waited for nothing.
-    at_once,
-    /// Pieces that were released as a whole.
-    pieces,
-    /// Records that copies installed.
-    installed,
-    /// Words.
-    words,
-    /// Refusals that came to stand.
-    refused,
-    /// Refusals that senders heard.
-    refusals_heard,
-    /// Connections on which something was said again.
-    resumed,
-    /// Connections.
-    connections,
-    /// Connections that were cut with something under way.
-    cut_under_way,
-    /// Bytes of older connections that came after a newer one.
-    overtaken,
-    /// Frames that waited for a shard.
-    blocked,
-    /// Events that opened pieces.
-    openings,
-    /// Operations of pieces that were sent again.
-    reopened,
-    /// Results that were found.
-    found,
-    /// Operations that were held.
-    held,
-    /// Operations that came to a node that was not their owner.
-    not_owner,
-    /// `Adopt`s.
-    adopts,
-    /// Pieces of copies.
-    chunks,
-    /// Learners told to begin anew.
-    restarts,
-    /// Reads that needed a round.
-    rounds_asked,
-    /// Rounds that copies were asked.
-    rounds,
-    /// Long pauses within a round.
-    stalls_in_rounds,
-    /// Primaries that were held dead.
-    failovers,
-    /// Primaries that handed over.
-    handoffs,
-    /// Copies that became in-sync.
-    copies,
-    /// Partitions that began anew since all copies were lost.
-    resets,
-    /// Processes killed.
-    crashes,
-    /// Of these, killed because something had just happened.
-    crashes_aimed,
-    /// Ways that nothing passed for a while.
-    cuts,
-    /// Connections lost.
-    losses,
-    /// Connections lost just after a refusal.
-    refusals_cut,
-    /// Connections that stood still.
-    stalls,
-    /// Primaries that lost the controller, though alive.
-    fences,
-    /// Partitions whose copies all lost the controller for long.
-    abandons,
-    /// Partitions wanted elsewhere.
-    moves,
-    /// Nodes that joined or left.
-    members,
-    /// Other numbers of copies wanted.
-    resizes,
-    /// Steps of wall clocks.
-    clock_steps,
-    /// Operations refused since the controller was not heard for too long.
-    stopped,
-    /// Invariant: a copy has the state that others had at its place.
-    checked_states,
-    /// Invariant: a term has one primary.
-    checked_primaries,
-    /// Invariant: what is answered is not of a term that was given up.
-    checked_ends,
-    /// Invariant: a copy's time is between its newest record's and its primary's.
-    checked_times,
-    /// Invariant: a copy that refuses to follow has another length.
-    checked_lengths,
-    /// Invariant: answers are in the history that survives.
-    checked_answers,
-    /// Invariant: answers are in the order of real time.
-    checked_order,
-    /// Invariant: a later read sees no less.
-    checked_reads,
-    /// Invariant: no operation is in the history twice.
-    checked_once,
-    /// Invariant: what was not applied is not in the history.
-    checked_refused,
-    /// Invariant: a history's time does not run back.
-    checked_clock,
-    /// Invariant: copies at rest are equal.
-    checked_copies,
-    /// Invariant: early answers that are lost are of the lag.
-    checked_early,
-    /// Steps in the histories that survived.
-    steps,
-    /// Answered early and lost with a primary, within the lag.
-    early_lost,
-    /// Operations found lost.
-    lost,
-    /// Operations found done twice.
-    double,
-    /// Simulated milliseconds.
-    simulated_ms,
+    Work: {
+        /// Operations of clients.
+        calls,
+        /// Those that were answered as done.
+        done,
+        /// Those that were answered as done at the node where they were asked.
+        done_direct,
+        /// Those that certainly were not done.
+        not_applied,
+        /// Those of which a client does not know.
+        unknown,
+        /// Operations that owners did.
+        performed,
+        /// Answers that waited for nothing.
+        at_once,
+        /// Pieces that were released as a whole.
+        pieces,
+        /// Records that copies installed.
+        installed,
+        /// Words.
+        words,
+        /// Refusals that came to stand.
+        refused,
+        /// Refusals that senders heard.
+        refusals_heard,
+        /// Connections on which something was said again.
+        resumed,
+        /// Connections.
+        connections,
+        /// Frames that waited for a shard.
+        blocked,
+        /// Events that opened pieces.
+        openings,
+        /// Operations of pieces that were sent again.
+        reopened,
+        /// Results that were found.
+        found,
+        /// Operations that were held.
+        held,
+        /// Operations that came to a node that was not their owner.
+        not_owner,
+        /// `Adopt`s.
+        adopts,
+        /// Pieces of copies.
+        chunks,
+        /// Learners told to begin anew.
+        restarts,
+        /// Reads that needed a round.
+        rounds_asked,
+        /// Rounds that copies were asked.
+        rounds,
+        /// Primaries that were held dead.
+        failovers,
+        /// Primaries that handed over.
+        handoffs,
+        /// Copies that became in-sync.
+        copies,
+        /// Partitions that began anew since all copies were lost.
+        resets,
+        /// Operations refused since the controller was not heard for too long.
+        stopped,
+        /// Steps in the histories that survived.
+        steps,
+        /// Answered early and lost with a primary, within the lag.
+        early_lost,
+        /// Simulated milliseconds.
+        simulated_ms,
+    }
+    Fault: {
+        /// Long pauses within a round.
+        stalls_in_rounds,
+        /// Processes killed.
+        crashes,
+        /// Of these, killed because something had just happened.
+        crashes_aimed,
+        /// Ways that nothing passed for a while.
+        cuts,
+        /// Connections lost.
+        losses,
+        /// Connections lost just after a refusal.
+        refusals_cut,
+        /// Connections that were cut with something under way.
+        cut_under_way,
+        /// Bytes of older connections that came after a newer one.
+        overtaken,
+        /// Connections that stood still.
+        stalls,
+        /// Primaries that lost the controller, though alive.
+        fences,
+        /// Partitions whose copies all lost the controller for long.
+        abandons,
+        /// Partitions wanted elsewhere.
+        moves,
+        /// Nodes that joined or left.
+        members,
+        /// Other numbers of copies wanted.
+        resizes,
+        /// Steps of wall clocks.
+        clock_steps,
+    }
+    Invariant: {
+        /// Invariant: a copy has the state that others had at its place.
+        checked_states,
+        /// Invariant: a term has one primary.
+        checked_primaries,
+        /// Invariant: what is answered is not of a term that was given up.
+        checked_ends,
+        /// Invariant: a copy's time is between its newest record's and its primary's.
+        checked_times,
+        /// Invariant: a copy that refuses to follow has another length.
+        checked_lengths,
+        /// Invariant: answers are in the history that survives.
+        checked_answers,
+        /// Invariant: answers are in the order of real time.
+        checked_order,
+        /// Invariant: a later read sees no less.
+        checked_reads,
+        /// Invariant: no operation is in the history twice.
+        checked_once,
+        /// Invariant: what was not applied is not in the history.
+        checked_refused,
+        /// Invariant: a history's time does not run back.
+        checked_clock,
+        /// Invariant: copies at rest are equal.
+        checked_copies,
+        /// Invariant: early answers that are lost are of the lag.
+        checked_early,
+        /// Operations found lost.
+        lost,
+        /// Operations found done twice.
+        double,
+    }
 }
 
 /// What became of a client's operation.
