@@ -286,29 +286,29 @@ impl Worker {
         {
             inbox.set_waker(context.waker());
         }
-        let mut links = std::mem::take(&mut self.links);
-        let mut input = std::mem::take(&mut self.input);
-        self.with_front(|front, lent| {
+        self.with_front(|front, lent, links, input| {
             let node = Arc::clone(front.node());
             if links.is_ready() {
-                links.read(&node, lent.now.mono_ns, &mut input, lent, front);
+                links.read(&node, lent.now.mono_ns, input, lent, front);
             }
             front.hear(lent);
             for arrival in std::mem::take(&mut front.arrivals) {
                 links.adopt(&node, lent.now.mono_ns, context, arrival);
             }
         });
-        (self.links, self.input) = (links, input);
         self.deliver();
     }
 
     /// The end of a round: what is for other nodes leaves.
     fn send_bursts(&mut self) {
-        self.with_front(Front::send_bursts);
+        self.with_front(|front, lent, _, _| front.send_bursts(lent));
         self.deliver();
     }
 
-    fn with_front(&mut self, work: impl FnOnce(&mut Front, &mut Lent<'_>)) {
+    fn with_front(
+        &mut self,
+        work: impl FnOnce(&mut Front, &mut Lent<'_>, &mut WorkerLinks, &mut [u8]),
+    ) {
         let Some(front) = &mut self.front else { return };
         let service = Arc::clone(&self.service);
         let mut lent = Lent {
@@ -319,7 +319,7 @@ impl Worker {
             worker: self.number,
             scratch: &mut self.scratch,
         };
-        work(front, &mut lent);
+        work(front, &mut lent, &mut self.links, &mut self.input);
     }
 
     /// Puts answers into their places, and has the clients told that have something to hear.

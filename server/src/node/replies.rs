@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::iter;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -13,6 +14,10 @@ const WAITING_MAX: usize = 1024;
 const BYTES_MAX: usize = 1 << 20;
 /// A client that is owed nothing keeps so much memory for its next answers.
 const READY_BYTES_KEPT: usize = 4 << 10;
+
+/// Answers before their turn have so much memory that is used again. It is free only when none of them is left, which may
+/// never be with a client that sends without a pause: the others have memory of their own.
+const LATER_BYTES_MAX: usize = 64 << 10;
 
 /// One answer, or its place.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ enum Slot {
     /// What ends a retrieval: an error if one of its keys failed.
     End(&'static str),
     Ready(Bytes),
+    /// Its bytes lie in `later`.
+    Later(Range<usize>),
     /// The answer when so many operations are done.
     Gather {
         left: usize,
@@ -42,6 +49,10 @@ pub(crate) struct Replies {
     slots: VecDeque<Slot>,
     /// Answers that come before all `slots`.
     ready: Vec<u8>,
+    /// Answers that came before their turn: memory that is used again, for some come so with every batch.
+    later: Vec<u8>,
+    /// How many `slots` have their bytes there.
+    laters: usize,
     /// Bytes of answers in `slots` that are ready.
     bytes: usize,
     /// Of the retrieval at the front.
@@ -107,10 +118,9 @@ impl Replies {
     /// As [`Replies::say`], of an answer that lies at the end of `out`, from `start` on.
     pub(crate) fn say_written(&mut self, start: usize, out: &mut Vec<u8>) {
         if !self.is_empty() && out.len() > start {
-            self.bytes += out.len() - start;
-            let text = Bytes::copy_from_slice(&out[start..]);
+            let slot = self.later(&out[start..]);
             out.truncate(start);
-            self.push(Slot::Ready(text));
+            self.push(slot);
         }
     }
 
@@ -153,7 +163,24 @@ impl Replies {
         for place in number + 1..number + count as u64 {
             self.give(place, Bytes::new(), false);
         }
-        self.give(number, Bytes::copy_from_slice(text), false);
+        if self.slot(number).is_some() {
+            let later = self.later(text);
+            if let Some(slot) = self.slot(number) {
+                *slot = later;
+            }
+        }
+    }
+
+    /// Keeps an answer until its turn comes.
+    fn later(&mut self, text: &[u8]) -> Slot {
+        self.bytes += text.len();
+        let from = self.later.len();
+        if from + text.len() > LATER_BYTES_MAX {
+            return Slot::Ready(Bytes::copy_from_slice(text));
+        }
+        self.later.extend_from_slice(text);
+        self.laters += 1;
+        Slot::Later(from..from + text.len())
     }
 
     /// A part of an answer, of a retrieval or of several operations, cannot be had.
@@ -184,6 +211,15 @@ impl Replies {
                 Slot::Ready(text) | Slot::Part(text) => {
                     self.bytes -= text.len();
                     out.extend_from_slice(&text);
+                }
+                Slot::Later(range) => {
+                    self.bytes -= range.len();
+                    out.extend_from_slice(&self.later[range]);
+                    self.laters -= 1;
+                    if self.laters == 0 {
+                        self.later.clear();
+                        self.later.shrink_to(READY_BYTES_KEPT);
+                    }
                 }
                 Slot::Failed(why) => self.failed = Some(why),
                 Slot::End(text) => {
