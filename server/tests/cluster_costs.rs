@@ -41,9 +41,14 @@ impl Costs {
         let (region, before, begun) = (Region::new(ALLOCATOR), wakeups(), Instant::now());
         work();
         let (change, elapsed) = (region.change(), begun.elapsed());
-        let allocations = (change.allocations + change.reallocations) as f64;
-        (Self { allocations, wakeups: (wakeups() - before) as f64 }, elapsed)
+        let allocations = real((change.allocations + change.reallocations) as u64);
+        (Self { allocations, wakeups: real(wakeups() - before) }, elapsed)
     }
+}
+
+/// A count, none of which is near 2^32.
+fn real(count: u64) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
 /// How often threads were woken that are neither workers nor this test's.
@@ -73,10 +78,12 @@ impl Client {
     /// Sends requests and waits for as many lines.
     fn ask(&mut self, requests: &[u8], lines: usize, answer: &mut [u8]) -> usize {
         self.0.write_all(requests).expect("it reads");
-        let mut filled = 0;
-        while answer[..filled].iter().filter(|byte| **byte == b'\n').count() < lines {
+        let (mut filled, mut heard) = (0, 0);
+        while heard < lines {
             let count = self.0.read(&mut answer[filled..]).expect("it answers");
             assert!(count > 0, "it has hung up");
+            let read = &answer[filled..filled + count];
+            heard += read.split(|byte| *byte == b'\n').count() - 1;
             filled += count;
         }
         filled
@@ -88,7 +95,8 @@ fn an_operation_allocates_nothing_and_wakes_nobody_else() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let doors: Vec<TcpListener> =
         (0..4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    let ports: Vec<SocketAddr> = doors.iter().map(|door| door.local_addr().expect("bound")).collect();
+    let ports: Vec<SocketAddr> =
+        doors.iter().map(|door| door.local_addr().expect("bound")).collect();
     drop(doors);
     let (clients, peers) = ports.split_at(2);
     let seeds = format!("--seeds={},{}", peers[0], peers[1]);
@@ -120,7 +128,11 @@ fn an_operation_allocates_nothing_and_wakes_nobody_else() {
         let mut send = |batches: usize| {
             for wire in wires.iter().cycle().take(batches) {
                 let count = client.ask(wire, PIPELINE, &mut answer);
-                assert!(!answer[..count].contains(&b'E'), "{}", String::from_utf8_lossy(&answer[..count]));
+                assert!(
+                    !answer[..count].contains(&b'E'),
+                    "{}",
+                    String::from_utf8_lossy(&answer[..count])
+                );
             }
         };
         send(4 * BATCHES);
@@ -128,7 +140,7 @@ fn an_operation_allocates_nothing_and_wakes_nobody_else() {
         let costs = (0..3).map(|_| {
             let (busy, elapsed) = Costs::of(|| send(BATCHES));
             let share = elapsed.as_secs_f64() / rest.as_secs_f64();
-            let operations = (BATCHES * PIPELINE) as f64;
+            let operations = real((BATCHES * PIPELINE) as u64);
             Costs {
                 allocations: (busy.allocations - at_rest.allocations * share) / operations,
                 wakeups: (busy.wakeups - at_rest.wakeups * share) / operations,
@@ -157,17 +169,25 @@ fn wires(nodes: &[SocketAddr], owner: usize) -> Vec<Vec<u8>> {
     let names: Vec<String> =
         nodes.iter().map(|node| ring_name(&node.ip().to_string(), node.port())).collect();
     let circle = Circle::new(names.iter().map(|name| (name.as_str(), 1)));
-    let is_owned = |key: &String| circle.owner(hash(key.as_bytes())).map(usize::from) == Some(owner);
-    let keys: Vec<String> = (0..).map(|number| format!("key:{number}")).filter(is_owned).take(KEYS).collect();
+    let is_owned =
+        |key: &String| circle.owner(hash(key.as_bytes())).map(usize::from) == Some(owner);
+    let keys: Vec<String> =
+        (0..).map(|number| format!("key:{number}")).filter(is_owned).take(KEYS).collect();
     let mut client = Client::connect(nodes[owner]);
     let mut answer = [0; 4096];
     for key in &keys {
         client.ask(format!("set {key} 0 0 1\r\n0\r\n").as_bytes(), 1, &mut answer);
     }
-    let batch = |keys: &[String]| -> Vec<u8> {
-        keys.iter().map(|key| format!("incr {key} 1\r\n")).collect::<String>().into_bytes()
-    };
-    keys.chunks(PIPELINE).map(batch).collect()
+    let requests: Vec<String> = keys
+        .iter()
+        .map(|key| {
+            format!(
+                "incr {key} 1
+"
+            )
+        })
+        .collect();
+    requests.chunks(PIPELINE).map(|batch| batch.concat().into_bytes()).collect()
 }
 
 fn until_at_rest(address: SocketAddr) {

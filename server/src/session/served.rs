@@ -83,9 +83,14 @@ impl Batch<'_> {
         }
     }
 
+    /// Where the line of a request begins.
+    fn start(&self, position: usize) -> usize {
+        position.checked_sub(1).map_or(0, |before| self.requests[before].end)
+    }
+
     /// What the owner of a request's key is asked.
     fn asking(&self, position: usize, serving: &Serving<'_>) -> Asking<'_> {
-        let from = position.checked_sub(1).map_or(0, |before| self.requests[before].end);
+        let from = self.start(position);
         let Short { quick, end } = &self.requests[position];
         let is_elsewhere = self.key(position) != quick.key();
         Asking {
@@ -176,59 +181,66 @@ impl Session {
             serving.prefetch(*hash);
         }
         let front = round.front.take()?;
-        let ran = if serving.may_serve(batch.hashes[0]) {
-            self.run_here(front, round, serving, batch, out)
-        } else {
-            self.ask_owners(front, round, serving, batch)
-        };
+        let (mut count, mut pause) = (0, None);
+        // Requests of others among one's own are no reason to read the batch again.
+        while count < batch.requests.len() && pause.is_none() && !self.replies.is_full() {
+            let stretch = if serving.may_serve(batch.hashes[count]) {
+                self.run_here(front, round, serving, (batch, count), out)
+            } else {
+                self.ask_owners(front, round, serving, (batch, count))
+            };
+            count += stretch.count;
+            pause = stretch.pause;
+            if stretch.is_apart {
+                self.batches_apart = BATCHES_APART;
+            }
+            if stretch.is_apart || stretch.count == 0 {
+                break;
+            }
+        }
         round.front = Some(front);
-        let Stretch { count, pause, is_apart } = ran;
-        let done = count.checked_sub(1).map_or(0, |last| batch.requests[last].end);
-        round.requests -= count;
         if count > 0 {
             self.scanned = 0;
         }
-        if done == 0 && pause.is_none() {
-            return None;
-        }
-        if is_apart {
-            self.batches_apart = BATCHES_APART;
-        }
-        Some((done, pause))
+        let done = count.checked_sub(1).map_or(0, |last| batch.requests[last].end);
+        (done > 0 || pause.is_some()).then_some((done, pause))
     }
 
-    /// Does the requests in front whose headers are open; how many, and why it paused.
+    /// Does the requests from a place of the batch on whose headers are open; how many, and why it paused.
     fn run_here(
         &mut self,
         front: &mut Front,
         round: &mut Round<'_>,
         serving: &Serving<'_>,
-        batch: &Batch<'_>,
+        (batch, from): (&Batch<'_>, usize),
         out: &mut Vec<u8>,
     ) -> Stretch {
-        let hashes = batch.hashes;
-        let may_be_done = |(position, hash): (usize, &u64)| {
-            batch.is_quick(position)
-                && serving.may_serve(*hash)
-                && !front.is_waiting(serving.partition(*hash))
+        let may_be_done = |position: &usize| {
+            let hash = batch.hashes[*position];
+            batch.is_quick(*position)
+                && serving.may_serve(hash)
+                && !front.is_waiting(serving.partition(hash))
         };
-        let most = hashes.iter().enumerate().take_while(|each| may_be_done(*each)).count();
+        let most = (from..batch.requests.len()).take_while(may_be_done).count();
+        let hashes = &batch.hashes[from..from + most];
+        let input_from = batch.start(from);
         let (now, start) = (round.now, out.len());
         let Some(mut direct) = front.begin_batch() else { return Stretch::default() };
-        let mut held = round.service.shards().hold(&hashes[..most]);
+        let mut held = round.service.shards().hold(hashes);
         let (mut done, mut pause) = (0, None);
-        for (position, hash) in hashes[..most].iter().enumerate() {
-            pause = pause_before_of(round, out, position);
+        for (place, hash) in hashes.iter().enumerate() {
+            pause = pause_before(round, out);
             if pause.is_some() {
                 break;
             }
+            let position = from + place;
             let Short { quick, end } = &batch.requests[position];
             let is_read = matches!(quick, Quick::Get { .. });
             let Some(placed) = serving.next(*hash, is_read) else { break };
             if !direct.has_room(&placed, is_read) {
                 break;
             }
-            let Some(engine) = held.engine_beside(position, *hash) else { break };
+            let Some(engine) = held.engine_beside(place, *hash) else { break };
             round.now = serving.time(placed.at);
             let key = batch.key(position);
             let ran = direct.recorder().run(
@@ -241,11 +253,11 @@ impl Session {
             );
             let sort = sort_of(quick);
             match ran {
-                Ran::Done => direct.push((out.len(), *end), None, sort),
+                Ran::Done => direct.push((out.len(), *end - input_from), None, sort),
                 Ran::Changed => {
                     let name = direct.name(&placed, serving.partition(*hash), serving.now());
                     direct.recorder().record(serving, key, name.map(|(_, name)| name), out);
-                    direct.push((out.len(), *end), name, sort);
+                    direct.push((out.len(), *end - input_from), name, sort);
                 }
                 Ran::ChangedApart => {
                     direct.recorder().record(serving, key, None, out);
@@ -254,23 +266,25 @@ impl Session {
                 Ran::Apart => break,
             }
             done += 1;
+            round.requests -= 1;
         }
         round.now = now;
         direct.append(serving, out);
         drop(held);
-        direct.reply(serving, &mut self.replies, (batch.input, start), out);
+        let input = &batch.input[input_from..];
+        direct.reply(serving, &mut self.replies, (input, start), out);
         front.note_served(done as u64);
         let is_apart = done < most && pause.is_none();
         Stretch { count: done, pause, is_apart }
     }
 
-    /// Asks other nodes to do the requests in front; how many, and why it paused.
+    /// Asks other nodes to do the requests from a place of the batch on; how many.
     fn ask_owners(
         &mut self,
         front: &mut Front,
         round: &mut Round<'_>,
         serving: &Serving<'_>,
-        batch: &Batch<'_>,
+        (batch, from): (&Batch<'_>, usize),
     ) -> Stretch {
         if front.is_full() {
             return Stretch::default();
@@ -278,7 +292,7 @@ impl Session {
         let now = serving.now();
         let mut run: ArrayVec<Asking<'_>, HELD_MAX> = ArrayVec::new();
         let mut is_apart = false;
-        for (position, hash) in batch.hashes.iter().enumerate() {
+        for (position, hash) in batch.hashes.iter().enumerate().skip(from) {
             // What a limit answers without an owner is told at once there.
             is_apart = !batch.is_quick(position) || front.is_resting(now, serving.partition(*hash));
             if is_apart || serving.may_serve(*hash) {
@@ -290,6 +304,7 @@ impl Session {
         if count > 0 {
             let place = self.replies.wait_for(count);
             front.submit_run(&lent(round), run.into_iter(), place);
+            round.requests -= count;
         }
         Stretch { count, pause: None, is_apart }
     }
@@ -299,15 +314,6 @@ impl Session {
         let may = self.authenticated && round.front.is_some() && !round.service.notes_prefixes();
         if may { Serving::of(round) } else { None }
     }
-}
-
-/// As [`pause_before`], of a request behind `count` others that the round has not counted yet.
-fn pause_before_of(round: &Round<'_>, out: &[u8], count: usize) -> Option<Pause> {
-    if count > 0 && count == round.requests {
-        round.counters.conn_yields.add(1);
-        return Some(Pause::Turn);
-    }
-    pause_before(round, out)
 }
 
 /// As [`answer_at`], in a cluster, on a key that has no other copy; false: it is not served here.
