@@ -24,6 +24,8 @@ pub use self::event::{
 };
 pub use self::options::Options;
 
+use std::sync::Arc;
+
 use self::follow::Learner;
 use self::primary::Primary;
 use crate::dedup_log::CopyLife;
@@ -37,7 +39,7 @@ use crate::rules::Bug;
 /// What every copy has, whatever its role is.
 struct Core {
     partition: Partition,
-    options: Options,
+    options: Arc<Options>,
     /// The newest that is known of the map.
     entry: Entry,
     me: CopyId,
@@ -124,17 +126,18 @@ impl Core {
 }
 
 impl<O> Replica<O> {
-    /// The place for a copy; there is none yet.
+    /// The place for a copy; there is none yet. All copies of a node share their `options`, of which
+    /// `lost_after_ns` is none of theirs.
     #[must_use]
     pub fn new(
         partition: Partition,
         node: NodeId,
         incarnation: Incarnation,
-        options: Options,
+        options: &Arc<Options>,
     ) -> Self {
         let core = Core {
             partition,
-            options,
+            options: Arc::clone(options),
             entry: Entry::default(),
             me: CopyId { node, incarnation, assignment: 0 },
             last_term: Term(0),
@@ -207,11 +210,6 @@ impl<O> Replica<O> {
             Role::Learner(learner) => !learner.is_at_rest(),
             Role::None | Role::Backup { .. } => false,
         }
-    }
-
-    /// The setting has changed; see [`Options::lost_after_ns`].
-    pub fn set_lost_after(&mut self, lost_after_ns: Option<u64>) {
-        self.core.options.lost_after_ns = lost_after_ns;
     }
 
     /// What batches may do.

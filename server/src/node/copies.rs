@@ -16,6 +16,7 @@ mod tests;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
@@ -64,6 +65,8 @@ pub(crate) struct Copies {
     are_shared: bool,
     contact: Contact,
     options: RwLock<Options>,
+    /// The same, as copies take them: they do not ask when a partition is given up.
+    shared_options: Arc<Options>,
     /// Never locked while another lock is waited for.
     pub(super) sets: Mutex<ReplicaSets>,
     set_table: ReplicaSetTable,
@@ -138,6 +141,7 @@ impl Copies {
             are_shared,
             contact: Contact::default(),
             options: RwLock::new(options),
+            shared_options: Arc::new(options),
             set_table: sets.table(),
             sets: Mutex::new(sets),
             logs: Logs::new(options.rules),
@@ -246,7 +250,7 @@ impl Copies {
         }
         let promoted = newer.filter(|new| before.is_some_and(|old| new.term > old.term));
         if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
-            let replica = Replica::new(partition, node, incarnation, self.options());
+            let replica = Replica::new(partition, node, incarnation, &self.shared_options);
             slot.replica = Some(Box::new(replica));
         }
         self.call(hands, partition, (header, &mut slot), |replica, turn| {
@@ -258,11 +262,6 @@ impl Copies {
     /// The cluster's setting: see [`Options::lost_after_ns`].
     pub(crate) fn set_lost_after(&self, lost_after_ns: Option<u64>) {
         self.options.write().lost_after_ns = lost_after_ns;
-        for slot in &self.slots {
-            if let Some(replica) = &mut slot.lock().replica {
-                replica.set_lost_after(lost_after_ns);
-            }
-        }
     }
 
     /// How many copies are here.

@@ -276,7 +276,8 @@ impl Node {
         true_ns: u64,
     ) -> Self {
         let rules = profile.rules();
-        let replica = |at| Replica::new(Partition(at as u16), id, incarnation, profile.options);
+        let options = std::sync::Arc::new(profile.options);
+        let replica = |at| Replica::new(Partition(at as u16), id, incarnation, &options);
         let worker = |at| {
             let streams = OpStreams::new(id, incarnation, at as u16, profile.ops);
             Worker::new(streams, ParkedReplies::new(rules))
