@@ -9,7 +9,7 @@ mod options;
 
 use std::collections::VecDeque;
 
-use self::lane::{OpStream, Pending, State};
+use self::lane::{OpStream, Pending, State, Waiting};
 pub use self::options::OpOptions;
 use crate::frames::{Answers, ExceptionKind, ForwardHead, ForwardWriter, LaneDone, Request, sort};
 use crate::id::{CopyId, Incarnation, LaneId, NodeId, Partition, Term};
@@ -88,6 +88,7 @@ pub struct OpStreams {
     writer: ForwardWriter,
     /// Operations to be sent again: when, lane, number.
     again: Vec<(u64, u16, u64)>,
+    waiting: Waiting,
     options: OpOptions,
 }
 
@@ -104,6 +105,7 @@ impl OpStreams {
             first_sending: 1,
             writer: ForwardWriter::default(),
             again: Vec::new(),
+            waiting: Waiting::default(),
             options,
         }
     }
@@ -140,6 +142,14 @@ impl OpStreams {
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.lanes.iter().map(|lane| lane.unanswered).sum()
+    }
+
+    /// Whether operations on a partition were asked of its owner and are not answered. Whoever does another one at once overtakes
+    /// them.
+    #[must_use]
+    #[inline]
+    pub fn is_waiting(&self, partition: Partition) -> bool {
+        self.waiting.is_any(partition)
     }
 
     /// Whether a lane can take so many more operations without lines.
@@ -183,7 +193,7 @@ impl OpStreams {
     pub fn answered(&mut self, lane: u16, number: u64) {
         let stream = &mut self.lanes[usize::from(lane)];
         if let Some(place) = stream.place(number) {
-            stream.end(place);
+            stream.end(place, &mut self.waiting);
         }
     }
 
@@ -197,6 +207,7 @@ impl OpStreams {
         }
         let (line_at, line_bytes) = stream.keep(raw);
         stream.unanswered += 1;
+        self.waiting.add(submitted.partition);
         stream.pending.push_back(Pending {
             token: submitted.token,
             sending: 0,
@@ -229,6 +240,7 @@ impl OpStreams {
         (pending.line_at, pending.line_bytes) = (line_at, line_bytes);
         pending.state = State::Waits;
         pending.since_ns = now.mono_ns;
+        self.waiting.add(pending.partition);
         self.again.push((now.mono_ns, lane, number));
         true
     }
@@ -338,7 +350,7 @@ impl OpStreams {
                 });
                 stream.pending[place].line_bytes = 0;
                 stream.unanswered += 1;
-                stream.end(place);
+                stream.end(place, &mut self.waiting);
                 self.again.push((now.mono_ns, lane, next));
                 continue;
             }
@@ -549,7 +561,7 @@ impl OpStreams {
                     let Pending { token, index, partition, .. } = pending;
                     let raw = line_of(&stream.lines, &pending);
                     each(Ended { token, index, count: 1, partition, line: raw, ending });
-                    stream.end(place);
+                    stream.end(place, &mut self.waiting);
                 }
             }
         }

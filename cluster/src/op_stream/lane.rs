@@ -99,12 +99,15 @@ impl OpStream {
         (at, line.len() as u32)
     }
 
-    pub(super) fn end(&mut self, place: usize) {
+    pub(super) fn end(&mut self, place: usize, waiting: &mut Waiting) {
         let pending = &mut self.pending[place];
         if pending.state == State::Over {
             return;
         }
         pending.state = State::Over;
+        if pending.line_bytes > 0 {
+            waiting.remove(pending.partition);
+        }
         self.lines_used -= pending.line_bytes as usize;
         pending.line_bytes = 0;
         self.unanswered -= 1;
@@ -115,5 +118,32 @@ impl OpStream {
         if self.pending.is_empty() {
             self.lines.clear();
         }
+    }
+}
+
+/// How many operations of each partition that have a line are not answered.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Vec<u16>);
+
+impl Waiting {
+    #[inline]
+    pub(super) fn add(&mut self, partition: Partition) {
+        if self.0.len() <= partition.index() {
+            self.0.resize((partition.index() + 1).next_power_of_two(), 0);
+        }
+        let count = &mut self.0[partition.index()];
+        *count = count.saturating_add(1);
+    }
+
+    #[inline]
+    fn remove(&mut self, partition: Partition) {
+        if let Some(count) = self.0.get_mut(partition.index()) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_any(&self, partition: Partition) -> bool {
+        self.0.get(partition.index()).is_some_and(|count| *count > 0)
     }
 }

@@ -78,8 +78,6 @@ pub(super) struct Waiter {
     pub(super) partition: Partition,
     /// Operations that have not ended.
     pub(super) left: u32,
-    /// It goes the long way: others on its partition do not overtake it.
-    pub(super) is_long: bool,
 }
 
 impl Waiter {

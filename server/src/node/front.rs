@@ -222,7 +222,7 @@ impl Front {
     pub(crate) fn wait_for_task(&mut self, place: u64, used: Use) -> u64 {
         let partition = Partition::default();
         let client = self.client;
-        let waiter = Waiter { client, place, used, partition, left: 1, is_long: false };
+        let waiter = Waiter { client, place, used, partition, left: 1 };
         self.waiters.insert(waiter) as u64
     }
 
@@ -257,7 +257,7 @@ impl Front {
         used: Use,
     ) {
         let client = self.client;
-        let waiter = Waiter { client, place, used, partition, left: 1, is_long: true };
+        let waiter = Waiter { client, place, used, partition, left: 1 };
         let refusal = if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
             // Nobody waits for it: this was certainly not done.
             Refusal::Unreachable
@@ -294,9 +294,6 @@ impl Front {
         if !plane.submit(owner, &submitted, &line, lent.now) {
             return false;
         }
-        if let Some(waiting) = plane.waiting.get_mut(partition.index()) {
-            *waiting = waiting.saturating_add(1);
-        }
         true
     }
 
@@ -327,8 +324,7 @@ impl Front {
             return;
         }
         let (client, partition) = (self.client, Partition::default());
-        let waiter =
-            Waiter { client, place: at, used: Use::Run, partition, left: count, is_long: false };
+        let waiter = Waiter { client, place: at, used: Use::Run, partition, left: count };
         let token = self.waiters.insert(waiter) as u64;
         for (index, Asking { partition, sort, line }) in requests.enumerate() {
             let owner = self.owner_of(partition);
@@ -342,10 +338,10 @@ impl Front {
         }
     }
 
-    /// Whether operations of this worker on a partition go the long way: others on it do not overtake them.
+    /// Whether operations of this worker on a partition are not answered: others on it do not overtake them.
+    #[inline]
     pub(crate) fn is_waiting(&self, partition: Partition) -> bool {
-        let Some(plane) = &self.plane else { return false };
-        plane.waiting.get(partition.index()).is_some_and(|waiting| *waiting > 0)
+        self.plane.as_ref().is_some_and(|plane| plane.ops.is_waiting(partition))
     }
 
     /// Counts requests that were served from headers.

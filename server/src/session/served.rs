@@ -236,11 +236,12 @@ impl Session {
             let position = from + place;
             let Short { quick, end } = &batch.requests[position];
             let is_read = matches!(quick, Quick::Get { .. });
+            // The header is looked at while the shard is held.
+            let Some(engine) = held.engine_beside(place, *hash) else { break };
             let Some(placed) = serving.next(*hash, is_read) else { break };
             if !direct.has_room(&placed, is_read) {
                 break;
             }
-            let Some(engine) = held.engine_beside(place, *hash) else { break };
             round.now = serving.time(placed.at);
             let key = batch.key(position);
             let ran = direct.recorder().run(

@@ -231,12 +231,13 @@ impl Plane {
         for (position, common) in batch.iter().enumerate() {
             let Common { quick, hash, .. } = common;
             let (term, is_read) = (rest.request(position).term, matches!(quick, Quick::Get { .. }));
+            // The header is looked at while the shard is held.
+            let Some(engine) = held.engine_beside(position, *hash) else { break };
             let placed = serving.next(*hash, is_read).filter(|placed| placed.at.term == term);
             let Some(placed) = placed else { break };
             if !is_read && !cache.may_append(node.links(), placed.set) {
                 break;
             }
-            let Some(engine) = held.engine_beside(position, *hash) else { break };
             round.now = serving.time(placed.at);
             let (key, how) = (common.key.counted(quick), (placed, common.touches()));
             let ran = recorder.run(serving, engine, (key, *hash), how, texts, |engine, out| {

@@ -170,7 +170,6 @@ impl DirectBatch<'_> {
             used: Use::Run,
             partition: Partition::default(),
             left: count as u32,
-            is_long: false,
         };
         let token = waiters.insert(waiter) as u64;
         let (mut text_at, mut line_at) = (start, 0);

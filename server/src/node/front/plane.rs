@@ -56,8 +56,6 @@ pub(crate) struct Plane {
     pub(super) frames: Vec<u8>,
     /// Replies of the batch that is being answered for others.
     pub(super) texts: Vec<u8>,
-    /// How many operations of each partition that go the long way are not answered.
-    pub(super) waiting: Box<[u16]>,
     /// Operations that were submitted for this node since the last round, and for others.
     pub(super) direct: u64,
     pub(super) forwarded: u64,
@@ -65,7 +63,7 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    fn new(node: &Node, core: u16, partitions: usize) -> Self {
+    fn new(node: &Node, core: u16) -> Self {
         let (me, incarnation) = node.me();
         let rules = Rules::default();
         Self {
@@ -80,7 +78,6 @@ impl Plane {
             from_self: Vec::new(),
             frames: Vec::new(),
             texts: Vec::new(),
-            waiting: vec![0; partitions].into_boxed_slice(),
             direct: 0,
             forwarded: 0,
             me,
@@ -166,7 +163,7 @@ impl Front {
             return false;
         }
         let partitions = space.copies.len();
-        self.plane = Some(Box::new(Plane::new(&self.node, self.core, partitions)));
+        self.plane = Some(Box::new(Plane::new(&self.node, self.core)));
         self.away_until_ns = vec![0; partitions];
         true
     }
@@ -489,12 +486,6 @@ impl Front {
     fn end_operations(&mut self) {
         let mut ended = std::mem::take(&mut self.ended_ops);
         for EndedOp { waiter, index, count, partition, line, ending } in ended.drain(..) {
-            if let Some(plane) = self.plane.as_deref_mut()
-                && waiter.is_long
-                && let Some(waiting) = plane.waiting.get_mut(waiter.partition.index())
-            {
-                *waiting = waiting.saturating_sub(1);
-            }
             if let (Use::Run, EndedText::Text(from, to)) = (&waiter.used, &ending) {
                 let (client, place) = (waiter.client, waiter.place + u64::from(index));
                 let text = (*from, *to);
