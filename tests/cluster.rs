@@ -8,6 +8,7 @@ mod aligned;
 mod alone;
 mod clocks;
 mod cut;
+mod data_links;
 mod degraded;
 mod directory;
 mod disks;

@@ -287,7 +287,11 @@ pub fn run(options: &Options, progress: &Progress, report: &mut Report) -> Resul
     let mut rows: Vec<(String, Vec<Figures>)> = Vec::new();
     for round in 0..options.rounds() {
         let mut row = 0;
-        for shape in SHAPES.iter().filter(|shape| shape.kind.is_installed()) {
+        let is_wanted = |shape: &&Shape| {
+            options.shape.is_empty() || options.shape.iter().any(|name| name == shape.name)
+        };
+        let installed = SHAPES.iter().filter(|shape| shape.kind.is_installed());
+        for shape in installed.filter(is_wanted) {
             progress.say(&format!("round {}: {}", round + 1, shape.name));
             let nodes = Nodes::start(shape)?;
             let mut books = Books::new(options.keys(), shape.nodes, &[Space::Counter]);

@@ -105,6 +105,10 @@ pub struct Options {
     /// asked of a key's owner and of others, for each --connections and --pipelines
     #[arg(long, conflicts_with_all = ["servers", "memory", "pin", "rate", "cells", "limits_count"])]
     pub cluster: bool,
+
+    /// With --cluster: only the shapes of this name, once for each
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    pub shape: Vec<String>,
     /// Instead of the default servers: memcached, redis, redis-cell, throttlecrab and tollgate, whichever are
     /// there, in closed and open loop; writes a page with pictures into this folder
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "docs/performance",

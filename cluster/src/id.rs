@@ -1,4 +1,4 @@
-//! What the cluster counts with: nodes and their lives, partitions, copies, terms.
+//! What the cluster counts with: nodes and their lives, partitions, copies, terms, lanes, links.
 //!
 //! Here: the small types, and how they print. Not here: who holds what (`map`), or how they travel
 //! (`message`).
@@ -54,6 +54,25 @@ pub struct CopyId {
     /// Counts the copies that this partition was ever given; from 1.
     pub assignment: u32,
 }
+
+/// The operations of one worker of one life of a node for one owner. With a number it names an operation;
+/// the operation keeps this name wherever it is sent again, even after another node has become the owner.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId {
+    /// The node that sends. 0 in a section whose records belong to no operation.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Which of its workers.
+    pub worker: u16,
+    /// The node that was asked first. Of operations that a node does itself: the node of the first link of
+    /// the partition's set.
+    pub owner: NodeId,
+}
+
+/// A row in the node's table of links: one (peer, life of the peer, k). It is used again only when no set names it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkIndex(pub u16);
 
 impl fmt::Display for NodeId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,8 @@
 //! What nodes say to each other on a lane, encode next to decode.
 //!
 //! Here: frames, and all there are. Not here: how a lane begins (`hello`), the fields of each frame
-//! (`ops`, `copies`, `call`), what they mean (`replica`, `map`), sockets (`server`).
+//! (`call`, `tunnel`), what they mean (`control`, `server`), operations and records (they go over data links:
+//! `frames`), sockets (`server`).
 //!
 //! ```text
 //! length u32 | type u8 | body                 little-endian; `length` counts type and body
@@ -9,22 +10,20 @@
 //!
 //! Numbers in bodies are varints of seven bits a byte, low first, as short as possible; bytes are a
 //! length and themselves. There is one way to write a frame: what decodes encodes to the same bytes,
-//! [`Frame::Hello`] aside, which may carry what later versions add. No instant crosses a lane: a
-//! deadline is written as the time that is left.
+//! [`Frame::Hello`] aside, which may carry what later versions add.
 
 pub mod call;
 pub mod hello;
+pub mod tunnel;
 
-mod copies;
-mod ops;
 mod wire;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-use crate::id::{CopyId, NodeId, Partition, Term};
-use crate::replica;
+use crate::id::NodeId;
 use call::Call;
 use hello::{Farewell, Hello, Proof};
+use tunnel::Tunnel;
 use wire::{Reader, Writer};
 
 /// The oldest version of the lane protocol that we speak.
@@ -36,16 +35,10 @@ pub const VERSION_MAX: u16 = 1;
 const HEADER_BYTES: usize = 5;
 /// Longest frame before the peer has shown who it is: a hello, with room for later versions.
 pub const HELLO_BYTES_MAX: usize = 512;
-/// Longest key, or place to go on from. More than memcached's 250: what a key is, is the
-/// machine's business.
-pub const KEY_BYTES_MAX: usize = 1024;
-/// Most elements of a list: what they take in memory is more than what they take on a lane.
-pub const LIST_MAX: usize = 1 << 16;
-
 /// What the server's configuration says about lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Longest frame, without the four bytes of its length. Greater than the largest item.
+    /// Longest frame, without the four bytes of its length.
     pub frame_bytes_max: usize,
 }
 
@@ -72,46 +65,6 @@ pub enum Frame {
     Proof(Proof),
     /// The last frame: why the lane ends.
     Farewell(Farewell),
-    /// An operation for the primary of a partition.
-    Op {
-        /// Which partition.
-        partition: Partition,
-        /// The operation.
-        op: replica::Op,
-    },
-    /// A session is done with everything below a number; see [`replica::Replica::settle`].
-    Settle {
-        /// Which partition.
-        partition: Partition,
-        /// Who says so.
-        session: replica::SessionId,
-        /// The term of the primary it is meant for.
-        term: Term,
-        /// The number.
-        first_unacked: u64,
-    },
-    /// What became of an operation.
-    Reply {
-        /// Which partition.
-        partition: Partition,
-        /// Whose operation.
-        to: replica::SessionId,
-        /// The answer.
-        reply: replica::Reply,
-    },
-    /// From a copy of a partition to another.
-    Copy {
-        /// Which partition.
-        partition: Partition,
-        /// To which copy; any other drops it.
-        to: CopyId,
-        /// From which copy.
-        from: CopyId,
-        /// The sender's term.
-        term: Term,
-        /// What it says.
-        message: replica::Message,
-    },
     /// From one control plane to another.
     Call(Call),
     /// What it answers.
@@ -120,6 +73,8 @@ pub enum Frame {
     Ping(u64),
     /// Answers a [`Frame::Ping`].
     Pong(u64),
+    /// A piece of a connection of a data link; only within a [`Frame::Relay`].
+    Tunnel(Tunnel),
     /// A frame that takes one node more on its way, because the link between its sender and its
     /// receiver is broken. The node between passes it on as it is.
     Relay {
@@ -167,36 +122,14 @@ pub enum Fault {
 const HELLO: u8 = 1;
 const PROOF: u8 = 2;
 const FAREWELL: u8 = 3;
-const OP: u8 = 4;
-const REPLY: u8 = 5;
-const COPY: u8 = 6;
 const CALL: u8 = 7;
 const ANSWER: u8 = 8;
-const SETTLE: u8 = 9;
 const PING: u8 = 10;
 const PONG: u8 = 11;
 const RELAY: u8 = 12;
+const TUNNEL: u8 = 13;
 
 impl Frame {
-    /// The partition it is about, if it is about one.
-    #[must_use]
-    pub fn partition(&self) -> Option<Partition> {
-        match self {
-            Self::Op { partition, .. }
-            | Self::Settle { partition, .. }
-            | Self::Reply { partition, .. }
-            | Self::Copy { partition, .. } => Some(*partition),
-            Self::Relay { frame, .. } => frame.partition(),
-            Self::Hello(_)
-            | Self::Proof(_)
-            | Self::Farewell(_)
-            | Self::Call(_)
-            | Self::Answer(_)
-            | Self::Ping(_)
-            | Self::Pong(_) => None,
-        }
-    }
-
     /// Whether a node may pass it on to another one.
     #[must_use]
     pub fn may_be_relayed(&self) -> bool {
@@ -208,30 +141,27 @@ impl Frame {
             Self::Hello(_) => HELLO,
             Self::Proof(_) => PROOF,
             Self::Farewell(_) => FAREWELL,
-            Self::Op { .. } => OP,
-            Self::Reply { .. } => REPLY,
-            Self::Copy { .. } => COPY,
             Self::Call(_) => CALL,
             Self::Answer(_) => ANSWER,
-            Self::Settle { .. } => SETTLE,
             Self::Ping(_) => PING,
             Self::Pong(_) => PONG,
+            Self::Tunnel(_) => TUNNEL,
             Self::Relay { .. } => RELAY,
         }
     }
 
-    /// Appends the frame to `out`. `now_ns` is our monotonic clock, for deadlines.
+    /// Appends the frame to `out`.
     ///
     /// # Errors
     ///
     /// [`Fault::Length`] or [`Fault::Range`] if no peer with these bounds would take it; then
     /// nothing was appended.
-    pub fn encode(&self, now_ns: u64, bounds: Bounds, out: &mut BytesMut) -> Result<(), Fault> {
+    pub fn encode(&self, bounds: Bounds, out: &mut BytesMut) -> Result<(), Fault> {
         let start = out.len();
         out.put_u32_le(0);
         out.put_u8(self.type_byte());
         let mut writer = Writer::new(out);
-        self.encode_body(now_ns, &mut writer);
+        self.encode_body(&mut writer);
         let fault = writer.fault();
         let length = out.len() - start - 4;
         let fault = fault.or((length > bounds.frame_bytes_max).then_some(Fault::Length(length)));
@@ -243,48 +173,31 @@ impl Frame {
         Ok(())
     }
 
-    fn encode_body(&self, now_ns: u64, writer: &mut Writer<'_>) {
+    fn encode_body(&self, writer: &mut Writer<'_>) {
         match self {
             Self::Hello(hello) => hello.encode(writer),
             Self::Proof(proof) => proof.encode(writer),
             Self::Farewell(why) => writer.byte(why.byte()),
-            Self::Op { partition, op } => ops::encode_op(*partition, op, now_ns, writer),
-            Self::Reply { partition, to, reply } => {
-                ops::encode_reply(*partition, *to, reply, writer);
-            }
-            Self::Copy { partition, to, from, term, message } => {
-                writer.partition(*partition);
-                writer.copy(*to);
-                writer.copy(*from);
-                writer.term(*term);
-                copies::encode(message, writer);
-            }
             Self::Call(call) | Self::Answer(call) => call.encode(writer),
-            Self::Settle { partition, session, term, first_unacked } => {
-                writer.partition(*partition);
-                writer.session(*session);
-                writer.term(*term);
-                writer.number(*first_unacked);
-            }
             Self::Ping(number) | Self::Pong(number) => writer.number(*number),
+            Self::Tunnel(tunnel) => tunnel.encode(writer),
             Self::Relay { from, to, frame } => {
                 writer.check(frame.may_be_relayed(), "relayed frame");
                 writer.number(from.0);
                 writer.number(to.0);
                 writer.byte(frame.type_byte());
-                frame.encode_body(now_ns, writer);
+                frame.encode_body(writer);
             }
         }
     }
 }
 
-/// Takes the frame at the front of `input`, or leaves it there while it is not whole. `now_ns` is
-/// our monotonic clock, for deadlines.
+/// Takes the frame at the front of `input`, or leaves it there while it is not whole.
 ///
 /// # Errors
 ///
 /// A [`Fault`]: the lane has to end, for what follows cannot be trusted.
-pub fn decode(input: &mut BytesMut, now_ns: u64, bounds: Bounds) -> Result<Decoded, Fault> {
+pub fn decode(input: &mut BytesMut, bounds: Bounds) -> Result<Decoded, Fault> {
     let Some(length) = input.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize) else {
         return Ok(Decoded::Incomplete { needed: HEADER_BYTES });
     };
@@ -299,48 +212,28 @@ pub fn decode(input: &mut BytesMut, now_ns: u64, bounds: Bounds) -> Result<Decod
     frame.advance(4);
     let kind = frame.get_u8();
     let mut reader = Reader::new(frame);
-    let frame = body(kind, now_ns, &mut reader)?;
+    let frame = body(kind, &mut reader)?;
     reader.end()?;
     Ok(Decoded::Frame(frame))
 }
 
-fn body(kind: u8, now_ns: u64, reader: &mut Reader) -> Result<Frame, Fault> {
+fn body(kind: u8, reader: &mut Reader) -> Result<Frame, Fault> {
     Ok(match kind {
         HELLO => Frame::Hello(Hello::decode(reader)?),
         PROOF => Frame::Proof(Proof::decode(reader)?),
         FAREWELL => Frame::Farewell(Farewell::of_byte(reader.byte()?)?),
-        OP => {
-            let (partition, op) = ops::decode_op(now_ns, reader)?;
-            Frame::Op { partition, op }
-        }
-        REPLY => {
-            let (partition, to, reply) = ops::decode_reply(reader)?;
-            Frame::Reply { partition, to, reply }
-        }
-        COPY => Frame::Copy {
-            partition: reader.partition()?,
-            to: reader.copy()?,
-            from: reader.copy()?,
-            term: reader.term()?,
-            message: copies::decode(reader)?,
-        },
         CALL => Frame::Call(Call::decode(reader)?),
         ANSWER => Frame::Answer(Call::decode(reader)?),
-        SETTLE => Frame::Settle {
-            partition: reader.partition()?,
-            session: reader.session()?,
-            term: reader.term()?,
-            first_unacked: reader.number()?,
-        },
         PING => Frame::Ping(reader.number()?),
         PONG => Frame::Pong(reader.number()?),
+        TUNNEL => Frame::Tunnel(Tunnel::decode(reader)?),
         RELAY => {
             let (from, to) = (NodeId(reader.small()?), NodeId(reader.small()?));
             let kind = reader.byte()?;
             if !may_be_relayed(kind) {
                 return Err(Fault::Range("relayed frame"));
             }
-            Frame::Relay { from, to, frame: Box::new(body(kind, now_ns, reader)?) }
+            Frame::Relay { from, to, frame: Box::new(body(kind, reader)?) }
         }
         other => return Err(Fault::Type(other)),
     })

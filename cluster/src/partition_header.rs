@@ -1,106 +1,213 @@
-//! The hot line of a partition: the fields that every batch reads.
+//! The hot line of a partition: the fields that every batch reads and changes.
 //!
-//! Here: the line, and who may read and change it. Not here: when a partition may be served from it
-//! (`replica`).
+//! Here: the line, and who may read and change it. Not here: when a partition is in which state (`replica`).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::id::Term;
 use crate::replica::{At, Now};
+use crate::replica_set::{LINKS_MAX, SetIndex};
 
-/// The fields that a batch reads of a partition which this node serves alone.
-///
-/// While it [is open](PartitionHeader::is_open), the numbers and times of the partition's changes are given out
-/// here. A thread that works on the partition's `Replica` closes the header first, and opens it when it is done.
-/// The keys of a partition lie in one or more shards, and each shard has a lock. A batch reads and changes the
-/// header under the lock of its key's shard. `close` takes the lock of each of these shards once, so no batch
-/// takes a number after `close` has returned.
-#[derive(Debug, Default)]
-#[repr(align(32))]
-pub struct PartitionHeader {
-    /// The last number that was given out.
-    lsn: AtomicU64,
-    /// The partition's time less the node's monotonic clock; wraps.
-    ahead_ns: AtomicU64,
-    /// The last time that was given out, nanoseconds since 1970.
-    pt_ns: AtomicU64,
-    term: AtomicU32,
-    serves: AtomicBool,
+/// What batches may do with a partition.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum HeaderState {
+    /// There is no copy here, or it takes no records.
+    #[default]
+    None = 0,
+    /// The next record of the header's term is installed.
+    Follows = 1,
+    /// Operations of the header's term are done.
+    Serves = 2,
+    /// The `Replica` is asked.
+    Slow = 3,
 }
 
-/// The values that a header is opened with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opening {
-    /// Time, term and number of the last operation. The partition is served in this term.
-    pub last: At,
-    /// The partition's time less the node's monotonic clock; wraps.
-    pub ahead_ns: u64,
+/// The fields of a partition that every batch reads, in one cache line.
+///
+/// It always holds the partition's last number and time: the `Replica` keeps no copy of them.
+///
+/// The first of a partition's shards guards its header: whoever reads it to act on it, or changes it, holds the
+/// lock of that shard, a batch as well as work on the `Replica`. A thread that works on the `Replica` without the lock
+/// [closes](PartitionHeader::close) the header first and [opens](PartitionHeader::open) it when it is done. The
+/// fields are atomics only so that threads can share them; none orders another.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct PartitionHeader {
+    /// The last record.
+    lsn: AtomicU64,
+    /// The partition's time less the monotonic clock of the primary's node; wraps.
+    ahead_ns: AtomicU64,
+    /// The newest time that was used, nanoseconds since 1970; never goes back.
+    pt_ns: AtomicU64,
+    /// Where the partition's last record ends in the stream of each link of its set.
+    positions: [AtomicU64; LINKS_MAX],
+    /// The newest term that was seen.
+    term: AtomicU32,
+    set: AtomicU16,
+    /// Counts the times that this node's copy was wiped; wraps.
+    life: AtomicU16,
+    state: AtomicU8,
 }
 
 impl PartitionHeader {
-    /// Opens the header: batches are served from it.
-    pub fn open(&self, opening: Opening) {
-        self.lsn.store(opening.last.lsn, Ordering::Relaxed);
-        self.pt_ns.store(opening.last.pt_ns, Ordering::Relaxed);
-        self.term.store(opening.last.term.0, Ordering::Relaxed);
-        self.ahead_ns.store(opening.ahead_ns, Ordering::Relaxed);
-        self.serves.store(true, Ordering::Release);
-    }
-
-    /// Whether it is open.
+    /// What batches may do.
     #[must_use]
     #[inline]
-    pub fn is_open(&self) -> bool {
-        self.serves.load(Ordering::Acquire)
+    pub fn state(&self) -> HeaderState {
+        match self.state.load(Ordering::Acquire) {
+            1 => HeaderState::Follows,
+            2 => HeaderState::Serves,
+            3 => HeaderState::Slow,
+            _ => HeaderState::None,
+        }
     }
 
-    /// Time, term and number of the last operation; `None` if the header is closed.
+    /// The newest term that was seen: the one that is served or followed, if one is.
     #[must_use]
-    pub fn last(&self) -> Option<At> {
-        self.is_open().then(|| self.at())
-    }
-
-    fn at(&self) -> At {
-        At {
-            pt_ns: self.pt_ns.load(Ordering::Relaxed),
-            term: Term(self.term.load(Ordering::Relaxed)),
-            lsn: self.lsn.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Closes the header: no batch that begins afterwards is served from it. `pass` waits until those that
-    /// began before are over, by taking the lock of each shard of the partition once. Returns time,
-    /// term and number of the last operation; `None` if the header was closed.
-    pub fn close(&self, pass: impl FnOnce()) -> Option<At> {
-        if !self.is_open() {
-            return None;
-        }
-        self.serves.store(false, Ordering::Relaxed);
-        pass();
-        Some(self.at())
-    }
-
-    /// Takes time, term and number of the next operation; `None` if the header is closed. The time is never
-    /// before that of the last operation, even if `now` is: each thread reads the clock once a round. The caller
-    /// holds the lock of the key's shard. `is_shared`: the partition has several shards, so other threads may
-    /// call this at the same time.
     #[inline]
-    pub fn next(&self, now: Now, is_shared: bool) -> Option<At> {
-        if !self.is_open() {
-            return None;
-        }
-        let pt_ns = now.mono_ns.wrapping_add(self.ahead_ns.load(Ordering::Relaxed));
-        let term = Term(self.term.load(Ordering::Relaxed));
-        if is_shared {
-            let lsn = self.lsn.fetch_add(1, Ordering::Relaxed) + 1;
-            let last_ns = self.pt_ns.fetch_max(pt_ns, Ordering::Relaxed);
-            return Some(At { pt_ns: pt_ns.max(last_ns), term, lsn });
-        }
-        let lsn = self.lsn.load(Ordering::Relaxed) + 1;
-        let pt_ns = pt_ns.max(self.pt_ns.load(Ordering::Relaxed));
-        self.lsn.store(lsn, Ordering::Relaxed);
+    pub fn term(&self) -> Term {
+        Term(self.term.load(Ordering::Relaxed))
+    }
+
+    /// The last record.
+    #[must_use]
+    #[inline]
+    pub fn lsn(&self) -> u64 {
+        self.lsn.load(Ordering::Relaxed)
+    }
+
+    /// The newest time that was used, nanoseconds since 1970.
+    #[must_use]
+    #[inline]
+    pub fn pt_ns(&self) -> u64 {
+        self.pt_ns.load(Ordering::Relaxed)
+    }
+
+    /// The partition's time less the monotonic clock of the primary's node; wraps.
+    #[must_use]
+    #[inline]
+    pub fn ahead_ns(&self) -> u64 {
+        self.ahead_ns.load(Ordering::Relaxed)
+    }
+
+    /// The links that records go over.
+    #[must_use]
+    #[inline]
+    pub fn set(&self) -> SetIndex {
+        SetIndex(self.set.load(Ordering::Relaxed))
+    }
+
+    /// Which life of the copy this is. Results of another life count for nothing.
+    #[must_use]
+    #[inline]
+    pub fn life(&self) -> u16 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// Where the last record ends in the stream of the set's link `slot`; 0 where there was none.
+    #[must_use]
+    #[inline]
+    pub fn position(&self, slot: usize) -> u64 {
+        self.positions[slot].load(Ordering::Relaxed)
+    }
+
+    /// Notes where a record ends in the stream of the set's link `slot`.
+    #[inline]
+    pub fn set_position(&self, slot: usize, position: u64) {
+        self.positions[slot].store(position, Ordering::Relaxed);
+    }
+
+    /// Time, term and number of the next operation; none if the partition is not served from the header. The
+    /// time is never before one that was used, even if `now` is: each thread reads its clock once a round.
+    ///
+    /// The number is taken by [`PartitionHeader::take`], once the operation has changed something.
+    #[must_use]
+    #[inline]
+    pub fn next(&self, now: Now) -> Option<At> {
+        (self.state() == HeaderState::Serves).then(|| self.next_closed(now))
+    }
+
+    /// As [`PartitionHeader::next`], for the thread that has closed the header of a partition that is served.
+    #[must_use]
+    #[inline]
+    pub fn next_closed(&self, now: Now) -> At {
+        let pt_ns = now.mono_ns.wrapping_add(self.ahead_ns()).max(self.pt_ns());
         self.pt_ns.store(pt_ns, Ordering::Relaxed);
-        Some(At { pt_ns, term, lsn })
+        At { pt_ns, term: self.term(), lsn: self.lsn() + 1 }
+    }
+
+    /// The operation that was given this place has changed something.
+    #[inline]
+    pub fn take(&self, at: At) {
+        debug_assert_eq!(at.lsn, self.lsn() + 1, "the shard is held from `next` on");
+        self.lsn.store(at.lsn, Ordering::Relaxed);
+    }
+
+    /// The time that a record is to carry, if it does not follow from the frame's time.
+    #[must_use]
+    #[inline]
+    pub fn time_beside(&self, frame_ns: u64, at: At) -> Option<u64> {
+        (frame_ns.wrapping_add(self.ahead_ns()) != at.pt_ns).then_some(at.pt_ns)
+    }
+
+    /// Whether a copy takes this record: it follows the term, and the record is its next.
+    #[must_use]
+    #[inline]
+    pub fn accepts(&self, term: Term, lsn: u64) -> bool {
+        self.state() == HeaderState::Follows && self.term() == term && self.lsn() + 1 == lsn
+    }
+
+    /// The time of a record in a frame of that time.
+    #[must_use]
+    #[inline]
+    pub fn time_of(&self, frame_ns: u64, carried_ns: Option<u64>) -> u64 {
+        carried_ns.unwrap_or_else(|| frame_ns.wrapping_add(self.ahead_ns()))
+    }
+
+    /// A record was installed.
+    #[inline]
+    pub fn installed(&self, lsn: u64, pt_ns: u64) {
+        self.lsn.store(lsn, Ordering::Relaxed);
+        self.pt_ns.store(pt_ns.max(self.pt_ns()), Ordering::Relaxed);
+    }
+
+    /// Closes the header: no batch that begins afterwards is served from it. `pass` waits until those that began
+    /// before are over, by taking the lock of each shard of the partition once; it does nothing where
+    /// the caller holds the first of them. Returns the state before.
+    pub fn close(&self, pass: impl FnOnce()) -> HeaderState {
+        let state = self.state();
+        self.state.store(HeaderState::Slow as u8, Ordering::Relaxed);
+        if matches!(state, HeaderState::Follows | HeaderState::Serves) {
+            pass();
+        }
+        state
+    }
+
+    /// Opens the header: batches may do what the state says.
+    pub fn open(&self, state: HeaderState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    pub(super) fn set_term(&self, term: Term) {
+        self.term.store(term.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_lsn(&self, lsn: u64) {
+        self.lsn.store(lsn, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_time(&self, pt_ns: u64, ahead_ns: u64) {
+        self.pt_ns.store(pt_ns, Ordering::Relaxed);
+        self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_set(&self, set: SetIndex) {
+        self.set.store(set.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn begin_life(&self) {
+        self.life.store(self.life().wrapping_add(1), Ordering::Relaxed);
     }
 }
 
@@ -108,45 +215,60 @@ impl PartitionHeader {
 mod tests {
     use super::*;
 
-    /// The partition's time is 1000 ahead of the node's clock.
-    const OPENING: Opening =
-        Opening { last: At { pt_ns: 1050, term: Term(3), lsn: 7 }, ahead_ns: 1000 };
-
     fn at(mono_ns: u64) -> Now {
         Now { mono_ns, wall_ns: 0 }
     }
 
-    #[test]
-    fn header_is_half_a_cache_line() {
-        assert_eq!(size_of::<PartitionHeader>(), 32);
-    }
-
-    #[test]
-    fn numbers_are_given_out_while_it_is_open() {
+    fn serving() -> PartitionHeader {
         let header = PartitionHeader::default();
-        assert_eq!((header.next(at(100), false), header.close(|| unreachable!())), (None, None));
-        header.open(OPENING);
-        for (lsn, is_shared) in [(8, false), (9, true), (10, false)] {
-            let expected = At { pt_ns: 1100, term: Term(3), lsn };
-            assert_eq!(header.next(at(100), is_shared), Some(expected));
-            assert_eq!(header.last(), Some(expected));
-        }
-        let mut passed = false;
-        assert_eq!(header.close(|| passed = true).map(|last| last.lsn), Some(10));
-        assert!(passed && !header.is_open());
-        assert_eq!(header.next(at(100), true), None);
+        header.set_term(Term(3));
+        header.set_lsn(7);
+        header.set_time(1050, 1000);
+        header.open(HeaderState::Serves);
+        header
     }
 
     #[test]
-    fn time_of_a_slow_thread_turns_nothing_back() {
-        for is_shared in [false, true] {
-            let header = PartitionHeader::default();
-            header.open(OPENING);
-            for (mono_ns, pt_ns) in [(20, 1050), (90, 1090), (60, 1090), (91, 1091)] {
-                let next = header.next(at(mono_ns), is_shared).expect("it is open");
-                assert_eq!(next.pt_ns, pt_ns, "{mono_ns}");
-            }
-            assert_eq!(header.close(|| ()).map(|last| last.pt_ns), Some(1091));
+    fn header_is_one_cache_line() {
+        assert_eq!(size_of::<PartitionHeader>(), 64);
+    }
+
+    #[test]
+    fn numbers_are_taken_while_it_serves() {
+        let header = serving();
+        let first = At { pt_ns: 1100, term: Term(3), lsn: 8 };
+        assert_eq!(header.next(at(100)), Some(first));
+        assert_eq!(header.next(at(100)), Some(first), "what changes nothing takes no number");
+        header.take(first);
+        assert_eq!(header.next(at(100)), Some(At { lsn: 9, ..first }));
+        let mut passed = false;
+        assert_eq!(header.close(|| passed = true), HeaderState::Serves);
+        assert!(passed);
+        assert_eq!(header.next(at(100)), None);
+        assert_eq!(header.close(|| unreachable!()), HeaderState::Slow);
+    }
+
+    #[test]
+    fn slow_thread_turns_no_time_back() {
+        let header = serving();
+        for (mono_ns, pt_ns) in [(20, 1050), (90, 1090), (60, 1090), (91, 1091)] {
+            let next = header.next(at(mono_ns)).expect("it serves");
+            assert_eq!(next.pt_ns, pt_ns, "{mono_ns}");
+            let carried = header.time_beside(mono_ns, next);
+            assert_eq!(carried.is_some(), mono_ns + 1000 != pt_ns);
+            assert_eq!(header.time_of(mono_ns, carried), pt_ns);
         }
+    }
+
+    #[test]
+    fn copy_takes_the_next_record_of_its_term_only() {
+        let header = serving();
+        assert!(!header.accepts(Term(3), 8));
+        header.open(HeaderState::Follows);
+        assert!(header.accepts(Term(3), 8));
+        assert!(!header.accepts(Term(2), 8) && !header.accepts(Term(4), 8));
+        assert!(!header.accepts(Term(3), 7) && !header.accepts(Term(3), 9));
+        header.installed(8, 1040);
+        assert_eq!((header.lsn(), header.pt_ns()), (8, 1050));
     }
 }

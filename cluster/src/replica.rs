@@ -1,8 +1,8 @@
-//! One copy of a partition: what it holds, who may change it, when a change is answered.
+//! The rare events of one copy of a partition: that it is made, follows, takes over, hands over, or is refused.
 //!
-//! Here: the copy on one node as a function of messages and time; `ALGORITHM.md` says why it is
-//! right. Not here: what keys and operations are ([`Machine`]), who decides which node holds a copy
-//! (`map`), sockets and clocks (`server`).
+//! Here: the copy on one node as a function of frames, map entries and time. Operations and records do not come here: batches
+//! do them by the header (`partition_header`), which this keeps in the right state. Not here: what keys are
+//! ([`Machine`]), who decides which node holds a copy (`map`).
 //!
 //! ```text
 //!           assigned            complete, in the map            named by the map
@@ -12,93 +12,57 @@
 //!     '------------ no longer in the map: wiped ---------'     a newer term is seen
 //! ```
 
-mod backup;
-mod clock;
 mod event;
-mod machine;
+mod follow;
 mod options;
+mod peers;
 mod primary;
-mod results;
-mod session;
-#[cfg(test)]
-mod tests;
-
-use std::collections::VecDeque;
-
-use bytes::Bytes;
 
 pub use self::event::{
-    AckMode, Action, Chunk, Kind, Message, Nak, Now, Op, Outcome, Position, Record, Refusal, Reply,
-    Route, SessionId, Stamp, Write,
+    AckMode, Admission, At, Cause, Event, Machine, Now, Opening, Outside, Position, Refusal, Route,
+    Turn,
 };
-pub use self::machine::{At, Effect, Machine};
-#[cfg(feature = "bugs")]
-pub use self::options::Bug;
 pub use self::options::Options;
-pub use self::results::SessionResults;
-pub use self::session::{Ending, Send, Session, SessionOptions};
 
-use self::backup::{Backup, Learner};
-use self::clock::PartitionClock;
-pub use self::clock::PartitionTime;
+use std::sync::Arc;
+
+use self::follow::Learner;
 use self::primary::Primary;
-use self::results::Results;
+use crate::dedup_log::CopyLife;
+use crate::frames::Refused;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::map::Entry;
-use crate::partition_header::{Opening, PartitionHeader};
+use crate::partition_header::{HeaderState, PartitionHeader};
+use crate::replica_set::SetIndex;
+use crate::rules::Bug;
 
-/// What one call works with: the time, the keys, and where actions go.
-pub struct Turn<'a, M> {
-    /// When.
-    pub now: Now,
-    /// The keys of this copy.
-    pub machine: &'a mut M,
-    /// What is to be carried out, in this order.
-    pub actions: &'a mut Vec<Action>,
-}
-
-/// What every copy has, whatever its part is.
+/// What every copy has, whatever its role is.
 struct Core {
     partition: Partition,
-    options: Options,
+    options: Arc<Options>,
     /// The newest that is known of the map.
     entry: Entry,
     me: CopyId,
-    /// The fence: what is of a lower term is refused.
-    term: Term,
-    /// The last record held.
-    last: Position,
-    /// The newest records, up to `last`: those that some mandatory copy may lack.
-    tail: VecDeque<Record>,
-    /// The record before the first of `tail`.
-    base: Position,
-    /// Everything up to here is held by every mandatory copy, as far as is known here.
-    commit: u64,
-    results: Results,
-    clock: PartitionClock,
-    /// When the last heartbeat that the controller answered was sent.
-    contact_ns: u64,
-    effect: Effect,
+    /// The record `began` is of this term, and so are none behind it: those are of the header's term.
+    last_term: Term,
+    /// The last record when the header's term was first seen.
+    began: u64,
+    /// Whose monotonic clock the header's `ahead_ns` refers to; none: the partition's time is not known.
+    clock_of: Option<CopyId>,
 }
 
-/// What part a copy plays.
-enum Role {
+enum Role<O> {
     /// It is not in the map.
     None,
     Learner(Learner),
-    Backup(Backup),
-    Primary(Primary),
+    Backup {
+        /// The primary of the header's term has the same history: its records are installed.
+        is_adopted: bool,
+    },
+    Primary(Primary<O>),
 }
 
-/// The place for a copy of one partition on one life of a node.
-pub struct Replica {
-    node: NodeId,
-    incarnation: Incarnation,
-    core: Core,
-    role: Role,
-}
-
-/// What a copy is, for figures and for checks.
+/// What a copy is, for metrics and for checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Nothing.
@@ -111,86 +75,76 @@ pub enum Part {
     Primary,
 }
 
-/// How full a copy's queues are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Load {
-    /// Records that some copy may lack.
-    pub unacked: usize,
-    /// Operations held.
-    pub held: usize,
-    /// Answers that wait for copies.
-    pub waiting: usize,
-    /// Reads that wait for a round.
-    pub reads: usize,
-    /// Results kept.
-    pub results: usize,
+/// The time of a partition, in the form in which a copy knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyTime {
+    /// The copy has no data yet, and knows no time.
+    Unknown,
+    /// At a copy that follows: as late as its primary has said, nanoseconds since 1970.
+    At(u64),
+    /// At the primary: the time less the node's monotonic clock, nanoseconds; wraps.
+    Ahead(u64),
+}
+
+/// The place for a copy of one partition on one life of a node. `O` is an operation that is held.
+pub struct Replica<O> {
+    node: NodeId,
+    incarnation: Incarnation,
+    core: Core,
+    role: Role<O>,
 }
 
 impl Core {
-    /// Drops what every mandatory copy holds, or all but the newest where nobody says so.
-    fn trim(&mut self, up_to: u64) {
-        while self.tail.front().is_some_and(|record| record.position.lsn <= up_to) {
-            self.base = self.tail.pop_front().expect("it has a front").position;
+    /// The last record held.
+    fn last(&self, header: &PartitionHeader) -> Position {
+        let lsn = header.lsn();
+        let term = if lsn > self.began { header.term() } else { self.last_term };
+        Position { term, lsn }
+    }
+
+    /// The partition's time now, as far as this copy knows it.
+    fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> u64 {
+        let options = &self.options;
+        let begins = now.wall_ns.clamp(options.begins_min_ns, options.begins_max_ns);
+        match self.clock_of {
+            _ if options.rules.lack(Bug::ClockOfNode) => begins,
+            None => begins.max(header.pt_ns()),
+            Some(of) if (of.node, of.incarnation) == (self.me.node, self.me.incarnation) => {
+                header.pt_ns().max(now.mono_ns.wrapping_add(header.ahead_ns()))
+            }
+            Some(of) => match node.peer_time_ns(of) {
+                0 => header.pt_ns(),
+                time_ns => header.pt_ns().max(time_ns.wrapping_add(header.ahead_ns())),
+            },
         }
     }
 
-    /// A record, if it is still kept.
-    fn record_at(&self, lsn: u64) -> Option<&Record> {
-        let place = lsn.checked_sub(self.base.lsn)?.checked_sub(1)?;
-        self.tail.get(usize::try_from(place).ok()?)
-    }
-
-    /// The place `lsn` in this history, if it is still known.
-    fn position_of(&self, lsn: u64) -> Option<Position> {
-        if lsn == self.base.lsn {
-            return Some(self.base);
-        }
-        self.record_at(lsn).map(|record| record.position)
-    }
-
-    /// Whether the partition may have been given up.
-    fn is_stopped(&self, now: Now) -> bool {
-        let silence = now.mono_ns.saturating_sub(self.contact_ns);
-        silence > self.options.serves_for_ns()
-    }
-
-    fn send<M>(&self, turn: &mut Turn<'_, M>, to: CopyId, message: Message) {
-        turn.actions.push(Action::Send { to, from: self.me, term: self.term, message });
+    /// The life of the copy and the term it is in.
+    fn copy_life(&self, header: &PartitionHeader) -> CopyLife {
+        CopyLife { partition: self.partition, life: header.life(), term: header.term() }
     }
 }
 
-impl Replica {
-    /// The place for a copy; there is none yet.
+impl<O> Replica<O> {
+    /// The place for a copy; there is none yet. All copies of a node share their `options`, of which
+    /// `lost_after_ns` is none of theirs.
     #[must_use]
     pub fn new(
         partition: Partition,
         node: NodeId,
         incarnation: Incarnation,
-        options: Options,
-        now: Now,
+        options: &Arc<Options>,
     ) -> Self {
         let core = Core {
             partition,
-            options,
+            options: Arc::clone(options),
             entry: Entry::default(),
             me: CopyId { node, incarnation, assignment: 0 },
-            term: Term::default(),
-            last: Position::default(),
-            tail: VecDeque::new(),
-            base: Position::default(),
-            commit: 0,
-            results: Results::default(),
-            clock: PartitionClock::new(now, &options),
-            contact_ns: now.mono_ns,
-            effect: Effect::default(),
+            last_term: Term(0),
+            began: 0,
+            clock_of: None,
         };
         Self { node, incarnation, core, role: Role::None }
-    }
-
-    /// Which partition.
-    #[must_use]
-    pub fn partition(&self) -> Partition {
-        self.core.partition
     }
 
     /// The newest entry of the map that is known here.
@@ -199,325 +153,255 @@ impl Replica {
         &self.core.entry
     }
 
-    /// What part this copy plays.
+    /// Where operations go, as far as is known here.
+    #[must_use]
+    pub fn route(&self) -> Option<Route> {
+        self.core.entry.route()
+    }
+
+    /// What this copy is.
     #[must_use]
     pub fn part(&self) -> Part {
         match self.role {
             Role::None => Part::None,
             Role::Learner(_) => Part::Learner,
-            Role::Backup(_) => Part::Backup,
+            Role::Backup { .. } => Part::Backup,
             Role::Primary(_) => Part::Primary,
         }
     }
 
-    /// The last record held; `header` is this copy's.
+    /// The partition's time now, as far as this copy knows it.
+    #[must_use]
+    pub fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> CopyTime {
+        match &self.role {
+            _ if self.core.options.rules.lack(Bug::SweepByWall) => {
+                CopyTime::Ahead(now.wall_ns.wrapping_sub(now.mono_ns))
+            }
+            Role::None => CopyTime::Unknown,
+            Role::Learner(learner) if !learner.follows(header.term()) => CopyTime::Unknown,
+            Role::Learner(_) | Role::Backup { .. } => {
+                CopyTime::At(self.core.time(header, node, now))
+            }
+            Role::Primary(_) => CopyTime::Ahead(header.ahead_ns()),
+        }
+    }
+
+    /// The last record held.
     #[must_use]
     pub fn position(&self, header: &PartitionHeader) -> Position {
-        header.last().map_or(self.core.last, |At { term, lsn, .. }| Position { term, lsn })
+        self.core.last(header)
     }
 
-    /// The time of the partition, as far as this copy knows it.
+    /// How many operations are held.
     #[must_use]
-    pub fn time(&self, now: Now) -> PartitionTime {
-        let clock = &self.core.clock;
+    pub fn held(&self) -> usize {
         match &self.role {
-            _ if self.core.options.has(options::Bug::SweepByWall) => {
-                PartitionTime::Ahead(now.wall_ns.wrapping_sub(now.mono_ns))
-            }
-            Role::None => PartitionTime::Unknown,
-            Role::Learner(learner) if !learner.is_begun() => PartitionTime::Unknown,
-            Role::Learner(_) | Role::Backup(_) => PartitionTime::Told(clock.last()),
-            Role::Primary(_) => PartitionTime::Ahead(clock.ahead_ns()),
+            Role::Primary(primary) => primary.held(),
+            _ => 0,
         }
     }
 
-    /// The highest term seen.
+    /// Whether something of this copy is under way, so that it is to be ticked every few tens of milliseconds, and to
+    /// be [advanced](Self::advance) when something is acknowledged.
     #[must_use]
-    pub fn term(&self) -> Term {
-        self.core.term
-    }
-
-    /// The results that came with records; they are equal where copies are.
-    #[must_use]
-    pub fn results(&self) -> Vec<SessionResults> {
-        let mut all = Vec::new();
-        self.core.results.export((NodeId(0), 0), usize::MAX, &mut all);
-        all
-    }
-
-    /// How full the queues are.
-    #[must_use]
-    pub fn load(&self) -> Load {
-        let mut load = match &self.role {
-            Role::Primary(primary) => primary.load(),
-            _ => Load::default(),
-        };
-        load.unacked = self.core.tail.len();
-        load.results = self.core.results.len();
-        load
-    }
-
-    /// The controller answered a heartbeat that was sent at `sent_ns` on the monotonic clock.
-    pub fn contact(&mut self, sent_ns: u64) {
-        self.core.contact_ns = self.core.contact_ns.max(sent_ns);
-    }
-
-    /// The setting has changed; see [`Options::lost_after_ns`]. A primary that does not hear of a lower
-    /// one serves longer than the controller waits: it is to be lowered while all nodes are in reach.
-    pub fn set_lost_after(&mut self, lost_after_ns: Option<u64>) {
-        self.core.options.lost_after_ns = lost_after_ns;
-    }
-
-    /// Forgets the sessions of nodes that the map has forgotten. Nothing that such a node sent may be
-    /// given to a copy any more: a late attempt would be done again. Copies and records that are
-    /// under way may bring a session back, so this is to be called now and then.
-    pub fn retain_sessions(&mut self, is_known: impl Fn(NodeId) -> bool) {
-        if let Role::Primary(primary) = &mut self.role {
-            primary.retain_held(&is_known);
+    pub fn is_busy(&self) -> bool {
+        match &self.role {
+            Role::Primary(primary) => primary.is_busy(),
+            Role::Learner(learner) => !learner.is_at_rest(),
+            Role::None | Role::Backup { .. } => false,
         }
-        self.core.results.retain(is_known);
+    }
+
+    /// What batches may do.
+    fn state(&self, header: &PartitionHeader) -> HeaderState {
+        match &self.role {
+            Role::Primary(primary) if primary.serves(&self.core) => HeaderState::Serves,
+            Role::Primary(_) => HeaderState::Slow,
+            Role::Backup { is_adopted: true } => HeaderState::Follows,
+            Role::Learner(learner) if learner.follows(header.term()) => HeaderState::Follows,
+            Role::None | Role::Backup { .. } | Role::Learner(_) => HeaderState::None,
+        }
+    }
+
+    /// Releases what is held if the partition is served, and opens the header. Every call ends with it.
+    fn finish<M, N>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+        let state = self.state(turn.header);
+        if state == HeaderState::Serves
+            && let Role::Primary(primary) = &mut self.role
+        {
+            primary.release_held(turn.events);
+        }
+        turn.header.open(state);
     }
 
     /// Takes note of the map. An entry that is not newer than the one known is ignored.
-    pub fn learn<M: Machine>(&mut self, turn: &mut Turn<'_, M>, entry: &Entry) {
-        if entry.ver <= self.core.entry.ver {
-            return;
+    pub fn learn<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>, entry: &Entry) {
+        if entry.ver > self.core.entry.ver {
+            self.core.entry = entry.clone();
+            self.become_what_it_says(turn);
         }
-        self.core.entry = entry.clone();
-        let Some(me) = entry.copy_on(self.node, self.incarnation) else {
+        self.finish(turn);
+    }
+
+    fn become_what_it_says<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+        let entry = &self.core.entry;
+        let (term, primary) = (entry.term, entry.primary);
+        let me = entry.copy_on(self.node, self.incarnation);
+        let is_in_sync = me.is_some_and(|me| entry.in_sync.contains(&me));
+        if term > turn.header.term() {
+            self.see_term(turn, term);
+        }
+        let Some(me) = me else {
             self.leave(turn);
             return;
         };
         if matches!(self.role, Role::None) || me != self.core.me {
             self.leave(turn);
             self.core.me = me;
+            self.role = Role::Backup { is_adopted: false };
         }
-        if entry.term > self.core.term {
-            self.see_term(turn, entry.term);
-        }
-        if entry.term < self.core.term {
-            // The map is behind what a message said already; a newer entry is on its way.
+        if term < turn.header.term() {
+            // The map is behind what a frame said already; a newer entry is on its way.
             return;
         }
-        if entry.primary == Some(me) {
+        if primary == Some(me) {
             match &mut self.role {
                 Role::Primary(primary) => primary.update(&mut self.core, turn),
                 _ => self.role = Role::Primary(Primary::begin(&mut self.core, turn)),
             }
-        } else if entry.in_sync.contains(&me) {
-            self.become_backup();
-        } else if !matches!(&self.role, Role::Learner(learner) if learner.is_of(entry.term)) {
+        } else if is_in_sync {
+            if let Role::Learner(learner) = &self.role {
+                // The map calls it complete, for its primary said so. If its term is over it waits to be adopted.
+                self.role = Role::Backup { is_adopted: learner.follows(term) };
+            }
+        } else if !matches!(&self.role, Role::Learner(learner) if learner.is_of(term)) {
             self.wipe(turn);
             self.role = Role::Learner(Learner::begin(&mut self.core, turn));
         }
     }
 
-    /// Where the memory lies that operations need, for whoever fetches it ahead of them.
+    /// Whether an operation of `term` may be done, if the header does not serve it.
     #[must_use]
-    pub fn lines(&self) -> [&u64; 3] {
-        [&self.core.commit, &self.core.contact_ns, &self.core.last.lsn]
-    }
-
-    /// An operation from a session, this node's own among them.
-    pub fn operate<M: Machine>(&mut self, turn: &mut Turn<'_, M>, op: Op) {
-        let accepts_old = self.core.options.has(options::Bug::AcceptOldAttempts);
-        if let Role::Primary(primary) = &mut self.role
-            && (op.term == self.core.term || accepts_old)
-        {
-            primary.operate(&mut self.core, turn, op);
-            return;
-        }
-        let outcome = Outcome::NotOwner(self.core.entry.route());
-        let reply = Reply { term: op.term, seq: op.seq, outcome };
-        turn.actions.push(Action::Reply { to: op.session, reply });
-    }
-
-    /// An operation of this node's own, if it can be answered before this returns; false: it was not
-    /// begun, and goes the way of others. As nobody will ever send it again it has no number, and its
-    /// result is not kept. It must not overtake operations of the same session that have one.
-    ///
-    /// `work` does it, and is told whether there are other copies: then it answers what changed, else
-    /// nothing.
-    pub fn at_once<M: Machine>(
-        &mut self,
-        turn: &mut Turn<'_, M>,
-        kind: Kind,
-        ack: AckMode,
-        work: impl FnOnce(&mut M, At, bool) -> Option<Write>,
-    ) -> bool {
-        match &mut self.role {
-            Role::Primary(primary) => primary.at_once(&mut self.core, turn, kind, ack, work),
-            _ => false,
-        }
-    }
-
-    /// Opens the header to batches, if this copy is the only one and nothing of it is under way. Called after
-    /// each change of this copy.
-    pub fn open(&self, header: &PartitionHeader) {
-        let core = &self.core;
-        let Role::Primary(primary) = &self.role else { return };
-        if primary.is_alone_and_idle(core) || core.options.has(options::Bug::OpenBesideCopies) {
-            let last = At { pt_ns: core.clock.last(), term: core.term, lsn: core.last.lsn };
-            header.open(Opening { last, ahead_ns: core.clock.ahead_ns() });
-        }
-    }
-
-    /// Closes the header and takes over what was served from it. Called before anything is done with this
-    /// copy. `pass` as in [`PartitionHeader::close`].
-    pub fn close(&mut self, header: &PartitionHeader, pass: impl FnOnce()) {
-        let Some(At { pt_ns, term, lsn }) = header.close(pass) else { return };
-        let core = &mut self.core;
-        if core.options.has(options::Bug::CloseWithoutNumber) || lsn == core.last.lsn {
-            return;
-        }
-        core.last = Position { term, lsn };
-        core.base = core.last;
-        core.commit = lsn;
-        core.clock.was_read(pt_ns);
-    }
-
-    /// A session says that it is done with everything below `first_unacked`: sent when no operation
-    /// that would say so follows.
-    pub fn settle<M: Machine>(
-        &mut self,
-        turn: &mut Turn<'_, M>,
-        term: Term,
-        session: SessionId,
-        first_unacked: u64,
-    ) {
-        if let Role::Primary(primary) = &mut self.role
-            && term == self.core.term
-        {
-            primary.settle(&mut self.core, turn, session, first_unacked);
-        }
-    }
-
-    /// The owner of the machine changed a key by itself, at the primary: an eviction. False when this
-    /// copy is not primary or too much is unacknowledged; then it must not be changed.
-    pub fn change<M: Machine>(
-        &mut self,
-        turn: &mut Turn<'_, M>,
-        key: Bytes,
-        state: Option<Bytes>,
-    ) -> bool {
-        match &mut self.role {
-            Role::Primary(primary) => primary.change(&mut self.core, turn, Write { key, state }),
-            _ => false,
-        }
-    }
-
-    /// A message from another copy.
-    pub fn receive<M: Machine>(
-        &mut self,
-        turn: &mut Turn<'_, M>,
-        from: CopyId,
-        to: CopyId,
-        term: Term,
-        message: Message,
-    ) {
-        if to != self.core.me || matches!(self.role, Role::None) {
-            // For a copy that was here before: what is said to it says nothing about this one.
-            return;
-        }
-        let accepts_old = self.core.options.has(options::Bug::AcceptOldTerms);
-        if term < self.core.term && !accepts_old {
-            if matches!(message, Message::Adopt { .. } | Message::Record(_) | Message::Beat { .. })
-            {
-                self.core.send(turn, from, Message::Nak(Nak::Stale));
-            }
-            return;
-        }
-        if term > self.core.term {
-            self.see_term(turn, term);
-        }
-        let core = &mut self.core;
-        match (&mut self.role, message) {
-            (Role::Primary(primary), Message::Ack { lsn, round, base, complete }) => {
-                primary.acked(core, turn, from, primary::Said { lsn, round, base, complete });
-            }
-            (Role::Primary(primary), Message::Nak(nak)) => primary.refused(core, turn, from, nak),
-            (Role::Primary(primary), Message::Pull { base, pull, cursor }) => {
-                primary.pulled(core, turn, from, base, pull, cursor.as_deref());
-            }
-            (Role::Backup(backup), Message::Adopt { position, pt_ns }) => {
-                backup.adopt(core, turn, from, term, position, pt_ns);
-            }
-            (Role::Backup(backup), Message::Record(record)) => {
-                backup.record(core, turn, from, term, record);
-            }
-            (Role::Backup(backup), Message::Beat { lsn, commit, pt_ns, round }) => {
-                backup.beat(core, turn, from, lsn, commit, pt_ns, round);
-            }
-            (Role::Learner(learner), Message::Record(record)) => {
-                learner.record(core, turn, from, record);
-            }
-            (Role::Learner(learner), Message::Chunk(chunk)) => learner.chunk(core, turn, &chunk),
-            (Role::Learner(learner), Message::Beat { lsn, pt_ns, round, .. }) => {
-                learner.beat(core, turn, from, lsn, pt_ns, round);
-            }
-            (Role::Learner(learner), Message::Restart { base }) => {
-                learner.restart(core, turn, base);
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether somebody waits for something here. If not, a tick in every [`Options::beat_ns`] will do.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
+    pub fn admit(&self, header: &PartitionHeader, term: Term) -> Admission {
+        let is_of_term =
+            term == header.term() || self.core.options.rules.lack(Bug::AcceptOldAttempts);
         match &self.role {
-            Role::Primary(primary) => primary.is_busy(&self.core),
-            Role::Learner(_) => true,
-            Role::None | Role::Backup(_) => false,
+            Role::Primary(primary) if is_of_term => {
+                if primary.serves(&self.core) {
+                    Admission::Perform
+                } else if primary.held() >= self.core.options.held_max {
+                    Admission::Refuse(Refusal::Busy)
+                } else {
+                    Admission::Hold
+                }
+            }
+            _ => Admission::Refer(self.route()),
         }
     }
 
-    /// Time passes: resends, beats, requests, ends of holds. Every few tens of milliseconds.
-    pub fn tick<M: Machine>(&mut self, turn: &mut Turn<'_, M>) {
+    /// Holds an operation that is to be held, until `deadline_ns` on the monotonic clock at most.
+    pub fn hold(&mut self, now: Now, op: O, deadline_ns: u64) {
+        if let Role::Primary(primary) = &mut self.role {
+            primary.hold(op, deadline_ns.min(now.mono_ns + self.core.options.hold_ns));
+        }
+    }
+
+    /// A copy did not take something of the stream of `link`.
+    pub fn refused<M: Machine, N: Outside>(
+        &mut self,
+        turn: &mut Turn<'_, M, N, O>,
+        link: super::LinkIndex,
+        refused: &Refused,
+    ) {
+        if refused.copy_term > turn.header.term() {
+            self.see_term(turn, refused.copy_term);
+        }
+        if let Role::Primary(primary) = &mut self.role {
+            primary.refused(&mut self.core, turn, link, refused);
+        }
+        self.finish(turn);
+    }
+
+    /// A learner asks for a piece.
+    pub fn pulled<M: Machine, N: Outside>(
+        &mut self,
+        turn: &mut Turn<'_, M, N, O>,
+        pull: &super::frames::Pull<'_>,
+    ) {
+        if let Role::Primary(primary) = &mut self.role
+            && pull.to == self.core.me
+            && pull.term == turn.header.term()
+        {
+            primary.pulled(&mut self.core, turn, pull);
+        }
+        self.finish(turn);
+    }
+
+    /// Something was acknowledged, or a node was connected for the first time: does what follows from it.
+    pub fn advance<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+        match &mut self.role {
+            Role::Primary(primary) => primary.advance(&mut self.core, turn),
+            Role::Learner(learner) => learner.retry(&self.core, turn),
+            Role::None | Role::Backup { .. } => {}
+        }
+        self.finish(turn);
+    }
+
+    /// Time passes: ends of holds, requests, copies that are silent. Every few tens of milliseconds while it
+    /// [is busy](Self::is_busy) or a link of its set is silent.
+    pub fn tick<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
         match &mut self.role {
             Role::Primary(primary) => primary.tick(&mut self.core, turn),
             Role::Learner(learner) => learner.tick(&mut self.core, turn),
-            Role::None | Role::Backup(_) => {}
+            Role::None | Role::Backup { .. } => {}
         }
+        self.finish(turn);
     }
 
     /// A term that is new here: whatever this copy was in the old one, it is that no more.
-    fn see_term<M: Machine>(&mut self, turn: &mut Turn<'_, M>, term: Term) {
-        self.core.term = term;
-        if let Role::Primary(primary) = &mut self.role {
-            primary.step_down(&self.core, turn);
-            self.core.results.drop_unchanged();
-            self.role = Role::Backup(Backup::default());
+    fn see_term<M, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>, term: Term) {
+        let last = self.core.last(turn.header);
+        self.step_down(turn, term);
+        self.core.last_term = last.term;
+        self.core.began = last.lsn;
+        turn.header.set_term(term);
+        match &mut self.role {
+            role @ Role::Primary(_) => *role = Role::Backup { is_adopted: false },
+            Role::Backup { is_adopted } => *is_adopted = false,
+            Role::Learner(_) | Role::None => {}
         }
     }
 
-    /// In-sync now: a learner that the map calls so has everything, for its primary said so.
-    fn become_backup(&mut self) {
-        match &self.role {
-            Role::Backup(_) => {}
-            Role::Learner(learner) => {
-                self.role = Role::Backup(Backup::of_learner(learner, &self.core));
-            }
-            Role::None | Role::Primary(_) => self.role = Role::Backup(Backup::default()),
+    /// Whoever waits is to ask the new primary.
+    fn step_down<M, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>, below: Term) {
+        if let Role::Primary(primary) = &mut self.role {
+            let partition = self.core.partition;
+            turn.events.push(Event::Open(Opening { partition, cause: Cause::Deposed { below } }));
+            primary.refer_held(self.core.entry.route(), turn.events);
+        }
+        let set = turn.header.set();
+        if set != SetIndex(0) {
+            turn.header.set_set(SetIndex(0));
+            turn.node.release_set(set);
         }
     }
 
-    fn leave<M: Machine>(&mut self, turn: &mut Turn<'_, M>) {
-        if let Role::Primary(primary) = &mut self.role {
-            primary.step_down(&self.core, turn);
+    fn leave<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+        if matches!(self.role, Role::None) {
+            return;
         }
+        self.step_down(turn, Term(turn.header.term().0 + 1));
         self.wipe(turn);
         self.role = Role::None;
     }
 
-    fn wipe<M: Machine>(&mut self, turn: &mut Turn<'_, M>) {
+    fn wipe<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
         turn.machine.clear();
-        let core = &mut self.core;
-        core.last = Position::default();
-        core.base = Position::default();
-        core.tail.clear();
-        core.commit = 0;
-        core.results = Results::default();
-        core.clock = PartitionClock::new(turn.now, &core.options);
+        turn.header.begin_life();
+        turn.header.set_lsn(0);
+        turn.header.set_time(0, 0);
+        self.core.last_term = Term(0);
+        self.core.began = 0;
+        self.core.clock_of = None;
     }
 }

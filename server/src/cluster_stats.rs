@@ -79,6 +79,8 @@ pub struct Traffic {
     pub held: u64,
     /// Links to other nodes that are broken, now.
     pub links_broken: u64,
+    /// Data links to other nodes that are up, now.
+    pub data_links: u64,
     /// Frames passed on between two other nodes whose link is broken.
     pub frames_relayed: u64,
 }

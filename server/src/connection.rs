@@ -19,7 +19,7 @@ use crate::connections::{Activity, ConnectionInfo, Ending, Registration};
 use crate::counters::Counters;
 use crate::limits::InForce;
 use crate::net::Stream;
-use crate::node::delivery::Delivery;
+use crate::node::delivery::{Delivery, Run};
 use crate::node::front::Front;
 use crate::scratch::Scratch;
 use crate::service::Service;
@@ -149,6 +149,12 @@ impl Connection {
     /// Puts an answer of another node into its place; true when there is something to tell.
     pub(crate) fn give(&mut self, delivery: Delivery) -> bool {
         delivery.give(&mut self.session.replies);
+        self.session.replies.is_ready()
+    }
+
+    /// Puts a run of answers into its places; true when there is something to tell.
+    pub(crate) fn give_run(&mut self, run: &Run, text: &[u8]) -> bool {
+        self.session.replies.give_run(run.place, run.count as usize, text);
         self.session.replies.is_ready()
     }
 

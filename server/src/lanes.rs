@@ -1,7 +1,8 @@
 //! Lanes: what carries frames between nodes.
 //!
 //! Here: the handle to all of them, and what their tasks share. In `options` the settings, in `peer`
-//! the way to one peer and what the node is told of it. Not here: what frames mean (`cluster`),
+//! the way to one peer and what the node is told of it, in `data_link` the handshake of connections that
+//! workers take over. Not here: what frames mean (`cluster`),
 //! which node gets which, sockets (`net`).
 //!
 //! ```text
@@ -14,14 +15,14 @@
 //!   its own (`accept`). Either carries frames both ways: what answers a frame goes back over the link
 //!   that brought it, so a peer that we cannot reach still hears us.
 //! * Frames of one link arrive in the order in which they were put in, or not at all. Nothing is
-//!   resent here: [`Event::Down`] tells that what was put in before it may be lost. Who resends
-//!   (`cluster::replica::Session`, a primary asked to fill a gap) makes it arrive once.
+//!   resent here: [`Event::Down`] tells that what was put in before it may be lost. Who resends makes it arrive once.
 //! * Nothing is unbounded: an outbox that is full refuses at once, a stranger has said 512 bytes in
 //!   five seconds or goes, and there are so many strangers at most.
 //!
 //! All tasks run on the runtime on which [`Lanes::start`] was called.
 
 mod accept;
+mod data_link;
 mod dial;
 mod figures;
 mod greeting;
@@ -29,7 +30,7 @@ mod link;
 mod options;
 mod outbox;
 mod peer;
-mod ping;
+pub(crate) mod ping;
 mod security;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ use tokio::sync::watch;
 use crate::net::Listener;
 use accept::Doors;
 pub use accept::STRANGERS_MAX;
+pub use data_link::NewDataLink;
 use dial::Way;
 use figures::Figures;
 pub use figures::PeerFigures;
@@ -56,6 +58,7 @@ use link::Link;
 pub use options::{Identity, LanesOptions, Timing};
 pub use outbox::{Class, Shed, Window, Windows};
 pub use peer::{Ending, Event, Handler, Lane, NoLink, Peer, Whom};
+pub(crate) use security::TlsConnection;
 use security::{Guard, Wire};
 pub use security::{KEY_BYTES_MAX, KEY_BYTES_MIN, PeerSecurity, SecurityError};
 
@@ -84,6 +87,7 @@ struct Hub {
     bounds: Bounds,
     windows: Windows,
     timing: Timing,
+    workers: u16,
     versions: RangeInclusive<u16>,
     runtime: Handle,
     guard: Mutex<Arc<Guard>>,
@@ -113,7 +117,8 @@ impl Lanes {
         listeners: Vec<Listener>,
         handler: Arc<dyn Handler>,
     ) -> Result<Self, SecurityError> {
-        let LanesOptions { identity, security, bounds, windows, timing, versions, .. } = options;
+        let LanesOptions { identity, security, bounds, windows, timing, workers, versions, .. } =
+            options;
         let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
         security.permit(&addresses, options.insecure_is_said)?;
         let hub = Arc::new(Hub {
@@ -121,6 +126,7 @@ impl Lanes {
             bounds,
             windows,
             timing,
+            workers,
             versions,
             runtime: Handle::current(),
             guard: Mutex::new(Arc::new(security.guard()?)),
@@ -182,6 +188,18 @@ impl Lanes {
         self.hub.phase.borrow().identity
     }
 
+    /// The longest frame.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        self.hub.bounds
+    }
+
+    /// The times that links go by.
+    #[must_use]
+    pub fn timing(&self) -> Timing {
+        self.hub.timing
+    }
+
     /// Secures the links that begin from now on in another way: by a renewed certificate. What was
     /// secured stays secured.
     ///
@@ -239,6 +257,8 @@ impl Hub {
             incarnation: identity.incarnation,
             core: identity.core,
             nonce,
+            workers: self.workers,
+            data_link: None,
             more: bytes::Bytes::new(),
         })
     }

@@ -1,11 +1,13 @@
 //! The only place that names a socket type.
 //!
 //! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners. In
-//! `conversation` the stream of a program that waits for each answer, in `simulated` the sockets of a
+//! `conversation` the stream of a program that waits for each answer, in `shared` one that several threads
+//! write, in `simulated` the sockets of a
 //! simulated world, which are there only with the feature `simulation`. Not here: what is said on them
 //! (`connection`, `lanes`).
 
 mod conversation;
+pub(crate) mod shared;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulated;
 
@@ -158,6 +160,20 @@ impl Stream {
             #[cfg(feature = "simulation")]
             Self::Simulated(stream) => stream.peer(),
         }
+    }
+
+    /// Takes the stream off its runtime.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn detach(self) -> io::Result<DetachedStream> {
+        Ok(match self {
+            Self::Tcp(stream) => DetachedStream::Tcp(stream.into_std()?),
+            Self::Unix(stream) => DetachedStream::Unix(stream.into_std()?),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(stream) => DetachedStream::Simulated(stream),
+        })
     }
 
     /// Whether there is something to read; if not, the waker is told when there is.

@@ -6,7 +6,8 @@
 //! clients are told, in `family` and `step` keys that are charged together, in
 //! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
 //! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
-//! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `limits` which limits
+//! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `links` the connections
+//! of the workers, in `limits` which limits
 //! hold, in `report` what operators hear and say, in `life` its tasks from start to end, in `leave` the
 //! way out of the cluster, in `events` what the log says of other nodes. Not here: how a count is kept
 //! (`cluster::replica`), how the map is agreed
@@ -14,9 +15,10 @@
 //!
 //! ```text
 //! client ─► worker: talk ─► front ─┬─► copies (this node is primary) ─► front ─► replies ─► client
-//!                                  └─► lane ─► peers of the primary ─► copies ─► lane ─► inbox ─► front
+//!                                  └─► data link ─► worker of the primary ─► copies ─► data link ─► front
 //! ```
 
+pub(crate) mod batch;
 mod clocks;
 pub(crate) mod copies;
 mod degraded;
@@ -24,12 +26,14 @@ pub(crate) mod delivery;
 mod events;
 mod family;
 pub(crate) mod front;
-mod gather;
 pub(crate) mod hand_over;
 pub(crate) mod leave;
 pub(crate) mod life;
 mod limits;
+pub(crate) mod links;
 pub(crate) mod machine;
+pub(crate) mod operation;
+pub(crate) mod outside;
 mod own_holds;
 mod peers;
 mod reach;
@@ -47,10 +51,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cluster::id::{Incarnation, NodeId, Partition};
-use cluster::message::Frame;
+use cluster::contact::LastContact;
+use cluster::id::{Incarnation, NodeId};
 use cluster::message::hello::Farewell;
-use cluster::replica::{AckMode, Options, Reply};
+use cluster::replica::{AckMode, Opening, Options, Refusal, Route};
 use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
 use engine::Placer;
@@ -64,18 +68,27 @@ use crate::lanes::{Lanes, NoLink, Whom};
 use crate::service::Service;
 use copies::Copies;
 use degraded::Local;
+use operation::HeldOp;
 use reach::{Path, Reach, Step};
 use ways::Ways;
 
 /// What waits for a worker.
 #[derive(Debug)]
 pub(crate) enum Inbound {
-    /// An answer to one of its operations.
-    Reply(Partition, Reply),
-    /// The link to a node ended: what was sent there may be lost.
-    Lost(NodeId),
+    /// Something happened to a partition that replies may wait for.
+    Open(Opening),
+    /// A held operation is to be done.
+    Perform(HeldOp),
+    /// A held operation belongs to another primary.
+    Refer(HeldOp, Option<Route>),
+    /// A held operation was not done.
+    Refuse(HeldOp, Refusal),
+    /// A link to a node is up: what it was asked and has not answered is sent again.
+    LinkUp(NodeId),
     /// What a task made of a request, by the token of who waits.
     Told(u64, Bytes),
+    /// A data link that the worker is to read.
+    DataLink(Box<links::Arrival>),
 }
 
 /// Where a worker is told things.
@@ -87,9 +100,23 @@ pub(crate) struct Inbox {
     is_woken: AtomicBool,
     /// The worker waits for answers: it is to be woken now and then.
     pub(crate) is_waiting: AtomicBool,
+    /// Replies of the worker wait for copies.
+    awaits_copies: AtomicBool,
 }
 
 impl Inbox {
+    /// Whether replies of the worker wait for copies, so that it is to be woken when a link acknowledges something.
+    pub(crate) fn awaits_copies(&self) -> bool {
+        self.awaits_copies.load(Ordering::Acquire)
+    }
+
+    /// Notes whether replies of the worker wait for copies.
+    pub(crate) fn set_awaits_copies(&self, awaits: bool) {
+        if self.awaits_copies.load(Ordering::Relaxed) != awaits {
+            self.awaits_copies.store(awaits, Ordering::SeqCst);
+        }
+    }
+
     /// Who is to be woken; the first to say so is.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let _ = self.waker.set(waker.clone());
@@ -148,16 +175,14 @@ impl NodeOptions {
             Ack::Replica => AckMode::Replica,
             Ack::Owner => AckMode::Owner,
         };
-        // An idle partition need not say so every second: with thousands of them that adds up.
         let copies = Options {
-            beat_ns: BEAT_NS,
             hold_ns: HOLD_NS,
             begins_min_ns: machine::ORIGIN_NS,
             begins_max_ns: machine::LATEST_NS,
             ..Options::default()
         };
         #[cfg(feature = "simulation")]
-        let copies = Options { bug: crate::simulation::bug(), ..copies };
+        let copies = Options { rules: crate::simulation::rules(), ..copies };
         Self { ack, copies, workers, memory_bytes }
     }
 }
@@ -165,9 +190,6 @@ impl NodeOptions {
 /// While a partition changes its primary, operations wait for so long at most: nearly as long as they are
 /// tried at all (`front`), for on a busy machine a commit for many partitions takes its time.
 const HOLD_NS: u64 = 900_000_000;
-
-/// An idle primary tells its backups the time so often.
-const BEAT_NS: u64 = 4_000_000_000;
 
 /// What workers count of their operations.
 #[derive(Debug, Default)]
@@ -222,6 +244,8 @@ pub(crate) struct Node {
     pub(crate) figures: FrontFigures,
     /// No client is served any more, and none will be.
     has_stopped: AtomicBool,
+    /// The workers end, and no data link is taken over any more.
+    has_closed_links: AtomicBool,
     /// Why peers and this node want no link with each other, while that keeps it from its cluster.
     refused: Mutex<Option<String>>,
     /// The limits file of this node, which is not what is in force.
@@ -255,6 +279,7 @@ impl Node {
             runtime: OnceLock::new(),
             figures: FrontFigures::default(),
             has_stopped: AtomicBool::new(false),
+            has_closed_links: AtomicBool::new(false),
             refused: Mutex::default(),
             limits_file: limits::FileTexts::default(),
         }
@@ -273,6 +298,11 @@ impl Node {
     /// The partitions, once there is a cluster and this node is in it.
     pub(crate) fn space(&self) -> Option<&Space> {
         self.space.get()
+    }
+
+    /// When the controller was last heard.
+    pub(crate) fn last_contact(&self) -> LastContact {
+        self.space().map_or_else(LastContact::default, |space| space.copies.last_contact())
     }
 
     /// The control plane, once it runs.
@@ -345,32 +375,9 @@ impl Node {
         }
     }
 
-    /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
-    /// again.
-    pub(crate) fn send(&self, to: NodeId, frame: Frame) {
-        self.ways.send(self.me().0, to, frame);
-    }
-
-    /// Sends a burst to a node; what its window has no room for is left. To a node that is no more
-    /// nothing goes, and nothing is left: another is primary, or will be, and is sent it then.
-    pub(crate) fn send_all(&self, to: NodeId, frames: &mut Vec<Frame>) {
-        self.ways.send_all(self.me().0, to, frames);
-    }
-
-    /// Tells a worker what became of an operation of its.
-    fn tell(&self, core: u16, partition: Partition, reply: Reply) {
-        if let Some(inbox) = self.inbox(core) {
-            inbox.push(Inbound::Reply(partition, reply));
-        }
-    }
-
-    /// What was sent to a node may be lost, or takes another path from now on: calls to it end, and
-    /// workers send again what is not answered.
+    /// What was sent to a node may be lost, or takes another path from now on: calls to it end.
     fn lose(&self, lost: NodeId, why: Unreachable) {
         self.calls.lock().end_all(&Whom::Node(lost), why);
-        for inbox in &self.inboxes {
-            inbox.push(Inbound::Lost(lost));
-        }
     }
 
     /// Takes note of what is heard of links, or of the time, and does what follows.

@@ -156,10 +156,7 @@ impl<'a> Round<'a> {
 
     /// Fetches the memory that keys of these hashes need.
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        self.service.shards().prefetch(hashes.clone());
-        if let Some(front) = &self.front {
-            front.prefetch(hashes);
-        }
+        self.service.shards().prefetch(hashes);
     }
 }
 
@@ -260,7 +257,7 @@ impl Session {
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut held = None;
         let mut asked = batch.iter().zip(&keys);
-        let serving = if round.front.is_some() {
+        let serving = if round.front.is_some() && self.replies.is_empty() {
             cold_path();
             self.serving(round)
         } else {
@@ -417,14 +414,7 @@ impl Asked<'_> {
     #[inline]
     fn is_quick(&self, key: &LookedUp<'_>) -> bool {
         match self {
-            Self::Quick(quick) => {
-                let knows_limits = matches!(
-                    quick,
-                    Quick::Count { decrement: false, .. }
-                        | Quick::Take { policy: BOUND_POLICY, .. }
-                );
-                (knows_limits && key.is_bound_alone()) || (key.is_unbound() && may_be_held(quick))
-            }
+            Self::Quick(quick) => is_quick(quick, key),
             Self::Other(Request::Command { command, form }) => {
                 key.is_unbound() && !has_a_way_of_its_own(command, form)
             }
@@ -442,6 +432,16 @@ impl Asked<'_> {
             Self::Other(Request::Admin { .. }) => None,
         }
     }
+}
+
+/// Whether one of the commonest requests may be answered while the shard of its key is held.
+#[inline]
+pub(crate) fn is_quick(quick: &Quick<'_>, key: &LookedUp<'_>) -> bool {
+    let knows_limits = matches!(
+        quick,
+        Quick::Count { decrement: false, .. } | Quick::Take { policy: BOUND_POLICY, .. }
+    );
+    (knows_limits && key.is_bound_alone()) || (key.is_unbound() && may_be_held(quick))
 }
 
 /// As [`quick`], as a call: it is inlined in `short` alone.

@@ -19,7 +19,8 @@ use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 pub use cluster::map::Map;
-pub use cluster::replica::{Bug, Load, Part, Position};
+pub use cluster::replica::{Part, Position};
+pub use cluster::{Bug, Rules};
 pub use control::Status;
 pub use control::simulation::{Disk, Trouble};
 
@@ -104,14 +105,15 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     })
 }
 
-/// Begins a world on this thread. `bug`: a rule that copies leave out in it.
+/// Begins a world on this thread. `bug`: a rule that is left out in it.
 pub fn begin(seed: u64, bug: Option<Bug>) {
     WORLD.with_borrow_mut(|world| *world = Some(World { chance: seed, bug, ..World::default() }));
 }
 
-/// What copies leave out in this world.
-pub(crate) fn bug() -> Option<Bug> {
-    WORLD.with_borrow(|world| world.as_ref()?.bug)
+/// The rules that are in force in this world.
+pub(crate) fn rules() -> Rules {
+    let bug = WORLD.with_borrow(|world| world.as_ref()?.bug);
+    bug.map(Rules::without).unwrap_or_default()
 }
 
 /// Ends it.
@@ -266,8 +268,8 @@ pub struct CopySight {
     pub term: u32,
     /// The last record it holds.
     pub position: Position,
-    /// How full its queues are.
-    pub load: Load,
+    /// Operations that it holds.
+    pub held: usize,
 }
 
 /// Looks at the newest life at an address; none before it has a control plane.

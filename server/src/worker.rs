@@ -30,6 +30,7 @@ use crate::limits::InForce;
 use crate::net::DetachedStream;
 use crate::node::delivery::Client;
 use crate::node::front::{Front, Lent, node_now};
+use crate::node::links::WorkerLinks;
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
@@ -129,6 +130,7 @@ fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
         in_force: service.limits().load(),
         scratch: Scratch::default(),
         front: service.node().map(|node| Front::new(Arc::clone(node), number as u16)),
+        links: WorkerLinks::default(),
         next_client: 0,
     };
     (WorkerHandle { arrivals, connections, thread: None }, worker)
@@ -136,18 +138,27 @@ fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
 
 /// Numbers of connections to be looked at, in the order they became ready. Its memory is used again: a queue
 /// of linked blocks would allocate one in so many requests.
-type Ready = Mutex<VecDeque<usize>>;
+pub(crate) type Ready = Mutex<VecDeque<usize>>;
 
 /// Notes that a connection is ready, and wakes the worker.
-struct ConnectionWaker {
+#[derive(Debug)]
+pub(crate) struct ReadyWaker {
     number: usize,
     /// It is in the queue already.
-    queued: AtomicBool,
+    pub(crate) queued: AtomicBool,
     ready: Arc<Ready>,
     worker: Waker,
 }
 
-impl Wake for ConnectionWaker {
+impl ReadyWaker {
+    /// Wakes the worker for connection `number` of the queue.
+    pub(crate) fn new(number: usize, ready: &Arc<Ready>, worker: &Waker) -> Self {
+        let (ready, worker) = (Arc::clone(ready), worker.clone());
+        Self { number, queued: AtomicBool::new(false), ready, worker }
+    }
+}
+
+impl Wake for ReadyWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -165,7 +176,7 @@ struct Place {
     connection: Connection,
     /// Counts the clients of this worker: numbers of places are used again.
     id: u64,
-    queue: Arc<ConnectionWaker>,
+    queue: Arc<ReadyWaker>,
     waker: Waker,
     /// It was read in this round and has not been run: it must not be read again before.
     has_work: bool,
@@ -188,6 +199,8 @@ struct Worker {
     scratch: Scratch,
     /// The way to other nodes, in a cluster.
     front: Option<Front>,
+    /// The connections to other nodes that this worker reads.
+    links: WorkerLinks,
     next_client: u64,
 }
 
@@ -208,12 +221,16 @@ impl Worker {
                     while let Some(number) = self.connections.iter().next().map(|(key, _)| key) {
                         self.hang_up(number);
                     }
+                    if let Some(front) = &self.front {
+                        self.links.close(front.node(), self.service.clock().now().mono.0);
+                    }
                     return Poll::Ready(());
                 }
                 Poll::Pending => break,
             }
         }
-        if self.front.is_some() {
+        if let Some(front) = &mut self.front {
+            front.begin_round();
             self.hear_nodes(context);
         }
         let work = self.read_ready();
@@ -224,7 +241,7 @@ impl Worker {
         if self.front.is_some() {
             self.send_bursts();
         }
-        if !self.ready.lock().is_empty() {
+        if !self.ready.lock().is_empty() || self.links.is_ready() {
             // The rest in the next round, once the runtime has looked for news.
             context.waker().wake_by_ref();
         }
@@ -251,12 +268,7 @@ impl Worker {
             }
         };
         let entry = self.connections.vacant_entry();
-        let queue = Arc::new(ConnectionWaker {
-            number: entry.key(),
-            queued: AtomicBool::new(false),
-            ready: Arc::clone(&self.ready),
-            worker: context.waker().clone(),
-        });
+        let queue = Arc::new(ReadyWaker::new(entry.key(), &self.ready, context.waker()));
         let waker = Waker::from(Arc::clone(&queue));
         registration.info.set_waker(waker.clone());
         waker.wake_by_ref();
@@ -266,7 +278,7 @@ impl Worker {
         entry.insert(Place { connection, id, queue, waker, has_work: false, woken: false });
     }
 
-    /// Takes what other nodes have answered, and tells the clients.
+    /// Takes what other nodes have answered, reads the links to them, and tells the clients.
     fn hear_nodes(&mut self, context: &Context<'_>) {
         self.follow_limits();
         if let Some(front) = &self.front
@@ -274,17 +286,29 @@ impl Worker {
         {
             inbox.set_waker(context.waker());
         }
-        self.with_front(Front::hear);
+        self.with_front(|front, lent, links, input| {
+            let node = Arc::clone(front.node());
+            if links.is_ready() {
+                links.read(&node, lent.now.mono_ns, input, lent, front);
+            }
+            front.hear(lent);
+            for arrival in std::mem::take(&mut front.arrivals) {
+                links.adopt(&node, lent.now.mono_ns, context, arrival);
+            }
+        });
         self.deliver();
     }
 
     /// The end of a round: what is for other nodes leaves.
     fn send_bursts(&mut self) {
-        self.with_front(Front::send_bursts);
+        self.with_front(|front, lent, _, _| front.send_bursts(lent));
         self.deliver();
     }
 
-    fn with_front(&mut self, work: impl FnOnce(&mut Front, &mut Lent<'_>)) {
+    fn with_front(
+        &mut self,
+        work: impl FnOnce(&mut Front, &mut Lent<'_>, &mut WorkerLinks, &mut [u8]),
+    ) {
         let Some(front) = &mut self.front else { return };
         let service = Arc::clone(&self.service);
         let mut lent = Lent {
@@ -295,12 +319,22 @@ impl Worker {
             worker: self.number,
             scratch: &mut self.scratch,
         };
-        work(front, &mut lent);
+        work(front, &mut lent, &mut self.links, &mut self.input);
     }
 
     /// Puts answers into their places, and has the clients told that have something to hear.
     fn deliver(&mut self) {
         let Some(front) = &mut self.front else { return };
+        let runs = std::mem::take(&mut front.runs);
+        for run in &runs {
+            let Some(place) = self.connections.get_mut(run.client.number) else { continue };
+            if place.id == run.client.id && place.connection.give_run(run, front.text_of(run)) {
+                place.queue.wake_by_ref();
+            }
+        }
+        front.runs = runs;
+        front.runs.clear();
+        front.forget_texts();
         for delivery in front.deliveries.drain(..) {
             // The client may have gone, and another be in its place.
             let Some(place) = self.connections.get_mut(delivery.client.number) else { continue };

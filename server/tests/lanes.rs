@@ -13,21 +13,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use cluster::id::{Incarnation, NodeId, Partition, Term};
-use cluster::message::hello::{Hello, NONCE_BYTES, Proof, Side};
+use cluster::id::{Incarnation, NodeId};
+use cluster::message::call::Call;
+use cluster::message::hello::{DataLinkId, Hello, NONCE_BYTES, Proof, Side};
+use cluster::message::tunnel::{Part, Tunnel};
 use cluster::message::{Bounds, Decoded, Frame, decode, frame_bytes};
-use cluster::replica::{AckMode, Kind, Op, Outcome, Reply, SessionId};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tollgate::lanes::{
-    Event, Handler, Identity, Lane, Lanes, LanesOptions, NoLink, Peer, PeerSecurity, Whom,
+    Class, Event, Handler, Identity, Lane, Lanes, LanesOptions, NoLink, Peer, PeerSecurity, Whom,
 };
 use tollgate::net::BoundListener;
 
 const CLUSTER: u128 = 77;
 
-/// Keeps what it is told, and answers operations if it is to.
+/// Keeps what it is told, and answers pieces of connections if it is to.
 struct Node {
     since: Instant,
     answers: bool,
@@ -59,11 +60,11 @@ impl Node {
         Arc::new(Self { since: Instant::now(), answers, heard, events })
     }
 
-    /// Numbers of the operations from a node, in the order in which they came.
+    /// Numbers of the pieces from a node, in the order in which they came.
     fn ops_from(&self, node: u32) -> Vec<u64> {
         let heard = self.heard.lock();
         let ops = heard.iter().filter_map(|(from, frame)| match frame {
-            Frame::Op { op, .. } if *from == NodeId(node) => Some(op.seq),
+            frame if *from == NodeId(node) => seq_of(frame),
             _ => None,
         });
         ops.collect()
@@ -71,7 +72,7 @@ impl Node {
 
     fn replies(&self) -> usize {
         let heard = self.heard.lock();
-        heard.iter().filter(|(_, frame)| matches!(frame, Frame::Reply { .. })).count()
+        heard.iter().filter(|(_, frame)| matches!(frame, Frame::Answer(_))).count()
     }
 
     fn has_event(&self, is_it: impl Fn(&Event) -> bool) -> bool {
@@ -107,7 +108,13 @@ fn identity(node: u32) -> Identity {
 }
 
 fn options(node: u32) -> LanesOptions {
-    LanesOptions::new(identity(node), PeerSecurity::Insecure)
+    with_room(LanesOptions::new(identity(node), PeerSecurity::Insecure))
+}
+
+/// The same, with room for as many answers as a test may want at a time.
+fn with_room(mut options: LanesOptions) -> LanesOptions {
+    options.windows.of[Class::Control as usize].frames = 32_768;
+    options
 }
 
 impl Host {
@@ -155,34 +162,27 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     panic!("not so after long: {what}");
 }
 
-fn session(node: u32) -> SessionId {
-    SessionId { node: NodeId(node), incarnation: Incarnation(1), core: 0 }
-}
-
-/// An operation that has a century.
+/// A numbered piece of a connection.
 fn op(seq: u64) -> Frame {
-    op_until(seq, u64::MAX / 4)
+    op_of(seq, Bytes::from_static(b"\x01user:00000000000042"))
 }
 
-fn op_until(seq: u64, deadline_ns: u64) -> Frame {
-    let op = Op {
-        term: Term(5),
-        session: session(1),
-        seq,
-        first_unacked: 1,
-        kind: Kind::Write,
-        ack: AckMode::Replica,
-        deadline_ns,
-        op: Bytes::from_static(b"\x01user:00000000000042"),
-    };
-    Frame::Op { partition: Partition(300), op }
+fn op_of(seq: u64, bytes: Bytes) -> Frame {
+    let id = DataLinkId { index: 0, number: 1 };
+    Frame::Tunnel(Tunnel { id, part: Part::Bytes { at: seq, taken: 0, bytes } })
+}
+
+/// The number of a piece.
+fn seq_of(frame: &Frame) -> Option<u64> {
+    match frame {
+        Frame::Tunnel(Tunnel { part: Part::Bytes { at, .. }, .. }) => Some(*at),
+        _ => None,
+    }
 }
 
 fn reply_to(frame: &Frame) -> Option<Frame> {
-    let Frame::Op { partition, op } = frame else { return None };
-    let outcome = Outcome::Done(Bytes::from_static(b"42"));
-    let reply = Reply { term: op.term, seq: op.seq, outcome };
-    Some(Frame::Reply { partition: *partition, to: op.session, reply })
+    let rpc = Bytes::from_static(b"an answer of 23 letters");
+    seq_of(frame).map(|id| Frame::Answer(Call { id, wall_ns: 0, rpc }))
 }
 
 fn hello(node: u32) -> Hello {
@@ -194,13 +194,15 @@ fn hello(node: u32) -> Hello {
         incarnation: Incarnation(1),
         core: 0,
         nonce: [node as u8; NONCE_BYTES],
+        workers: 0,
+        data_link: None,
         more: Bytes::new(),
     }
 }
 
 fn bytes_of(frame: &Frame) -> BytesMut {
     let mut bytes = BytesMut::new();
-    frame.encode(0, Bounds::default(), &mut bytes).expect("a good frame");
+    frame.encode(Bounds::default(), &mut bytes).expect("a good frame");
     bytes
 }
 
@@ -230,7 +232,7 @@ impl Raw {
         loop {
             let bytes = frame_bytes(&self.input);
             if let Decoded::Frame(frame) =
-                decode(&mut self.input, 0, Bounds::default()).expect("a good frame")
+                decode(&mut self.input, Bounds::default()).expect("a good frame")
             {
                 // Signs of life are asked for at any time.
                 if !matches!(frame, Frame::Ping(_)) {

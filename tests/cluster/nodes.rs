@@ -135,6 +135,27 @@ impl Cluster {
         Self::found(None, Disks::Plain, true, count, &["--partition-bits", "8"])
     }
 
+    /// The same as [`start`](Self::start); `each` gives more flags of a node by its number and host.
+    pub(super) fn start_each(
+        count: u8,
+        flags: &[&str],
+        each: impl Fn(u8, Ipv4Addr) -> Vec<String>,
+    ) -> Self {
+        let flags = [&["--partition-bits", "8"], flags].concat();
+        let mut cluster = Self::found(None, Disks::Plain, false, 0, &flags);
+        for _ in 0..count {
+            cluster.add();
+        }
+        let expect = ["--expect".to_owned(), count.to_string()];
+        for number in 0..count {
+            let more = [each(number, cluster.host(number)), expect.to_vec()].concat();
+            let more: Vec<&str> = more.iter().map(String::as_str).collect();
+            cluster.spawn(number, &more);
+        }
+        cluster.until_at_rest(usize::from(count));
+        cluster
+    }
+
     fn found(
         own_net: Option<Net>,
         disks: Disks,

@@ -108,14 +108,6 @@ fn one_key_is_counted_once_by_all() {
     });
     answers.sort_unstable();
     assert!(answers.into_iter().eq(1..=6000), "every answer once");
-    // Requests of a batch went to the owner as few operations, and to its copy as few records.
-    let operations: u64 = (0..3)
-        .flat_map(|node| ["ops_direct", "ops_forwarded"].map(|name| (node, name)))
-        .map(|(node, name)| {
-            cluster.figure(node, name).expect("a figure").parse::<u64>().expect("a number")
-        })
-        .sum();
-    assert!(operations < 6000 / 10, "{operations} operations");
 }
 
 #[test]

@@ -49,8 +49,32 @@ pub struct Hello {
     pub core: u16,
     /// Drawn at random for this lane.
     pub nonce: [u8; NONCE_BYTES],
+    /// The sender's number of workers; 0 if it opens no data links.
+    pub workers: u16,
+    /// The data link that the connection is; none for a lane.
+    pub data_link: Option<DataLinkId>,
     /// What later versions add; ignored.
     pub more: Bytes,
+}
+
+/// The name of a connection that carries frames about partitions between the workers of two nodes. The node
+/// with the lower id opens them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataLinkId {
+    /// Which of the links of the two nodes, from 0; worker `index % workers` reads it at either end.
+    pub index: u16,
+    /// Counts the links that the opening process made, from 1. A higher number ends a lower one of the same index.
+    pub number: u64,
+}
+
+/// Most data links of two nodes.
+pub const DATA_LINKS_MAX: u16 = 16;
+
+/// The number of data links of two nodes with these numbers of workers: the greater one, [`DATA_LINKS_MAX`] at
+/// most, and none if either has none.
+#[must_use]
+pub fn data_links(ours: u16, theirs: u16) -> u16 {
+    if ours == 0 || theirs == 0 { 0 } else { ours.max(theirs).min(DATA_LINKS_MAX) }
 }
 
 impl Hello {
@@ -63,6 +87,10 @@ impl Hello {
         writer.array(&self.incarnation.0.to_le_bytes());
         writer.array(&self.core.to_le_bytes());
         writer.array(&self.nonce);
+        writer.array(&self.workers.to_le_bytes());
+        let (index, number) = self.data_link.map_or((0, 0), |link| (link.index, link.number));
+        writer.array(&index.to_le_bytes());
+        writer.array(&number.to_le_bytes());
         writer.array(&self.more);
     }
 
@@ -78,6 +106,8 @@ impl Hello {
             incarnation: Incarnation(u64::from_le_bytes(reader.array()?)),
             core: u16::from_le_bytes(reader.array()?),
             nonce: reader.array()?,
+            workers: u16::from_le_bytes(reader.array()?),
+            data_link: DataLinkId::decode(reader)?,
             more: reader.rest(),
         })
     }
@@ -97,6 +127,18 @@ impl Hello {
         let ours = self.version_min..=self.version_max;
         let theirs = theirs.version_min..=theirs.version_max;
         common_version(&ours, &theirs).ok_or(Farewell::NoVersion)
+    }
+}
+
+impl DataLinkId {
+    fn decode(reader: &mut Reader) -> Result<Option<Self>, Fault> {
+        let index = u16::from_le_bytes(reader.array()?);
+        let number = u64::from_le_bytes(reader.array()?);
+        match (index, number) {
+            (0, 0) => Ok(None),
+            (DATA_LINKS_MAX.., _) | (_, 0) => Err(Fault::Range("data link")),
+            (index, number) => Ok(Some(Self { index, number })),
+        }
     }
 }
 

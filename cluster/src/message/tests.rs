@@ -4,17 +4,10 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::hello::{NONCE_BYTES, Side, common_version};
+use super::hello::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
+use super::tunnel::{End, Part, Tunnel};
 use super::*;
 use crate::id::{Incarnation, NodeId};
-use crate::map::TERM_MAX;
-use crate::replica::{
-    AckMode, Chunk, Kind, Message, Nak, Op, Outcome, Position, Record, Refusal, Reply, Route,
-    SessionId, SessionResults, Stamp, Write,
-};
-
-const NOW_NS: u64 = 1_000_000_000_007;
-
 /// Numbers of all lengths, and the greatest.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..300_u64, any::<u64>(), Just(u64::MAX)]
@@ -24,123 +17,17 @@ fn small() -> impl Strategy<Value = u32> {
     prop_oneof![0..300_u32, any::<u32>(), Just(u32::MAX)]
 }
 
-fn term() -> impl Strategy<Value = Term> {
-    prop_oneof![0..3_u32, 0..=TERM_MAX].prop_map(Term)
-}
-
 fn bytes() -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..200).prop_map(Bytes::from)
 }
 
-fn copy() -> impl Strategy<Value = CopyId> {
-    (small(), number(), small()).prop_map(|(node, incarnation, assignment)| CopyId {
-        node: NodeId(node),
-        incarnation: Incarnation(incarnation),
-        assignment,
-    })
-}
-
-fn session() -> impl Strategy<Value = SessionId> {
-    (small(), number(), any::<u16>()).prop_map(|(node, incarnation, core)| SessionId {
-        node: NodeId(node),
-        incarnation: Incarnation(incarnation),
-        core,
-    })
-}
-
-fn position() -> impl Strategy<Value = Position> {
-    (term(), number()).prop_map(|(term, lsn)| Position { term, lsn })
-}
-
-fn route() -> impl Strategy<Value = Option<Route>> {
-    option::of((term(), copy()).prop_map(|(term, primary)| Route { term, primary }))
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let numbers = (number(), number(), any::<u32>());
-    (term(), session(), numbers, any::<[bool; 2]>(), bytes()).prop_map(
-        |(term, session, (seq, first_unacked, left_us), [writes, at_once], op)| Op {
-            term,
-            session,
-            seq,
-            first_unacked,
-            kind: if writes { Kind::Write } else { Kind::Read },
-            ack: if at_once { AckMode::Owner } else { AckMode::Replica },
-            deadline_ns: NOW_NS + u64::from(left_us) * 1000,
-            op,
-        },
-    )
-}
-
-fn reply() -> impl Strategy<Value = Reply> {
-    let refusals = [
-        Refusal::Expired,
-        Refusal::Moving,
-        Refusal::Busy,
-        Refusal::Stopped,
-        Refusal::Stale,
-        Refusal::Unreachable,
-    ];
-    let outcome = prop_oneof![
-        bytes().prop_map(Outcome::Done),
-        route().prop_map(Outcome::NotOwner),
-        route().prop_map(Outcome::Deposed),
-        prop::sample::select(refusals.to_vec()).prop_map(Outcome::Refused),
-    ];
-    (term(), number(), outcome).prop_map(|(term, seq, outcome)| Reply { term, seq, outcome })
-}
-
-fn record() -> impl Strategy<Value = Message> {
-    let write = (bytes(), option::of(bytes())).prop_map(|(key, state)| Write { key, state });
-    let stamp = (session(), number(), option::of((number(), bytes())))
-        .prop_map(|(session, first_unacked, result)| Stamp { session, first_unacked, result });
-    (position(), number(), number(), option::of(write), option::of(stamp)).prop_map(
-        |(position, commit, pt_ns, write, stamp)| {
-            Message::Record(Record { position, commit, pt_ns, write, stamp })
-        },
-    )
-}
-
-fn chunk() -> impl Strategy<Value = Message> {
-    let kept = vec((number(), number(), bytes()), 0..4);
-    let results = (session(), number(), kept).prop_map(|(session, floor, kept)| SessionResults {
-        session,
-        floor,
-        kept,
-    });
-    let states = vec((bytes(), bytes()), 0..8);
-    (small(), position(), number(), states, option::of(bytes()), vec(results, 0..4)).prop_map(
-        |(pull, position, pt_ns, states, cursor, results)| {
-            Message::Chunk(Chunk { pull, position, pt_ns, states, cursor, results })
-        },
-    )
-}
-
-fn message() -> impl Strategy<Value = Message> {
-    prop_oneof![
-        (position(), any::<u64>()).prop_map(|(position, pt_ns)| Message::Adopt { position, pt_ns }),
-        record(),
-        [number(), number(), number(), number()]
-            .prop_map(|[lsn, commit, pt_ns, round]| Message::Beat { lsn, commit, pt_ns, round }),
-        (number(), number(), small(), any::<bool>())
-            .prop_map(|(lsn, round, base, complete)| Message::Ack { lsn, round, base, complete }),
-        Just(Message::Nak(Nak::Stale)),
-        position().prop_map(|position| Message::Nak(Nak::Diverged(position))),
-        position().prop_map(|position| Message::Nak(Nak::Gap(position))),
-        (small(), small(), option::of(bytes())).prop_map(|(base, pull, cursor)| Message::Pull {
-            base,
-            pull,
-            cursor
-        }),
-        chunk(),
-        small().prop_map(|base| Message::Restart { base }),
-    ]
-}
-
 fn hello() -> impl Strategy<Value = Hello> {
     let versions = (any::<u16>(), any::<u16>());
-    (versions, any::<u128>(), small(), number(), any::<u16>(), any::<[u8; NONCE_BYTES]>(), bytes())
-        .prop_map(|((low, high), cluster, node, incarnation, core, nonce, more)| Hello {
+    let data_link = option::of((0..DATA_LINKS_MAX, 1..=u64::MAX));
+    let links = (any::<u16>(), data_link);
+    let names = (any::<u128>(), small(), number(), any::<u16>());
+    (versions, names, links, any::<[u8; NONCE_BYTES]>(), bytes()).prop_map(
+        |((low, high), (cluster, node, incarnation, core), (workers, link), nonce, more)| Hello {
             version_min: low,
             version_max: high,
             cluster,
@@ -148,8 +35,11 @@ fn hello() -> impl Strategy<Value = Hello> {
             incarnation: Incarnation(incarnation),
             core,
             nonce,
+            workers,
+            data_link: link.map(|(index, number)| DataLinkId { index, number }),
             more,
-        })
+        },
+    )
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -162,41 +52,37 @@ fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
+fn tunnel() -> impl Strategy<Value = Tunnel> {
+    let end = || {
+        (number(), any::<u16>())
+            .prop_map(|(life, workers)| End { incarnation: Incarnation(life), workers })
+    };
+    let part = prop_oneof![
+        end().prop_map(Part::Open),
+        end().prop_map(Part::Opened),
+        (number(), number(), bytes()).prop_map(|(at, taken, bytes)| Part::Bytes {
+            at,
+            taken,
+            bytes
+        }),
+        Just(Part::End),
+    ];
+    (0..DATA_LINKS_MAX, 1..=u64::MAX, part)
+        .prop_map(|(index, number, part)| Tunnel { id: DataLinkId { index, number }, part })
+}
+
 fn plain_frame() -> impl Strategy<Value = Frame> {
-    let partition = || any::<u16>().prop_map(Partition);
     let call =
         || (number(), number(), bytes()).prop_map(|(id, wall_ns, rpc)| Call { id, wall_ns, rpc });
     prop_oneof![
         hello().prop_map(Frame::Hello),
         any::<[u8; 32]>().prop_map(|proof| Frame::Proof(Proof(proof))),
         (0..8_u8).prop_map(|byte| Frame::Farewell(Farewell::of_byte(byte).expect("eight"))),
-        (partition(), op()).prop_map(|(partition, op)| Frame::Op { partition, op }),
-        (partition(), session(), reply()).prop_map(|(partition, to, reply)| Frame::Reply {
-            partition,
-            to,
-            reply
-        }),
-        (partition(), copy(), copy(), term(), message()).prop_map(
-            |(partition, to, from, term, message)| Frame::Copy {
-                partition,
-                to,
-                from,
-                term,
-                message
-            }
-        ),
         call().prop_map(Frame::Call),
         call().prop_map(Frame::Answer),
         number().prop_map(Frame::Ping),
         number().prop_map(Frame::Pong),
-        (partition(), session(), term(), number()).prop_map(
-            |(partition, session, term, first_unacked)| Frame::Settle {
-                partition,
-                session,
-                term,
-                first_unacked
-            }
-        ),
+        tunnel().prop_map(Frame::Tunnel),
     ]
 }
 
@@ -206,7 +92,7 @@ fn relay_within_a_relay_is_refused() {
     let mut wire = BytesMut::new();
     let farewell = Frame::Farewell(Farewell::of_byte(0).expect("there is one"));
     for frame in [relay(Frame::Ping(7)), farewell] {
-        let fault = relay(frame).encode(NOW_NS, Bounds::default(), &mut wire);
+        let fault = relay(frame).encode(Bounds::default(), &mut wire);
         assert_eq!(fault, Err(Fault::Range("relayed frame")));
         assert!(wire.is_empty());
     }
@@ -216,106 +102,45 @@ fn relay_within_a_relay_is_refused() {
 
 fn encoded(frame: &Frame) -> BytesMut {
     let mut wire = BytesMut::new();
-    frame.encode(NOW_NS, Bounds::default(), &mut wire).expect("it is within bounds");
+    frame.encode(Bounds::default(), &mut wire).expect("it is within bounds");
     wire
 }
 
 fn decoded(wire: &[u8]) -> Result<Decoded, Fault> {
-    decode(&mut BytesMut::from(wire), NOW_NS, Bounds::default())
+    decode(&mut BytesMut::from(wire), Bounds::default())
 }
 
-fn an_op() -> Frame {
-    let session = SessionId { node: NodeId(3), incarnation: Incarnation(7), core: 1 };
-    let op = Op {
-        term: Term(5),
-        session,
-        seq: 1000,
-        first_unacked: 990,
-        kind: Kind::Write,
-        ack: AckMode::Replica,
-        deadline_ns: NOW_NS + 999_999_999,
-        op: Bytes::from_static(b"\x01user:00000000000042"),
-    };
-    Frame::Op { partition: Partition(300), op }
-}
-
-#[test]
-fn the_header_of_an_operation_is_short() {
-    let wire = encoded(&an_op());
-    assert_eq!(wire.len() - 20, 20, "without the operation itself");
-    assert_eq!(wire[..8], [36, 0, 0, 0, OP, 44, 1, 5]);
-}
-
-#[test]
-fn a_deadline_travels_as_the_time_that_is_left() {
-    let mut wire = encoded(&an_op());
-    // Another clock, and it is never later there.
-    let Ok(Decoded::Frame(Frame::Op { op, .. })) = decode(&mut wire, 50, Bounds::default()) else {
-        panic!("it is an operation");
-    };
-    assert_eq!(op.deadline_ns, 50 + 999_999_000);
-    let Frame::Op { partition, mut op } = an_op() else { panic!("it is an operation") };
-    op.deadline_ns = NOW_NS - 1;
-    let mut wire = encoded(&Frame::Op { partition, op });
-    let Ok(Decoded::Frame(Frame::Op { op, .. })) = decode(&mut wire, 50, Bounds::default()) else {
-        panic!("it is an operation");
-    };
-    assert_eq!(op.deadline_ns, 50);
+fn a_call() -> Frame {
+    Frame::Call(Call {
+        id: 300,
+        wall_ns: 5,
+        rpc: Bytes::from_static(b"a request of the controller"),
+    })
 }
 
 #[test]
 fn what_is_too_long_is_neither_sent_nor_awaited() {
     let bounds = Bounds { frame_bytes_max: 30 };
     let mut wire = BytesMut::from(&b"before"[..]);
-    assert_eq!(an_op().encode(NOW_NS, bounds, &mut wire), Err(Fault::Length(36)));
+    assert_eq!(a_call().encode(bounds, &mut wire), Err(Fault::Length(32)));
     assert_eq!(&wire[..], b"before");
-    let front = &encoded(&an_op())[..4];
-    let decoded = decode(&mut BytesMut::from(front), NOW_NS, bounds);
-    assert_eq!(decoded, Err(Fault::Length(36)));
+    let front = &encoded(&a_call())[..4];
+    let decoded = decode(&mut BytesMut::from(front), bounds);
+    assert_eq!(decoded, Err(Fault::Length(32)));
     let mut nothing = BytesMut::from(&[0; 4][..]);
-    assert_eq!(decode(&mut nothing, NOW_NS, bounds), Err(Fault::Length(0)));
-    let long = Frame::Copy {
-        partition: Partition(0),
-        to: CopyId::default(),
-        from: CopyId::default(),
-        term: Term(1),
-        message: Message::Pull {
-            base: 0,
-            pull: 0,
-            cursor: Some(vec![0; KEY_BYTES_MAX + 1].into()),
-        },
-    };
-    let mut wire = BytesMut::new();
-    assert_eq!(long.encode(0, Bounds::default(), &mut wire), Err(Fault::Range("key")));
-}
-
-/// A frame of one copy to another, with the type of its message and what follows.
-fn copied(kind: u8, rest: &[u8]) -> Result<Decoded, Fault> {
-    let mut wire = vec![rest.len() as u8 + 11, 0, 0, 0, COPY];
-    wire.extend([0; 9]);
-    wire.push(kind);
-    wire.extend(rest);
-    decoded(&wire)
-}
-
-#[test]
-fn a_list_that_claims_much_reserves_nothing() {
-    // Two million states in no bytes, then as many as there are bytes but too many.
-    let chunk = |list: &[u8]| copied(9, &[&[0; 4], list].concat());
-    assert_eq!(chunk(&[0xff, 0xff, 0x7f, 0, 0]), Err(Fault::Range("list")));
-    assert_eq!(chunk(&[0xff, 0x7f, 0, 0]), Err(Fault::Short));
+    assert_eq!(decode(&mut nothing, bounds), Err(Fault::Length(0)));
 }
 
 #[test]
 fn a_number_is_written_in_one_way() {
-    let restart = |base: &[u8]| copied(10, base);
-    assert!(restart(&[5]).is_ok());
-    assert_eq!(restart(&[0x85, 0]), Err(Fault::Range("number")));
-    assert_eq!(restart(&[0xff, 0xff, 0xff, 0xff, 0x1f]), Err(Fault::Range("number")));
+    let ping =
+        |number: &[u8]| decoded(&[&[number.len() as u8 + 1, 0, 0, 0, PING][..], number].concat());
+    assert!(ping(&[5]).is_ok());
+    assert_eq!(ping(&[0x85, 0]), Err(Fault::Range("number")));
     let overlong = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
-    assert_eq!(restart(&overlong), Err(Fault::Range("number")));
-    let call = [&[13, 0, 0, 0, CALL][..], &overlong, &[0, 0]].concat();
-    assert_eq!(decoded(&call), Err(Fault::Range("number")));
+    assert_eq!(ping(&overlong), Err(Fault::Range("number")));
+    let relay = [6, 0, 0, 0, RELAY, 0xff, 0xff, 0xff, 0xff, 0x1f];
+    assert_eq!(decoded(&relay), Err(Fault::Range("number")), "a node has 32 bits");
     assert_eq!(decoded(&[1, 0, 0, 0, 99]), Err(Fault::Type(99)));
     assert_eq!(decoded(&[3, 0, 0, 0, FAREWELL, 0, 0]), Err(Fault::Long(1)));
 }
@@ -329,6 +154,8 @@ fn greeting(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> He
         incarnation: Incarnation(1),
         core: 0,
         nonce: [nonce; NONCE_BYTES],
+        workers: 0,
+        data_link: None,
         more: Bytes::new(),
     }
 }
@@ -368,7 +195,7 @@ fn a_stranger_may_say_little() {
     let hello = encoded(&Frame::Hello(greeting(1, 1, 1..=3)));
     assert!(hello.len() < HELLO_BYTES_MAX);
     let mut front = BytesMut::from(&[0, 4, 0, 0][..]);
-    assert_eq!(decode(&mut front, 0, Bounds::of_strangers()), Err(Fault::Length(1024)));
+    assert_eq!(decode(&mut front, Bounds::of_strangers()), Err(Fault::Length(1024)));
 }
 
 proptest! {
@@ -376,7 +203,7 @@ proptest! {
     fn every_frame_comes_back(frame in frame()) {
         let mut wire = encoded(&frame);
         wire.extend_from_slice(b"next");
-        let decoded = decode(&mut wire, NOW_NS, Bounds::default());
+        let decoded = decode(&mut wire, Bounds::default());
         prop_assert_eq!(decoded, Ok(Decoded::Frame(frame)));
         prop_assert_eq!(&wire[..], b"next");
     }
@@ -387,7 +214,7 @@ proptest! {
         for cut in 0..wire.len() {
             let mut front = BytesMut::from(&wire[..cut]);
             let needed = if cut < 4 { HEADER_BYTES } else { wire.len() };
-            let decoded = decode(&mut front, NOW_NS, Bounds::default());
+            let decoded = decode(&mut front, Bounds::default());
             prop_assert_eq!(decoded, Ok(Decoded::Incomplete { needed }));
             prop_assert_eq!(&front[..], &wire[..cut], "what is not whole stays");
         }
@@ -414,4 +241,18 @@ proptest! {
             prop_assert_eq!(&encoded(&frame)[..], &wire[..]);
         }
     }
+}
+
+#[test]
+fn data_link_names_are_bounded_and_counted() {
+    let with = |index, number| {
+        let data_link = Some(DataLinkId { index, number });
+        encoded(&Frame::Hello(Hello { workers: 2, data_link, ..greeting(1, 2, 1..=1) }))
+    };
+    assert!(matches!(decoded(&with(15, 1)), Ok(Decoded::Frame(_))));
+    for (index, number) in [(16, 1), (1, 0)] {
+        assert_eq!(decoded(&with(index, number)), Err(Fault::Range("data link")));
+    }
+    let counts = [(0, 2), (2, 0), (1, 1), (1, 4), (40, 2)].map(|(a, b)| data_links(a, b));
+    assert_eq!(counts, [0, 0, 1, 4, 16]);
 }

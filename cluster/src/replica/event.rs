@@ -1,14 +1,15 @@
 //! What goes into a copy and what comes out of it.
-//!
-//! Here: operations and their replies, records, what copies say to each other, what a copy asks of
-//! the controller. Not here: how it lies on a lane (`message`), the table it comes from (`map`).
 
 use bytes::Bytes;
 
-use super::results::SessionResults;
-use crate::id::{CopyId, Incarnation, NodeId, Term};
+use crate::dedup_log::CopyLife;
+use crate::frames::{ChunkWriter, RecordResult, State};
+use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use crate::id::{LaneId, LinkIndex};
 use crate::map::Entry;
 use crate::map::command::Change;
+use crate::partition_header::PartitionHeader;
+use crate::replica_set::{ReplicaSet, SetIndex};
 
 /// The clocks of a node, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,17 +18,6 @@ pub struct Now {
     pub mono_ns: u64,
     /// Since 1970, as the node believes; may be wrong, and may jump.
     pub wall_ns: u64,
-}
-
-/// Who sends operations: one core of one life of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId {
-    /// The node.
-    pub node: NodeId,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-    /// Which of its cores; each has a session of its own.
-    pub core: u16,
 }
 
 /// A place in the history of a partition. Two copies at the same place hold the same state, for a
@@ -63,15 +53,6 @@ impl Entry {
     }
 }
 
-/// Whether an operation may change something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It only looks: doing it twice is doing it once, so its result is not kept.
-    Read,
-    /// It may change its key: a resend is answered, not done again.
-    Write,
-}
-
 /// When an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckMode {
@@ -79,51 +60,6 @@ pub enum AckMode {
     Replica,
     /// At once, while the backups are no more than `owner_lag_ns` behind.
     Owner,
-}
-
-/// An operation on its way to a primary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Op {
-    /// The term it was sent in: only that term's primary may do it.
-    pub term: Term,
-    /// Who sends.
-    pub session: SessionId,
-    /// Counts the operations of this session on this partition, from 1.
-    pub seq: u64,
-    /// No operation below this number will ever be sent again; at least 1.
-    pub first_unacked: u64,
-    /// Whether it may change something.
-    pub kind: Kind,
-    /// When it is answered.
-    pub ack: AckMode,
-    /// On the receiver's monotonic clock: not applied after it.
-    pub deadline_ns: u64,
-    /// What to do; only the machine reads it.
-    pub op: Bytes,
-}
-
-/// The answer to an [`Op`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    /// The term that the operation was stamped with.
-    pub term: Term,
-    /// Its number.
-    pub seq: u64,
-    /// What became of it.
-    pub outcome: Outcome,
-}
-
-/// What became of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// Done, here or in an earlier attempt; the machine's result.
-    Done(Bytes),
-    /// Not primary in that term; who is, as far as is known here. This attempt was not applied.
-    NotOwner(Option<Route>),
-    /// Primary no more; who is. The attempt may have been applied: it is to be sent again.
-    Deposed(Option<Route>),
-    /// This attempt was not applied and will not be.
-    Refused(Refusal),
 }
 
 /// Why an attempt was not applied.
@@ -137,152 +73,169 @@ pub enum Refusal {
     Busy,
     /// No contact to the controller for so long that the partition may have been given up.
     Stopped,
-    /// The number is below one the session declared done: a late copy of an old attempt.
+    /// The number is below one the lane declared done: a late copy of an old attempt.
     Stale,
     /// The primary, or a copy that has to hold the change, is out of reach.
     Unreachable,
 }
 
-/// The new state of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Write {
-    /// The key.
-    pub key: Bytes,
-    /// Its state, or what changed of it, for a copy that has all writes before it; none: it is gone.
-    pub state: Option<Bytes>,
-}
-
-/// Which operation made a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp {
-    /// Who sent it.
-    pub session: SessionId,
-    /// Results below this number may go; at least 1.
-    pub first_unacked: u64,
-    /// Its number and its result; none where the session only says what is done.
-    pub result: Option<(u64, Bytes)>,
-}
-
-/// One step in the history of a partition. It carries the state, not the operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Its place.
-    pub position: Position,
-    /// Every copy may forget how it got to here: all mandatory ones hold it.
-    pub commit: u64,
-    /// The partition's time at which it was made.
-    pub pt_ns: u64,
-    /// What it changes, if anything.
-    pub write: Option<Write>,
-    /// Whose operation it was, if anyone's.
-    pub stamp: Option<Stamp>,
-}
-
-/// A piece of a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
-    /// Which pull it answers.
-    pub pull: u32,
-    /// The primary's last record when it was made.
-    pub position: Position,
-    /// The partition's time.
-    pub pt_ns: u64,
-    /// Keys and states.
-    pub states: Vec<(Bytes, Bytes)>,
-    /// Where the next piece begins; none after the last.
-    pub cursor: Option<Bytes>,
-    /// After the last key: the results that are kept.
-    pub results: Vec<SessionResults>,
-}
-
-/// Why a message was not accepted.
+/// When, and where in the history, an operation is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nak {
-    /// Its term is over.
-    Stale,
-    /// Not the history of the new primary.
-    Diverged(Position),
-    /// Something before it is missing: this is the last that is here.
-    Gap(Position),
+pub struct At {
+    /// The partition's time, nanoseconds since 1970; the only time a state may hold.
+    pub pt_ns: u64,
+    /// The term.
+    pub term: Term,
+    /// The record that a change will be. With the term it makes a number that is never given twice,
+    /// so cas uniques and leases can be made of both.
+    pub lsn: u64,
 }
 
-/// What copies say to each other. Each message is addressed to a copy, names its sender, and is
-/// stamped with the sender's term.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// A new primary to an in-sync copy: join my term if this is the last record you hold.
-    Adopt {
-        /// The record.
-        position: Position,
-        /// The partition's time.
-        pt_ns: u64,
-    },
-    /// A primary to a backup or learner: the next record.
-    Record(Record),
-    /// A primary to a backup: this is my last record and my time; answer with this round.
-    Beat {
-        /// The last record.
-        lsn: u64,
-        /// All up to here is held by every mandatory copy.
-        commit: u64,
-        /// The partition's time.
-        pt_ns: u64,
-        /// Counts the rounds of a term.
-        round: u64,
-    },
-    /// To a primary: everything up to here is held. Of several that wait to be sent to the same primary
-    /// only the last is needed.
-    Ack {
-        /// The last record held.
-        lsn: u64,
-        /// The last round seen.
-        round: u64,
-        /// For a learner, which of its starts this copy grew from; 0 for a copy that adopted.
-        base: u32,
-        /// All keys are here, not only those of the records.
-        complete: bool,
-    },
-    /// To a primary: not accepted.
-    Nak(Nak),
-    /// A learner to the primary: the next piece.
-    Pull {
-        /// Which start of the copy this belongs to: the number of its first pull.
-        base: u32,
-        /// Counts the pulls.
-        pull: u32,
-        /// Where the piece begins; none: at the start.
-        cursor: Option<Bytes>,
-    },
-    /// A primary to a learner.
-    Chunk(Chunk),
-    /// A primary to a learner: what you have grown from this start cannot be completed, begin anew.
-    Restart {
-        /// Which start.
-        base: u32,
-    },
-}
-
-/// What is to be carried out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Send to a copy of the same partition.
-    Send {
-        /// Which.
-        to: CopyId,
-        /// Which copy says it.
-        from: CopyId,
-        /// In which term.
+/// Why the pieces that have operations of a partition are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A mandatory copy did not take the records of this term from a position on: the operations are sent again.
+    Refused {
+        /// The term.
         term: Term,
-        /// What.
-        message: Message,
+        /// The link to the copy.
+        link: LinkIndex,
+        /// Where the first refused frame ends.
+        from: u64,
     },
-    /// Answer an operation.
-    Reply {
-        /// Whose.
-        to: SessionId,
-        /// The answer.
-        reply: Reply,
+    /// The partition is not served here any more in the terms below: the operations are sent again.
+    Deposed {
+        /// The newer term.
+        below: Term,
     },
-    /// Ask for a change of the map.
+    /// A copy is mandatory no more: the operations need its link no more.
+    Removed {
+        /// The link to the copy.
+        link: LinkIndex,
+        /// Positions behind it are about another copy there.
+        up_to: u64,
+    },
+}
+
+/// Something happened to a partition that pieces wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// The partition.
+    pub partition: Partition,
+    /// What.
+    pub cause: Cause,
+}
+
+/// What is to be carried out, in order, once the header is open again. `O` is a held operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<O> {
+    /// Ask the controller for a change of the map.
     Ask(Change),
+    /// Put this into the inbox of every worker, before the acknowledgement that came with it is stored.
+    Open(Opening),
+    /// Do a held operation, after it was looked up.
+    Perform(O),
+    /// A held operation belongs to another primary; it was not done.
+    Refer(O, Option<Route>),
+    /// A held operation was not done.
+    Refuse(O, Refusal),
+}
+
+/// What becomes of an operation that its header does not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It may be done: the header serves it.
+    Perform,
+    /// It is to be [held](super::Replica::hold).
+    Hold,
+    /// It belongs to another primary.
+    Refer(Option<Route>),
+    /// It is not done.
+    Refuse(Refusal),
+}
+
+/// The keys of one copy, and what they are: only the machine knows.
+///
+/// Everything it decides must follow from the state, the time and the operation: never from a clock or from chance.
+pub trait Machine {
+    /// Makes the state of a key what it is at the primary. `at` is the record's place, of which a counter's cas unique is made.
+    fn install(&mut self, at: At, key: &[u8], state: &State<'_>);
+
+    /// Calls `each` with about `bytes_max` bytes of keys and states, from `cursor` on (none: from the start), and answers where
+    /// to go on; none at the end. A key that is there from the first call to the last must be among them; one that comes,
+    /// goes or changes meanwhile need not. Of a counter whose cas unique is not that of `at`, it gives a whole item.
+    fn export(
+        &mut self,
+        at: At,
+        cursor: Option<&[u8]>,
+        bytes_max: usize,
+        each: &mut dyn FnMut(&[u8], &State<'_>),
+    ) -> Option<Bytes>;
+
+    /// Forgets everything.
+    fn clear(&mut self);
+}
+
+/// What a copy needs of its node: links, sets of copies and logs.
+pub trait Outside {
+    /// The link that a partition's records to this copy's node, in this life, go over. None: there was no connection yet.
+    fn link_to(&self, copy: CopyId, partition: Partition) -> Option<LinkIndex>;
+
+    /// Appends a frame to a link's stream; answers where it ends.
+    fn append(&mut self, link: LinkIndex, now: Now, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64;
+
+    /// Up to where a link's stream is acknowledged. It is stored only after the refusals that came with it were dealt with.
+    fn acked(&self, link: LinkIndex) -> u64;
+
+    /// Where a link's stream ends.
+    fn end(&self, link: LinkIndex) -> u64;
+
+    /// Bytes of a link's stream that are not acknowledged, in quarters of what it may hold.
+    fn quarters(&self, link: LinkIndex) -> usize;
+
+    /// For how long a link's stream acknowledged nothing though it should have.
+    fn silence_ns(&self, link: LinkIndex, now: Now) -> u64;
+
+    /// The newest time that a node has said, in this life, on its monotonic clock; 0: none.
+    fn peer_time_ns(&self, copy: CopyId) -> u64;
+
+    /// The row of a set, for one more partition.
+    fn acquire_set(&mut self, set: ReplicaSet) -> Option<SetIndex>;
+
+    /// A partition names a row no more.
+    fn release_set(&mut self, index: SetIndex);
+
+    /// A row.
+    fn set(&self, index: SetIndex) -> ReplicaSet;
+
+    /// As [`DedupLogs::export`](crate::dedup_log::DedupLogs::export).
+    fn export_results(
+        &mut self,
+        copy: CopyLife,
+        from: Option<(LaneId, u64)>,
+        bytes_max: usize,
+        chunk: &mut ChunkWriter<'_>,
+    ) -> Option<(LaneId, u64)>;
+
+    /// Takes note of what a lane is done with, and of a result of it, if one is given.
+    fn import_result(
+        &mut self,
+        lane: LaneId,
+        done: u64,
+        result: Option<(u64, CopyLife, RecordResult<'_>)>,
+    );
+}
+
+/// What a call works with. The caller has closed the header; it is open again when the call returns.
+pub struct Turn<'a, M, N, O> {
+    /// When.
+    pub now: Now,
+    /// The hot line of the partition.
+    pub header: &'a PartitionHeader,
+    /// The keys of the copy.
+    pub machine: &'a mut M,
+    /// The node.
+    pub node: &'a mut N,
+    /// What is to be carried out.
+    pub events: &'a mut Vec<Event<O>>,
 }

@@ -15,6 +15,7 @@
 //! written out, for the numbers of rules and limits are a node's own; the limit is known again when
 //! the key is next called.
 
+mod count;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +56,14 @@ pub struct ItemMark {
     unseen: u32,
     deadline: [u8; Deadline::BYTES],
     marks: u8,
+}
+
+impl ItemMark {
+    /// The item's cas unique.
+    #[must_use]
+    pub fn cas(&self) -> u64 {
+        self.cas
+    }
 }
 
 /// Why a copy was not put in place.

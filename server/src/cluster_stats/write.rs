@@ -182,6 +182,7 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
         ("debt_pending", traffic.debt_pending),
         ("held", traffic.held),
         ("links_broken", traffic.links_broken),
+        ("data_links", traffic.data_links),
         ("frames_relayed", traffic.frames_relayed),
     ] {
         lines.stat(name, value);

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::data_link::NewDataLink;
 use super::greeting::{Greeted, Unwelcome, greet};
 use super::outbox::Outbox;
 use super::security::Wire;
@@ -103,6 +104,10 @@ async fn receive(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, number: u64, 
             return;
         }
         match outcome {
+            Ok(Ok((wire, greeted))) if greeted.theirs.data_link.is_some() => {
+                drop(doors);
+                return hand_over(&hub, wire, greeted);
+            }
             Ok(Ok((wire, greeted))) => doors.seat(&hub, wire, greeted),
             Ok(Err(why)) => {
                 doors.refused += 1;
@@ -137,6 +142,15 @@ async fn receive(hub: Arc<Hub>, mut phase: watch::Receiver<Phase>, number: u64, 
     }
     link.peer.lane.outbox.close();
     hub.end(link, ending).await;
+}
+
+/// Gives a data link to the node.
+fn hand_over(hub: &Hub, wire: Wire, greeted: Greeted) {
+    let Some(id) = greeted.theirs.data_link else { return };
+    match NewDataLink::new(greeted, id, false, wire) {
+        Ok(link) => hub.handler.data_link(link),
+        Err(error) => tracing::info!(%error, "a data link cannot be handed over"),
+    }
 }
 
 async fn welcome(

@@ -11,14 +11,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cluster::message::hello::{Farewell, Side};
+use cluster::message::hello::{Farewell, Hello, Side};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::greeting::{Unwelcome, greet};
+use super::greeting::{Greeted, Unwelcome, greet};
 use super::link::Link;
 use super::outbox::Outbox;
-use super::security::tls_error;
+use super::security::{Wire, tls_error};
 use super::{Ending, Event, Hub, Identity, Lane, NoLink, Peer, Phase, Whom, farewell, stopping};
 use crate::net::Stream;
 
@@ -160,23 +160,47 @@ fn tell(way: &Way, why: &NoLink, told: &mut Vec<NoLink>) {
 
 async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> {
     way.outbox.figures().dials.fetch_add(1, Relaxed);
-    let connect = || timeout(hub.timing.connect, Stream::connect(&way.address));
-    let connected = tokio::select! {
-        // The system repeats a lost SYN after a second and more.
-        () = way.is_near.notified() => connect().await,
-        connected = connect() => connected,
-    };
-    let stream = connected.map_err(|_| NoLink::Late)?.map_err(|error| lost(&error))?;
-    let guard = hub.guard();
-    let mut wire = guard.connect(&way.address, stream).await.map_err(|error| lost(&error))?;
     let mut ours = hub.hello(identity).map_err(|error| lost(&error))?;
     if matches!(way.whom, Whom::Address(_)) {
         // Whoever is there may be a node to which there is a lane as well.
         ours.core = CORE_OF_ADDRESSES;
     }
+    let near = way.is_near.notified();
+    let (wire, greeted) = connect(hub, &way.whom, &way.address, &ours, near).await?;
+    let theirs = &greeted.theirs;
+    let peer = Peer {
+        node: theirs.node,
+        incarnation: theirs.incarnation,
+        core: theirs.core,
+        cluster: theirs.cluster,
+        version: greeted.version,
+        link: hub.next_link(),
+        is_dialled: true,
+        lane: Lane { outbox: Arc::clone(&way.outbox) },
+    };
+    Ok(hub.link(peer, wire, greeted.rest))
+}
+
+/// Connects to `whom` and says `ours`. When `near` is ready a pending attempt to connect restarts.
+pub(super) async fn connect(
+    hub: &Hub,
+    whom: &Whom,
+    address: &str,
+    ours: &Hello,
+    near: impl Future<Output = ()>,
+) -> Result<(Wire, Greeted), NoLink> {
+    let connect = || timeout(hub.timing.connect, Stream::connect(address));
+    let connected = tokio::select! {
+        // The system repeats a lost SYN after a second and more.
+        () = near => connect().await,
+        connected = connect() => connected,
+    };
+    let stream = connected.map_err(|_| NoLink::Late)?.map_err(|error| lost(&error))?;
+    let guard = hub.guard();
+    let mut wire = guard.connect(address, stream).await.map_err(|error| lost(&error))?;
     let mut other = None;
-    let greeted = greet(&mut wire, Side::Connecting, &ours, &guard.key, |theirs| {
-        if let Whom::Node(node) = way.whom
+    let greeted = greet(&mut wire, Side::Connecting, ours, &guard.key, |theirs| {
+        if let Whom::Node(node) = *whom
             && node != theirs.node
         {
             other = Some(theirs.node);
@@ -192,21 +216,10 @@ async fn open(hub: &Hub, way: &Way, identity: Identity) -> Result<Link, NoLink> 
         (None, Unwelcome::Theirs(farewell)) => NoLink::Theirs(farewell),
         (None, Unwelcome::Fault(fault)) => NoLink::Fault(fault),
     })?;
-    let theirs = &greeted.theirs;
-    let peer = Peer {
-        node: theirs.node,
-        incarnation: theirs.incarnation,
-        core: theirs.core,
-        cluster: theirs.cluster,
-        version: greeted.version,
-        link: hub.next_link(),
-        is_dialled: true,
-        lane: Lane { outbox: Arc::clone(&way.outbox) },
-    };
-    Ok(hub.link(peer, wire, greeted.rest))
+    Ok((wire, greeted))
 }
 
-fn lost(error: &io::Error) -> NoLink {
+pub(super) fn lost(error: &io::Error) -> NoLink {
     match tls_error(error) {
         Some(tls) => NoLink::Tls(tls.to_string()),
         None if error.kind() == io::ErrorKind::ConnectionRefused => NoLink::Refused,

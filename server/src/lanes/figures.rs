@@ -15,12 +15,11 @@ pub(super) struct Figures {
     pub(super) frames_in: AtomicU64,
     pub(super) bytes_in: AtomicU64,
     pub(super) batches_in: AtomicU64,
-    pub(super) expired: AtomicU64,
     pub(super) unsendable: AtomicU64,
     pub(super) dials: AtomicU64,
     pub(super) links: AtomicU64,
     pub(super) links_now: AtomicU64,
-    shed: [AtomicU64; 4],
+    shed: [AtomicU64; 2],
     gone: AtomicU64,
     lost: AtomicU64,
 }
@@ -41,14 +40,12 @@ pub struct PeerFigures {
     /// How often frames were handed over.
     pub batches_in: u64,
     /// Frames refused because the window of their class was full, in the order of [`Class::ALL`].
-    pub shed: [u64; 4],
+    pub shed: [u64; 2],
     /// Frames refused because the lane was gone.
     pub gone: u64,
     /// Frames taken that were dropped because a link ended or none could be made. Of frames that
     /// were written before, nobody knows.
     pub lost: u64,
-    /// Operations dropped because their deadline passed while they waited.
-    pub expired: u64,
     /// Frames dropped because no peer would take them: too long, or a field out of range.
     pub unsendable: u64,
     /// Attempts to connect.
@@ -83,7 +80,6 @@ impl Figures {
             shed: Class::ALL.map(|class| get(&self.shed[class as usize])),
             gone: get(&self.gone),
             lost: get(&self.lost),
-            expired: get(&self.expired),
             unsendable: get(&self.unsendable),
             dials: get(&self.dials),
             links: get(&self.links),

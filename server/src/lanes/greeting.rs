@@ -99,7 +99,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
 
 fn encoded(frame: &Frame) -> BytesMut {
     let mut out = BytesMut::new();
-    frame.encode(0, Bounds::of_strangers(), &mut out).expect("what we say first is short");
+    frame.encode(Bounds::of_strangers(), &mut out).expect("what we say first is short");
     out
 }
 
@@ -115,7 +115,7 @@ async fn hear<S: AsyncRead + Unpin>(
 ) -> Result<(Frame, BytesMut), Unwelcome> {
     loop {
         let bytes = frame_bytes(input);
-        match decode(input, 0, Bounds::of_strangers()).map_err(Unwelcome::Fault)? {
+        match decode(input, Bounds::of_strangers()).map_err(Unwelcome::Fault)? {
             Decoded::Frame(Frame::Farewell(farewell)) => return Err(Unwelcome::Theirs(farewell)),
             Decoded::Frame(frame) => {
                 let bytes = bytes.map(BytesMut::from).unwrap_or_default();

@@ -178,9 +178,8 @@ impl Link {
         if self.input.is_empty() {
             return Ok(());
         }
-        let now_ns = self.handler.now_ns();
         let ending = loop {
-            match decode(&mut self.input, now_ns, self.bounds) {
+            match decode(&mut self.input, self.bounds) {
                 Ok(Decoded::Frame(Frame::Farewell(why))) => break Some(Ending::Theirs(why)),
                 Ok(Decoded::Frame(Frame::Hello(_) | Frame::Proof(_))) => {
                     break Some(Ending::Fault(Fault::Range("a second greeting")));
@@ -256,18 +255,14 @@ impl Link {
     fn fill(&mut self) {
         let now_ns = self.handler.now_ns();
         if let Some(number) = self.pings.take_owed() {
-            let _ = Frame::Pong(number).encode(now_ns, self.bounds, &mut self.output);
+            let _ = Frame::Pong(number).encode(self.bounds, &mut self.output);
         }
-        let (mut frames, mut expired) = (0_u64, 0_u64);
+        let mut frames = 0_u64;
         while self.output.len() < WRITE_BYTES
             && let Some(frame) = self.taken.pop_front()
         {
             self.room.add(Class::of(&frame), weight(&frame));
-            if deadline_ns(&frame).is_some_and(|deadline_ns| deadline_ns <= now_ns) {
-                expired += 1;
-                continue;
-            }
-            match frame.encode(now_ns, self.bounds, &mut self.output) {
+            match frame.encode(self.bounds, &mut self.output) {
                 Ok(()) => frames += 1,
                 Err(fault) => {
                     tracing::error!(peer = %self.peer, %fault, "a frame cannot be sent");
@@ -276,7 +271,6 @@ impl Link {
             }
         }
         let figures = self.outbox.figures();
-        figures.expired.fetch_add(expired, Relaxed);
         if frames > 0 {
             self.idle_ticks = 0;
             self.pings.used();
@@ -286,7 +280,7 @@ impl Link {
             self.look_for_life(now_ns);
         }
         if let Some(number) = self.ask.take() {
-            let _ = Frame::Ping(number).encode(now_ns, self.bounds, &mut self.output);
+            let _ = Frame::Ping(number).encode(self.bounds, &mut self.output);
         }
     }
 
@@ -371,7 +365,7 @@ impl Link {
                 self.write_taken().await?;
             }
             let frame = Frame::Farewell(farewell);
-            let _ = frame.encode(0, self.bounds, &mut self.output);
+            let _ = frame.encode(self.bounds, &mut self.output);
             self.wire.write_all(&self.output).await?;
             self.output.clear();
             self.wire.shutdown().await?;
@@ -395,15 +389,6 @@ impl Link {
     /// Frames taken that were not even encoded.
     fn left(&self) -> usize {
         self.taken.len()
-    }
-}
-
-/// Until when a frame is of use, where that has an end.
-fn deadline_ns(frame: &Frame) -> Option<u64> {
-    match frame {
-        Frame::Op { op, .. } => Some(op.deadline_ns),
-        Frame::Relay { frame, .. } => deadline_ns(frame),
-        _ => None,
     }
 }
 

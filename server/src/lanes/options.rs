@@ -79,6 +79,8 @@ pub struct LanesOptions {
     pub windows: Windows,
     /// How long things may take.
     pub timing: Timing,
+    /// Worker threads that read and write data links; 0: none, and there are no data links.
+    pub workers: u16,
     /// The versions that we speak.
     pub versions: RangeInclusive<u16>,
 }
@@ -94,6 +96,7 @@ impl LanesOptions {
             bounds: Bounds::default(),
             windows: Windows::default(),
             timing: Timing::default(),
+            workers: 0,
             versions: hello::versions(),
         }
     }

@@ -3,15 +3,14 @@
 //! Here: the window of each class of frames, what a frame weighs in it, the one wake of a burst. Not
 //! here: the writing (`link`).
 //!
-//! Frames wait as they are, not as bytes: a deadline is written as the time that is left when it
-//! leaves, and which version is spoken is known once there is a link.
+//! Frames wait as they are, not as bytes: which version is spoken is known once there is a link.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use cluster::message::Frame;
-use cluster::replica::{Message, Outcome};
+use cluster::message::tunnel::{Part, Tunnel};
 use parking_lot::Mutex;
 
 use super::figures::Figures;
@@ -19,35 +18,22 @@ use super::figures::Figures;
 /// Frames that share a window. One class that is full does not hold up another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// Operations for a primary.
-    Forward,
-    /// What a primary tells its copies.
-    Copy,
-    /// Replies, and what a copy answers its primary.
-    Answer,
+    /// Connections of data links through another node.
+    Tunnel,
     /// Beats, news of the map, commands for it.
     Control,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Forward, Self::Copy, Self::Answer, Self::Control];
+    pub const ALL: [Self; 2] = [Self::Tunnel, Self::Control];
 
     /// Of a frame.
     #[must_use]
     pub fn of(frame: &Frame) -> Self {
         match frame {
-            Frame::Op { .. } | Frame::Settle { .. } => Self::Forward,
-            Frame::Reply { .. } => Self::Answer,
-            Frame::Copy { message, .. } => match message {
-                Message::Adopt { .. }
-                | Message::Record(_)
-                | Message::Beat { .. }
-                | Message::Chunk(_)
-                | Message::Restart { .. } => Self::Copy,
-                Message::Ack { .. } | Message::Nak(_) | Message::Pull { .. } => Self::Answer,
-            },
             Frame::Relay { frame, .. } => Self::of(frame),
+            Frame::Tunnel(_) => Self::Tunnel,
             Frame::Hello(_)
             | Frame::Proof(_)
             | Frame::Farewell(_)
@@ -72,14 +58,13 @@ pub struct Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
     /// By class, in the order of [`Class::ALL`].
-    pub of: [Window; 4],
+    pub of: [Window; 2],
 }
 
 impl Default for Windows {
     fn default() -> Self {
         let window = |frames, mebibytes: usize| Window { frames, bytes: mebibytes << 20 };
-        // Answers are small, and who answers has done the work already: they get most room.
-        Self { of: [window(8192, 4), window(8192, 4), window(32_768, 8), window(1024, 8)] }
+        Self { of: [window(8192, 4), window(1024, 8)] }
     }
 }
 
@@ -104,7 +89,7 @@ struct Load {
 /// What was written and makes room.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Written {
-    of: [Load; 4],
+    of: [Load; 2],
 }
 
 impl Written {
@@ -127,7 +112,7 @@ pub(super) struct Outbox {
 struct State {
     queue: VecDeque<Frame>,
     /// Of what is in `queue`, and of what was taken and is not written yet.
-    loads: [Load; 4],
+    loads: [Load; 2],
     /// Who waits for frames. Taken by the first of a burst, so that the rest cost no wake.
     waker: Option<Waker>,
     /// A link is wanted though nothing waits.
@@ -268,7 +253,7 @@ impl State {
 }
 
 fn admit(
-    loads: &mut [Load; 4],
+    loads: &mut [Load; 2],
     is_closed: bool,
     windows: &Windows,
     frame: &Frame,
@@ -295,75 +280,40 @@ fn wake(waker: Option<Waker>) {
 /// What a frame weighs in its window: about what it takes in memory while it waits.
 pub(super) fn weight(frame: &Frame) -> usize {
     let variable = match frame {
-        Frame::Op { op, .. } => op.op.len(),
-        Frame::Reply { reply, .. } => match &reply.outcome {
-            Outcome::Done(result) => result.len(),
-            _ => 0,
-        },
-        Frame::Copy { message, .. } => message_weight(message),
         Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
         Frame::Relay { frame, .. } => weight(frame),
+        Frame::Tunnel(Tunnel { part: Part::Bytes { bytes, .. }, .. }) => bytes.len(),
         Frame::Hello(_)
         | Frame::Proof(_)
         | Frame::Farewell(_)
-        | Frame::Settle { .. }
         | Frame::Ping(_)
-        | Frame::Pong(_) => 0,
+        | Frame::Pong(_)
+        | Frame::Tunnel(_) => 0,
     };
     const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
     size_of::<Frame>() + variable
 }
 
-fn message_weight(message: &Message) -> usize {
-    match message {
-        Message::Record(record) => {
-            let write = record.write.as_ref();
-            let write =
-                write.map_or(0, |w| w.key.len() + w.state.as_ref().map_or(0, bytes::Bytes::len));
-            let result = record.stamp.as_ref().and_then(|stamp| stamp.result.as_ref());
-            write + result.map_or(0, |(_, result)| result.len())
-        }
-        Message::Chunk(chunk) => {
-            let states = chunk.states.iter().map(|(key, state)| key.len() + state.len() + 64);
-            let results = chunk.results.iter().flat_map(|results| &results.kept);
-            states.sum::<usize>() + results.map(|(_, _, result)| result.len() + 48).sum::<usize>()
-        }
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use cluster::id::{CopyId, Partition, Term};
     use cluster::message::call::Call;
-    use cluster::replica::Chunk;
+    use cluster::message::hello::DataLinkId;
 
     use super::*;
 
     fn outbox(frames: u32, bytes: usize) -> Outbox {
-        let windows = Windows { of: [Window { frames, bytes }; 4] };
+        let windows = Windows { of: [Window { frames, bytes }; 2] };
         Outbox::new(windows, Arc::default())
     }
 
-    fn copy(message: Message) -> Frame {
-        let (to, from) = (CopyId::default(), CopyId::default());
-        Frame::Copy { partition: Partition(1), to, from, term: Term(1), message }
+    fn call() -> Frame {
+        Frame::Call(Call { id: 1, wall_ns: 0, rpc: Bytes::new() })
     }
 
-    fn pull() -> Frame {
-        copy(Message::Pull { base: 0, pull: 0, cursor: None })
-    }
-
-    fn chunk(bytes: usize) -> Frame {
-        copy(Message::Chunk(Chunk {
-            pull: 0,
-            position: cluster::replica::Position::default(),
-            pt_ns: 0,
-            states: vec![(Bytes::new(), vec![0; bytes].into())],
-            cursor: None,
-            results: Vec::new(),
-        }))
+    fn piece(bytes: usize) -> Frame {
+        let part = Part::Bytes { at: 0, taken: 0, bytes: vec![0; bytes].into() };
+        Frame::Tunnel(Tunnel { id: DataLinkId { index: 0, number: 1 }, part })
     }
 
     fn taken(outbox: &Outbox, written: &mut Written) -> VecDeque<Frame> {
@@ -375,49 +325,44 @@ mod tests {
     #[test]
     fn a_full_class_does_not_hold_up_another() {
         let outbox = outbox(2, 1 << 20);
-        assert_eq!(outbox.push(chunk(1)), Ok(()));
-        assert_eq!(outbox.push(chunk(1)), Ok(()));
-        assert_eq!(outbox.push(chunk(1)), Err(Shed::Full(Class::Copy)));
-        assert_eq!(outbox.push(pull()), Ok(()), "its answers have a window of their own");
-        let mut burst = vec![
-            chunk(1),
-            Frame::Call(Call { id: 1, wall_ns: 0, rpc: Bytes::new() }),
-            pull(),
-            pull(),
-        ];
-        assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(Class::Answer)));
-        assert_eq!(burst, [chunk(1), pull()], "what found no room is left to its sender");
-        assert_eq!(taken(&outbox, &mut Written::default()).len(), 5);
+        assert_eq!(outbox.push(piece(1)), Ok(()));
+        assert_eq!(outbox.push(piece(1)), Ok(()));
+        assert_eq!(outbox.push(piece(1)), Err(Shed::Full(Class::Tunnel)));
+        assert_eq!(outbox.push(call()), Ok(()), "calls have a window of their own");
+        let mut burst = vec![piece(1), call(), call()];
+        assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(Class::Control)));
+        assert_eq!(burst, [piece(1), call()], "what found no room is left to its sender");
+        assert_eq!(taken(&outbox, &mut Written::default()).len(), 4);
     }
 
     #[test]
     fn there_is_room_again_once_it_is_written_and_not_before() {
         let outbox = outbox(1, 1 << 20);
-        outbox.push(pull()).expect("it is empty");
+        outbox.push(call()).expect("it is empty");
         let mut written = Written::default();
         assert_eq!(taken(&outbox, &mut written).len(), 1);
-        assert_eq!(outbox.push(pull()), Err(Shed::Full(Class::Answer)));
-        written.add(Class::Answer, weight(&pull()));
+        assert_eq!(outbox.push(call()), Err(Shed::Full(Class::Control)));
+        written.add(Class::Control, weight(&call()));
         assert_eq!(taken(&outbox, &mut written).len(), 0);
         assert_eq!(written, Written::default());
-        assert_eq!(outbox.push(pull()), Ok(()));
+        assert_eq!(outbox.push(call()), Ok(()));
     }
 
     #[test]
     fn bytes_count_but_one_frame_always_fits() {
         let outbox = outbox(100, 1000);
-        assert_eq!(outbox.push(chunk(5000)), Ok(()));
-        assert_eq!(outbox.push(chunk(1)), Err(Shed::Full(Class::Copy)));
+        assert_eq!(outbox.push(piece(5000)), Ok(()));
+        assert_eq!(outbox.push(piece(1)), Err(Shed::Full(Class::Tunnel)));
         outbox.clear(0);
-        assert_eq!(outbox.push(chunk(1)), Ok(()));
-        assert_eq!(outbox.push(chunk(1000)), Err(Shed::Full(Class::Copy)));
+        assert_eq!(outbox.push(piece(1)), Ok(()));
+        assert_eq!(outbox.push(piece(1000)), Err(Shed::Full(Class::Tunnel)));
     }
 
     #[test]
     fn a_closed_lane_takes_nothing() {
         let outbox = outbox(100, 1000);
         outbox.close();
-        assert_eq!(outbox.push(pull()), Err(Shed::Gone));
+        assert_eq!(outbox.push(call()), Err(Shed::Gone));
         assert!(outbox.poll_wanted(&Context::from_waker(Waker::noop())).is_ready());
     }
 }

@@ -10,6 +10,7 @@ use cluster::id::{Incarnation, NodeId};
 use cluster::message::hello::{Farewell, Hello};
 use cluster::message::{Fault, Frame};
 
+use super::data_link::NewDataLink;
 use super::outbox::{Outbox, Shed};
 
 /// What a node does with what its peers say. Called on the runtime of the lanes: it must not wait,
@@ -31,6 +32,11 @@ pub trait Handler: Send + Sync + 'static {
     /// The frames of one read, in order. What is left in `frames` is dropped. Their bytes lie in the
     /// block that was read: whoever keeps some for long copies them.
     fn frames(&self, from: &Peer, frames: &mut Vec<Frame>);
+
+    /// Takes over a data link that has shown who it is. Dropping it closes the connection.
+    fn data_link(&self, link: NewDataLink) {
+        drop(link);
+    }
 
     /// Something became of a link.
     fn link(&self, event: Event);

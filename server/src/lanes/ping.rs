@@ -16,7 +16,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What one link knows of its peer's life.
 #[derive(Debug)]
-pub(super) struct Pings {
+pub(crate) struct Pings {
     /// We opened the link: we ask.
     asks: bool,
     timing: Timing,
@@ -33,7 +33,7 @@ pub(super) struct Pings {
 
 /// What the passing of time leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub(crate) enum Due {
     /// Nothing before this time.
     Nothing(u64),
     /// An ask is to be written.
@@ -50,7 +50,7 @@ fn ns(time: Duration) -> u64 {
 
 impl Pings {
     /// A link that is up since `now_ns`.
-    pub(super) fn new(asks: bool, timing: Timing, now_ns: u64) -> Self {
+    pub(crate) fn new(asks: bool, timing: Timing, now_ns: u64) -> Self {
         Self {
             asks,
             timing,
@@ -64,17 +64,17 @@ impl Pings {
     }
 
     /// Something else than a sign of life was written.
-    pub(super) fn used(&mut self) {
+    pub(crate) fn used(&mut self) {
         self.is_used = true;
     }
 
     /// The peer asks.
-    pub(super) fn ask(&mut self, number: u64) {
+    pub(crate) fn ask(&mut self, number: u64) {
         self.owed = Some(number);
     }
 
     /// The peer answers. True: it was silent until now.
-    pub(super) fn answer(&mut self, number: u64) -> bool {
+    pub(crate) fn answer(&mut self, number: u64) -> bool {
         if number != self.number {
             return false;
         }
@@ -83,17 +83,17 @@ impl Pings {
     }
 
     /// The number of the peer's ask that is to be answered now.
-    pub(super) fn take_owed(&mut self) -> Option<u64> {
+    pub(crate) fn take_owed(&mut self) -> Option<u64> {
         self.owed.take()
     }
 
     /// Whether an answer waits to be written.
-    pub(super) fn owes(&self) -> bool {
+    pub(crate) fn owes(&self) -> bool {
         self.owed.is_some()
     }
 
     /// The next ask, which is written now.
-    pub(super) fn next(&mut self, now_ns: u64) -> u64 {
+    pub(crate) fn next(&mut self, now_ns: u64) -> u64 {
         self.number += 1;
         self.asked_ns = now_ns;
         self.is_answered = false;
@@ -108,12 +108,18 @@ impl Pings {
     }
 
     /// What was blocked at the socket moves on: the peer's host acknowledges, so both ways are open.
-    pub(super) fn moved(&mut self, now_ns: u64) {
+    pub(crate) fn moved(&mut self, now_ns: u64) {
         self.asked_ns = self.asked_ns.max(now_ns);
     }
 
+    /// Whether [`Pings::due`] tells something new because the peer has not answered.
+    pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
+        let limit = if self.is_silent { self.timing.lost } else { self.timing.silent };
+        !self.is_answered && now_ns >= self.asked_ns.saturating_add(ns(limit))
+    }
+
     /// What is due now, or when something will be.
-    pub(super) fn due(&mut self, now_ns: u64) -> Due {
+    pub(crate) fn due(&mut self, now_ns: u64) -> Due {
         if !self.asks {
             return Due::Nothing(u64::MAX);
         }
@@ -168,8 +174,10 @@ mod tests {
         pings.used();
         pings.next(100 * MS);
         assert_eq!(pings.due(399 * MS), Due::Nothing(400 * MS));
+        assert!(!pings.is_overdue(399 * MS) && pings.is_overdue(400 * MS));
         assert_eq!(pings.due(400 * MS), Due::Silence);
         assert_eq!(pings.due(401 * MS), Due::Nothing(3100 * MS), "it is told once");
+        assert!(!pings.is_overdue(401 * MS) && pings.is_overdue(3100 * MS));
         assert!(pings.answer(1), "it is heard again");
         pings.used();
         assert_eq!(pings.due(500 * MS), Due::Ask);

@@ -25,7 +25,10 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig, vers
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::files;
-use crate::net::Stream;
+use crate::net::{DetachedStream, Stream};
+
+/// TLS on a stream, without input and output.
+pub(crate) type TlsConnection = rustls::Connection;
 
 /// A shared key has so many bytes at least: what is shorter can be guessed from one overheard proof.
 pub const KEY_BYTES_MIN: usize = 16;
@@ -318,6 +321,26 @@ fn host(address: &str) -> &str {
 pub(super) enum Wire {
     Plain(Stream),
     Tls(Box<TlsStream<Stream>>),
+}
+
+impl Wire {
+    /// Takes the stream off its runtime, with the TLS connection on it if there is one.
+    pub(super) fn detach(self) -> io::Result<(DetachedStream, Option<Box<TlsConnection>>)> {
+        let (stream, tls) = match self {
+            Self::Plain(stream) => (stream, None),
+            Self::Tls(stream) => match *stream {
+                TlsStream::Client(stream) => {
+                    let (stream, tls) = stream.into_inner();
+                    (stream, Some(Box::new(tls.into())))
+                }
+                TlsStream::Server(stream) => {
+                    let (stream, tls) = stream.into_inner();
+                    (stream, Some(Box::new(tls.into())))
+                }
+            },
+        };
+        Ok((stream.detach()?, tls))
+    }
 }
 
 impl AsyncRead for Wire {

@@ -10,10 +10,10 @@
 //! the streams that lost something on it.
 
 use std::collections::BTreeSet;
-use std::future::pending;
+use std::future::{Future as _, pending};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -90,6 +90,19 @@ impl Stream {
 
     pub(super) fn say(&mut self, words: &[u8]) -> io::Result<usize> {
         self.stream.try_write(words)
+    }
+
+    /// Writes unless the stream is broken or full.
+    pub(super) fn try_send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.fuse.lock().is_blown {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.try_write(bytes)
+    }
+
+    pub(super) fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.is_whole(WRITE, context)?;
+        pin!(self.stream.writable()).poll(context)
     }
 
     fn is_whole(&self, side: usize, context: &Context<'_>) -> io::Result<()> {

@@ -14,7 +14,6 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cluster::id::Partition;
 use cluster::map::NodeState;
-use cluster::replica::{Ending, Kind};
 use engine::limit::{Ask, Decision, Verdict, take};
 use engine::{Budget, Engine, Facts, KeyHasher, Limited, Now, Options, Rule, Take, added, adding};
 use engine::{counted, taking};
@@ -24,9 +23,10 @@ use protocol::{
 };
 
 use super::Node;
-use super::delivery::{Delivery, Use, Waiter};
+use super::delivery::{Delivery, Ending, Kind, Use, Waiter};
+use super::front::operation;
 use super::front::{Front, Lent};
-use super::machine::{Sort, operation, partition_of};
+use super::machine::{Sort, partition_of};
 use super::own_holds::{HoldsToTell, OwnHolds};
 use super::step::{Asked, Step, StepRule};
 use crate::bound::written_policy;
@@ -482,7 +482,7 @@ impl Front {
         let partition = debt.partition;
         let used = Use::Debt(self.debts.numbers.insert(name));
         let op = operation(Sort::Step, &bytes);
-        self.submit_until(lent, DEBT_DEADLINE_NS, partition, Kind::Write, op, 0, used);
+        self.submit_until(lent, DEBT_DEADLINE_NS, partition, Kind::Write, &op, 0, used);
     }
 
     /// An owner has been told what was owed, or never will be.

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::replica::{Ending, Refusal};
+use cluster::replica::Refusal;
 
 use super::replies::Replies;
 
@@ -41,20 +41,61 @@ pub(crate) enum Use {
     Debt(usize),
     /// A hold that this node gave by itself.
     Hold(usize),
-    /// Of several requests in one operation: who waits for each.
-    Together(Box<[u64]>),
+    /// The whole answers of consecutive requests, in consecutive places.
+    Run,
     /// The part of one key in a request on several.
     Step { family: usize, row: usize },
     /// Nobody waits for it.
     Nothing,
 }
 
-/// Who waits for an operation.
+/// Whether an operation may change something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It only looks: doing it twice is doing it once.
+    Read,
+    /// It may change its key.
+    Write,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It was done once; its reply.
+    Done(Bytes),
+    /// It was certainly not done.
+    NotApplied(Refusal),
+    /// It was done once or not at all.
+    Unknown,
+}
+
+/// Who waits for an operation, or for a run of them.
+#[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) client: Client,
     pub(super) place: u64,
     pub(super) used: Use,
     pub(super) partition: Partition,
+    /// Operations that have not ended.
+    pub(super) left: u32,
+}
+
+impl Waiter {
+    /// The waiter of one operation of a run.
+    pub(super) fn part(&self) -> Self {
+        Self { used: Use::Run, left: 1, ..*self }
+    }
+}
+
+/// The answers to a run of requests, one behind the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) client: Client,
+    /// Of the first of them.
+    pub(crate) place: u64,
+    pub(crate) count: u32,
+    /// Bytes of the front's texts.
+    pub(crate) text: (usize, usize),
 }
 
 /// An answer on its way to a client.
@@ -91,10 +132,7 @@ impl Delivery {
             (Use::Part | Use::Counted, Err(why)) => replies.fail(self.place, why),
             // Whoever fails here was answered by the front.
             (Use::Limited { .. }, Err(_))
-            | (
-                Use::Step { .. } | Use::Debt(_) | Use::Hold(_) | Use::Together(_) | Use::Nothing,
-                _,
-            ) => {}
+            | (Use::Step { .. } | Use::Debt(_) | Use::Hold(_) | Use::Run | Use::Nothing, _) => {}
         }
     }
 }

@@ -17,7 +17,8 @@ use protocol::{
 
 use super::delivery::{Client, Delivery};
 use super::front::Lent;
-use super::machine::{Sort, operation};
+use super::front::operation;
+use super::machine::Sort;
 use super::step::{Asked, Step, StepRule, Told};
 use crate::bound::milliseconds;
 use crate::limiting::{settled, units_of, verdict};

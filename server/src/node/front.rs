@@ -1,28 +1,36 @@
-//! A worker's way from its clients to whoever owns a key.
+//! A worker's way from its clients to whoever owns a key, and from other nodes to the copies here.
 //!
-//! Here: the worker's session, who waits for which answer, one burst a round to each node. Not here:
-//! what clients ask (`talk`), the order in which they are told (`replies`).
+//! Here: who waits for which answer, the order of a round. In `plane` what was asked of owners and what waits for copies, in
+//! `owner` operations that are done here, in `backup` what comes over links, in `away` owners in no reach. Not here: what
+//! clients ask (`talk`), the order in which they are told (`replies`).
 
 mod away;
+mod backup;
+mod common;
+mod direct;
+mod owner;
+mod plane;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use cluster::id::{Incarnation, NodeId, Partition, Term};
-use cluster::message::Frame;
-use cluster::replica::{
-    Ending, Kind, Now, Outcome, Refusal, Reply, Send, Session, SessionId, SessionOptions,
-};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use cluster::contact::LastContact;
+use cluster::frames::{ExceptionKind, Request, sort};
+use cluster::id::Partition;
+use cluster::op_stream::Submitted;
+use cluster::replica::{AckMode, Now, Refusal};
 use slab::Slab;
 
-use super::copies::{Hands, Work, is_on};
+pub(crate) use self::common::touches;
+use self::owner::line_of;
+use self::plane::{EndedOp, Plane};
+use super::copies::{Hands, Work};
 use super::degraded::Debts;
-use super::delivery::{Client, Delivery, Use, Waiter, text_of};
+use super::delivery::{Client, Delivery, Ending, Kind, Run, Use, Waiter, text_of};
 use super::family::{Ended, Family};
-use super::gather::{Gathers, take_part};
-use super::machine::partition_of;
+use super::links::Arrival;
+use super::machine::{Sort, partition_of};
 use super::replies::Replies;
 use super::{Inbound, Node};
 use crate::clock::Clock;
@@ -32,40 +40,33 @@ use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::Round;
 
-/// An operation is tried for so long. Then the client hears that it was not done, or may not have
-/// been.
+/// An operation is tried for so long while its owner's link makes no progress. Then the client hears that it was not done, or may
+/// not have been.
 const DEADLINE_NS: u64 = 1_000_000_000;
 /// Most operations of a worker that are not answered.
 const WAITING_MAX: usize = 65_536;
-
-/// What a session was told of a partition.
-#[derive(Debug, Clone, Copy, Default)]
-struct Told {
-    /// The term of the newest route.
-    term: Term,
-    /// The generation of the map in which that was looked at last.
-    generation: Option<u64>,
-}
+/// Texts longer than this are not kept.
+const TEXTS_KEPT_BYTES: usize = 1 << 20;
 
 /// The operations of one worker.
 pub(crate) struct Front {
     node: Arc<Node>,
     core: u16,
-    session: Session,
-    is_identified: bool,
-    /// What the session was told of each partition.
-    told: Vec<Told>,
-    /// Operations done here at once since the last round.
+    /// What the round is judged by.
+    contact: LastContact,
+    plane: Option<Box<Plane>>,
+    /// Operations done here by batches since the last round.
     at_once: u64,
     waiters: Slab<Waiter>,
-    gathers: Gathers,
-    sends: VecDeque<Send>,
-    /// What the session said in one call; empty between calls.
-    said: Vec<Send>,
-    endings: Vec<(u64, Ending)>,
-    /// What leaves for each node at the end of the round.
-    bursts: BTreeMap<NodeId, Vec<Frame>>,
+    /// What ended in one call; empty between calls.
+    ended_ops: Vec<EndedOp>,
+    endings: Vec<(Waiter, Ending)>,
+    /// The answers that `runs` are bytes of.
+    texts: Vec<u8>,
+    pub(crate) runs: Vec<Run>,
     work: Work,
+    /// Those of the frame that is being served.
+    requests: Vec<Request>,
     /// Whose turn it is.
     pub(crate) client: Client,
     /// That client may change the cluster.
@@ -75,13 +76,15 @@ pub(crate) struct Front {
     pub(super) debts: Debts,
     /// Until when an owner is taken to be out of reach, by partition.
     away_until_ns: Vec<u64>,
-    is_carrying: bool,
+    is_delivering: bool,
     /// Clients that wait for the node to have a place in a cluster, their places, and until when.
     starting: Vec<(Client, u64, u64)>,
     started_ns: Option<u64>,
     families: Slab<Family>,
     /// Those of which all parts are there.
     ended: Vec<usize>,
+    /// Connections to other nodes that this worker is to take over.
+    pub(crate) arrivals: Vec<Arrival>,
     generation: u64,
     ticks: u64,
 }
@@ -98,17 +101,22 @@ pub(crate) struct Lent<'a> {
 
 impl Lent<'_> {
     /// What a worker works on copies with.
-    fn hands<'h>(&'h mut self, node: &'h Node, work: &'h mut Work, core: u16) -> Hands<'h> {
+    fn hands<'h>(
+        &'h mut self,
+        node: &'h Node,
+        contact: LastContact,
+        work: &'h mut Work,
+    ) -> Hands<'h> {
         Hands {
             service: self.service,
             node,
             now: self.now,
+            contact,
             counters: self.counters,
             in_force: self.in_force,
             worker: self.worker,
             scratch: self.scratch,
             work,
-            core: Some(core),
         }
     }
 
@@ -127,33 +135,60 @@ pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> Now {
     Now { mono_ns: now.mono.0, wall_ns: clock.calendar_ns(now.mono) }
 }
 
+/// An operation of these words.
+pub(super) fn operation(sort: Sort, words: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(1 + words.len());
+    bytes.put_u8(sort as u8);
+    bytes.put_slice(words);
+    bytes.freeze()
+}
+
+/// What a front works with in a client's turn.
+pub(crate) fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
+    Lent {
+        service: round.service,
+        counters: round.counters,
+        now: node_now(round.service.clock(), round.now),
+        in_force: round.in_force,
+        worker: round.worker,
+        scratch: round.scratch,
+    }
+}
+
+/// A common request for its owner.
+pub(crate) struct Asking<'l> {
+    pub(crate) partition: Partition,
+    /// See `frames::sort`.
+    pub(crate) sort: u8,
+    pub(crate) line: &'l [u8],
+}
+
 impl Front {
     pub(crate) fn new(node: Arc<Node>, core: u16) -> Self {
-        let id = SessionId { node: NodeId::default(), incarnation: Incarnation::default(), core };
         Self {
             node,
             core,
-            session: Session::new(id, SessionOptions::default()),
-            is_identified: false,
-            told: Vec::new(),
+            contact: LastContact::default(),
+            plane: None,
             at_once: 0,
             waiters: Slab::new(),
-            gathers: Gathers::default(),
-            sends: VecDeque::new(),
-            said: Vec::new(),
+            ended_ops: Vec::new(),
             endings: Vec::new(),
-            bursts: BTreeMap::new(),
+            texts: Vec::new(),
+            runs: Vec::new(),
             work: Work::default(),
+            requests: Vec::new(),
             client: Client::default(),
             is_operator: false,
             deliveries: Vec::new(),
             debts: Debts::default(),
             away_until_ns: Vec::new(),
-            is_carrying: false,
+            is_delivering: false,
             starting: Vec::new(),
             started_ns: None,
             families: Slab::new(),
             ended: Vec::new(),
+            arrivals: Vec::new(),
             generation: 0,
             ticks: 0,
         }
@@ -168,6 +203,16 @@ impl Front {
         self.core
     }
 
+    /// A round begins: before anything is read.
+    pub(crate) fn begin_round(&mut self) {
+        self.contact = self.node.last_contact();
+    }
+
+    /// When the controller was last heard, at the beginning of the round.
+    pub(crate) fn contact(&self) -> LastContact {
+        self.contact
+    }
+
     /// Whether no more operations may be made for now.
     pub(crate) fn is_full(&self) -> bool {
         self.waiters.len() >= WAITING_MAX
@@ -175,12 +220,10 @@ impl Front {
 
     /// A token that a task answers by, through the worker's inbox.
     pub(crate) fn wait_for_task(&mut self, place: u64, used: Use) -> u64 {
-        self.wait_for(Partition::default(), place, used)
-    }
-
-    /// Notes that the client whose turn it is waits; the token by which it is told.
-    fn wait_for(&mut self, partition: Partition, place: u64, used: Use) -> u64 {
-        self.waiters.insert(Waiter { client: self.client, place, used, partition }) as u64
+        let partition = Partition::default();
+        let client = self.client;
+        let waiter = Waiter { client, place, used, partition, left: 1 };
+        self.waiters.insert(waiter) as u64
     }
 
     /// The partition of keys of this hash, once there is a cluster.
@@ -188,14 +231,13 @@ impl Front {
         self.node.space().map(|space| partition_of(space, hash))
     }
 
-    /// Sends an operation to whoever is primary. Its answer comes as a delivery, maybe before this
-    /// returns.
+    /// Sends an operation to whoever is primary. Its answer comes as a delivery.
     pub(crate) fn submit(
         &mut self,
         lent: &mut Lent<'_>,
         partition: Partition,
         kind: Kind,
-        op: Bytes,
+        op: &Bytes,
         place: u64,
         used: Use,
     ) {
@@ -210,111 +252,101 @@ impl Front {
         for_ns: u64,
         partition: Partition,
         kind: Kind,
-        op: Bytes,
+        op: &Bytes,
         place: u64,
         used: Use,
     ) {
-        self.let_go(lent, partition);
-        let token = self.wait_for(partition, place, used);
-        self.submit_for(lent, for_ns, partition, kind, op, token);
+        let client = self.client;
+        let waiter = Waiter { client, place, used, partition, left: 1 };
+        let refusal = if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
+            // Nobody waits for it: this was certainly not done.
+            Refusal::Unreachable
+        } else if self.ask_owner(lent, for_ns, partition, kind, op) {
+            self.waiters.insert(waiter);
+            return;
+        } else {
+            Refusal::Busy
+        };
+        self.endings.push((waiter, Ending::NotApplied(refusal)));
+        self.deliver(lent);
     }
 
-    /// As [`Front::submit`], of a request that may share an operation with others on the key of this
-    /// hash: it leaves at the end of the round at the latest.
-    pub(super) fn gather(
+    /// Gives an operation to the lane of its owner, for the waiter that is inserted next; false: too many are not answered.
+    fn ask_owner(
         &mut self,
-        lent: &mut Lent<'_>,
-        hash: u64,
-        words: &[u8],
-        place: u64,
-        used: Use,
-    ) {
-        let partition = self.partition(hash).unwrap_or_default();
-        if self.gathers.is_full(partition, hash, words) {
-            self.let_go(lent, partition);
-        }
-        let token = self.wait_for(partition, place, used);
-        self.gathers.add(partition, hash, token, words);
-    }
-
-    /// What was gathered for a partition leaves before anything else does.
-    fn let_go(&mut self, lent: &mut Lent<'_>, partition: Partition) {
-        let Some(gather) = self.gathers.take(partition) else { return };
-        let token = gather.waiting().unwrap_or_else(|tokens| {
-            let used = Use::Together(tokens);
-            let waiter = Waiter { client: Client::default(), place: 0, used, partition };
-            self.waiters.insert(waiter) as u64
-        });
-        self.submit_for(lent, DEADLINE_NS, partition, Kind::Write, gather.operation(), token);
-    }
-
-    fn submit_for(
-        &mut self,
-        lent: &mut Lent<'_>,
+        lent: &Lent<'_>,
         for_ns: u64,
         partition: Partition,
         kind: Kind,
-        op: Bytes,
-        token: u64,
-    ) {
-        self.learn(lent.now, partition);
-        if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
-            // Nobody waits for it: this was certainly not done.
-            self.endings.push((token, Ending::NotApplied(Refusal::Unreachable)));
-            return self.carry_out(lent);
-        }
-        let deadline_ns = lent.now.mono_ns + for_ns;
-        let ack = self.node.options.ack;
-        let is_taken = self.session.submit(
-            lent.now,
-            partition,
-            kind,
-            ack,
-            deadline_ns,
-            op,
-            token,
-            &mut self.said,
-        );
-        self.sends.extend(self.said.drain(..));
-        if !is_taken {
-            self.endings.push((token, Ending::NotApplied(Refusal::Busy)));
-        }
-        self.carry_out(lent);
-    }
-
-    /// Runs `work` on a key of which this node is primary, if it can be answered at once.
-    pub(crate) fn at_once(
-        &mut self,
-        lent: &mut Lent<'_>,
-        kind: Kind,
-        key: &[u8],
-        hash: u64,
-        work: impl FnOnce(&mut Round<'_>),
+        op: &Bytes,
     ) -> bool {
-        let Some(space) = self.node.space() else { return false };
-        let partition = partition_of(space, hash);
-        // What this worker asked before comes first.
-        if self.session.is_waiting(partition) || self.gathers.contains(partition) {
+        if !self.begin_plane() {
             return false;
         }
-        let mut hands = lent.hands(&self.node, &mut self.work, self.core);
-        let is_done = space.copies.at_once(&mut hands, partition, kind, |keys, at, is_copied| {
-            keys.at_once(at, is_copied, key, hash, work)
-        });
-        self.at_once += u64::from(is_done);
-        is_done
+        let Some((sort_byte, words)) = op.split_first() else { return false };
+        let Some(sort) = Sort::of_bits(*sort_byte) else { return false };
+        let owner = self.owner_of(partition);
+        let token = self.waiters.vacant_key() as u64;
+        let line = line_of(sort, words);
+        let sort = *sort_byte | self.sort_bits(kind);
+        let submitted = Submitted { partition, sort, token, index: 0, for_ns };
+        let Some(plane) = self.plane.as_deref_mut() else { return false };
+        if !plane.submit(owner, &submitted, &line, lent.now) {
+            return false;
+        }
+        true
+    }
+
+    fn sort_bits(&self, kind: Kind) -> u8 {
+        let read = if kind == Kind::Read { sort::READ } else { 0 };
+        read | self.early_bit()
+    }
+
+    fn early_bit(&self) -> u8 {
+        if self.node.options.ack == AckMode::Owner { sort::OWNER } else { 0 }
+    }
+
+    /// The node that is primary of a partition as far as is known here; this one if nothing is.
+    fn owner_of(&self, partition: Partition) -> cluster::id::NodeId {
+        let route = self.node.space().and_then(|space| space.copies.route(partition));
+        route.map_or(self.node.me().0, |route| route.primary.node)
+    }
+
+    /// Asks the owners of common requests of the client whose turn it is, whose answers take places from `at` on.
+    pub(crate) fn submit_run<'l>(
+        &mut self,
+        lent: &Lent<'_>,
+        requests: impl ExactSizeIterator<Item = Asking<'l>>,
+        at: u64,
+    ) {
+        let count = requests.len() as u32;
+        if count == 0 || !self.begin_plane() {
+            return;
+        }
+        let (client, partition) = (self.client, Partition::default());
+        let waiter = Waiter { client, place: at, used: Use::Run, partition, left: count };
+        let token = self.waiters.insert(waiter) as u64;
+        for (index, Asking { partition, sort, line }) in requests.enumerate() {
+            let owner = self.owner_of(partition);
+            let sort = sort | self.early_bit();
+            let index = index as u32;
+            let submitted = Submitted { partition, sort, token, index, for_ns: 0 };
+            let Some(plane) = self.plane.as_deref_mut() else { return };
+            if !plane.submit(owner, &submitted, line, lent.now) {
+                self.refuse_run(token, index, (partition, line));
+            }
+        }
+    }
+
+    /// Whether operations of this worker on a partition are not answered: others on it do not overtake them.
+    #[inline]
+    pub(crate) fn is_waiting(&self, partition: Partition) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.ops.is_waiting(partition))
     }
 
     /// Counts requests that were served from headers.
     pub(crate) fn note_served(&mut self, count: u64) {
         self.at_once += count;
-    }
-
-    /// Fetches the memory that operations on keys of these hashes need.
-    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        if let Some(space) = self.node.space() {
-            space.copies.prefetch(hashes.map(|hash| partition_of(space, hash)));
-        }
     }
 
     /// Charges several keys, each by its owner.
@@ -323,129 +355,127 @@ impl Front {
         let number = self.families.insert(family);
         for (row, (partition, op)) in operations.into_iter().enumerate() {
             let used = Use::Step { family: number, row };
-            self.submit(lent, partition, Kind::Write, op, 0, used);
+            self.submit(lent, partition, Kind::Write, &op, 0, used);
         }
     }
 
-    /// Tells the session where a partition is, if that is news.
-    fn learn(&mut self, now: Now, partition: Partition) {
-        let Some(space) = self.node.space() else { return };
-        if !self.is_identified {
-            let (node, incarnation) = self.node.me();
-            self.session.identify(SessionId { node, incarnation, core: self.core });
-            self.is_identified = true;
-            self.told = vec![Told::default(); space.copies.len()];
-            self.away_until_ns = vec![0; space.copies.len()];
-        }
-        // Read before the route: what is newer than that has a newer generation.
-        let generation = Some(self.node.generation());
-        let Some(told) = self.told.get_mut(partition.index()) else { return };
-        if told.generation == generation {
-            return;
-        }
-        let Some(route) = space.copies.route(partition) else { return };
-        told.generation = generation;
-        if route.term > told.term {
-            told.term = route.term;
-            self.session.learn(now, partition, route, &mut self.said);
-            self.sends.extend(self.said.drain(..));
-        }
-    }
-
-    /// Takes note of all that came for this worker since the last round.
+    /// The beginning of a round, after links were read: what copies hold by now is released, what came for this worker is taken note of.
     pub(crate) fn hear(&mut self, lent: &mut Lent<'_>) {
         let node = Arc::clone(&self.node);
         node.placer.set_now(engine::Nanos(lent.now.mono_ns));
         let Some(inbox) = node.inbox(self.core) else { return };
         inbox.look();
+        // In this order: what a link acknowledges behind a refusal counts only once the refusal was taken out of the inbox.
+        let acked = self.read_acked();
         while let Some(inbound) = inbox.pop() {
-            match inbound {
-                Inbound::Reply(partition, reply) => self.answered(lent.now, partition, reply),
-                Inbound::Lost(lost) => {
-                    self.session.resend(lent.now, lost, &mut self.said);
-                    self.resend(&node);
-                }
-                Inbound::Told(token, text) => self.endings.push((token, Ending::Done(text))),
-            }
+            self.hear_one(lent, inbound);
         }
+        self.release_replies(lent, &acked);
         self.end_start(lent.now);
         let generation = node.generation();
         if generation != self.generation {
             self.generation = generation;
-            let waiting: Vec<Partition> = self.session.waiting().collect();
-            for partition in waiting {
-                self.learn(lent.now, partition);
+            if let (Some(plane), Some(space)) = (self.plane.as_deref_mut(), node.space()) {
+                plane.ops.routes_changed(lent.now, |partition| space.copies.route(partition));
             }
         }
         let ticks = node.ticks();
         if ticks != self.ticks {
             self.ticks = ticks;
-            self.session.tick(lent.now, &mut self.said, &mut self.endings);
-            self.resend(&node);
+            self.tick_operations(lent);
             self.tell_debts(lent);
         }
-        self.carry_out(lent);
+        self.hear_itself(lent);
+        self.deliver(lent);
     }
 
-    fn resend(&mut self, node: &Node) {
-        node.figures.resent.fetch_add(self.said.len() as u64, Ordering::Relaxed);
-        self.sends.extend(self.said.drain(..));
+    fn hear_one(&mut self, lent: &mut Lent<'_>, inbound: Inbound) {
+        match inbound {
+            Inbound::Open(opening) => self.open_replies(lent, &opening),
+            Inbound::Perform(op) => self.perform_held(lent, &op),
+            Inbound::Refer(op, route) => self.end_held(&op, ExceptionKind::NotOwner(route)),
+            Inbound::Refuse(op, refusal) => self.end_held(&op, ExceptionKind::Refused(refusal)),
+            Inbound::LinkUp(node) => {
+                if let Some(plane) = self.plane.as_deref_mut() {
+                    plane.ops.link_up(node, lent.now);
+                }
+            }
+            Inbound::DataLink(arrival) => self.arrivals.push(*arrival),
+            Inbound::Told(token, text) => {
+                if let Some(waiter) = self.waiters.try_remove(token as usize) {
+                    self.endings.push((waiter, Ending::Done(text)));
+                }
+            }
+        }
     }
 
-    fn answered(&mut self, now: Now, partition: Partition, reply: Reply) {
-        self.session.answered(now, partition, reply, &mut self.said, &mut self.endings);
-        self.sends.extend(self.said.drain(..));
+    fn refuse_run(&mut self, token: u64, index: u32, (partition, line): (Partition, &[u8])) {
+        let Some(waiter) = self.waiters.get_mut(token as usize) else { return };
+        waiter.left = waiter.left.saturating_sub(1);
+        let one = Waiter { place: waiter.place + u64::from(index), ..waiter.part() };
+        let words = Bytes::copy_from_slice(line);
+        let one = Waiter { used: Use::Limited { quiet: false, words }, partition, ..one };
+        if waiter.left == 0 {
+            self.waiters.remove(token as usize);
+        }
+        self.endings.push((one, Ending::NotApplied(Refusal::Busy)));
     }
 
-    /// Does what the session asks: here where this node is primary, else at the end of the round.
+    /// Tells whoever waits how operations ended.
     ///
     /// What this brings about is done by the same call, however long that goes on: one call within
     /// another for each of many requests would go deeper than a thread's stack.
-    fn carry_out(&mut self, lent: &mut Lent<'_>) {
-        if self.is_carrying {
+    fn deliver(&mut self, lent: &mut Lent<'_>) {
+        if self.is_delivering {
             return;
         }
-        self.is_carrying = true;
-        loop {
-            self.carry_out_sends(lent);
-            self.deliver(lent);
-            self.end_families(lent);
-            if self.endings.is_empty() && (self.sends.is_empty() || self.node.space().is_none()) {
-                break;
+        self.is_delivering = true;
+        while !self.endings.is_empty() || !self.ended.is_empty() {
+            let mut endings = std::mem::take(&mut self.endings);
+            for (waiter, ending) in endings.drain(..) {
+                self.deliver_one(lent, waiter, ending);
             }
+            if self.endings.is_empty() {
+                self.endings = endings;
+            }
+            self.end_families(lent);
         }
-        self.is_carrying = false;
+        self.is_delivering = false;
     }
 
-    fn carry_out_sends(&mut self, lent: &mut Lent<'_>) {
-        let node = Arc::clone(&self.node);
-        let Some(space) = node.space() else { return };
-        let me = node.me();
-        while let Some(send) = self.sends.pop_front() {
-            let to = match &send {
-                Send::Op { to, .. } | Send::Settle { to, .. } => *to,
-            };
-            if !is_on(to, me) {
-                self.burst(to.node, send);
-                continue;
+    fn deliver_one(&mut self, lent: &mut Lent<'_>, waiter: Waiter, ending: Ending) {
+        match &ending {
+            Ending::Done(_) => {}
+            Ending::NotApplied(_) => {
+                self.node.figures.not_applied.fetch_add(1, Ordering::Relaxed);
             }
-            let mut hands = lent.hands(&node, &mut self.work, self.core);
-            match send {
-                Send::Op { partition, op, .. } => {
-                    node.figures.direct.fetch_add(1, Ordering::Relaxed);
-                    space.copies.operate(&mut hands, partition, op);
-                }
-                Send::Settle { partition, term, first_unacked, .. } => {
-                    let id = self.session.id();
-                    space.copies.settle(&mut hands, partition, term, id, first_unacked);
-                }
+            Ending::Unknown => {
+                self.node.figures.unknown.fetch_add(1, Ordering::Relaxed);
             }
-            let mut own = std::mem::take(&mut self.work.own);
-            for (partition, reply) in own.drain(..) {
-                self.answered(lent.now, partition, reply);
-            }
-            self.work.own = own;
         }
+        self.note_reach(lent.now, waiter.partition, &ending);
+        match waiter.used {
+            Use::Debt(number) => return self.debt_ended(lent, number, &ending),
+            Use::Hold(number) => return self.hold_told(number, &ending),
+            _ => {}
+        }
+        if let Use::Limited { quiet, words } = &waiter.used
+            && !matches!(ending, Ending::Done(_))
+        {
+            let (quiet, words) = (*quiet, words.clone());
+            let Err(error) = text_of(ending) else { return };
+            return self.answer_failed(lent, &waiter, &words, quiet, error);
+        }
+        let Waiter { client, place, used, .. } = waiter;
+        if let Use::Step { family, row } = used {
+            if let Some(kept) = self.families.get_mut(family)
+                && kept.note(row, text_of(ending))
+            {
+                self.ended.push(family);
+            }
+            return;
+        }
+        self.deliveries.push(Delivery { client, place, used, ending });
     }
 
     fn end_families(&mut self, lent: &mut Lent<'_>) {
@@ -462,130 +492,80 @@ impl Front {
             };
             self.deliveries.push(delivery);
             for (partition, op) in back {
-                self.submit(lent, partition, Kind::Write, op, 0, Use::Nothing);
+                self.submit(lent, partition, Kind::Write, &op, 0, Use::Nothing);
             }
         }
     }
 
-    fn burst(&mut self, to: NodeId, send: Send) {
-        let frame = match send {
-            Send::Op { partition, op, .. } => {
-                self.node.figures.forwarded.fetch_add(1, Ordering::Relaxed);
-                Frame::Op { partition, op }
-            }
-            Send::Settle { partition, term, first_unacked, .. } => {
-                Frame::Settle { partition, session: self.session.id(), term, first_unacked }
-            }
-        };
-        self.bursts.entry(to).or_default().push(frame);
-    }
-
-    fn deliver(&mut self, lent: &mut Lent<'_>) {
-        let mut endings = std::mem::take(&mut self.endings);
-        for (token, ending) in endings.drain(..) {
-            let Some(waiter) = self.waiters.try_remove(token as usize) else { continue };
-            if let Use::Together(tokens) = waiter.used {
-                self.note_reach(lent.now, waiter.partition, &ending);
-                self.part(&tokens, ending);
-                continue;
-            }
-            match &ending {
-                Ending::Done(_) => {}
-                Ending::NotApplied(_) => {
-                    self.node.figures.not_applied.fetch_add(1, Ordering::Relaxed);
-                }
-                Ending::Unknown => {
-                    self.node.figures.unknown.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            self.note_reach(lent.now, waiter.partition, &ending);
-            match waiter.used {
-                Use::Debt(number) => {
-                    self.debt_ended(lent, number, &ending);
-                    continue;
-                }
-                Use::Hold(number) => {
-                    self.hold_told(number, &ending);
-                    continue;
-                }
-                _ => {}
-            }
-            if let Use::Limited { quiet, words } = &waiter.used
-                && !matches!(ending, Ending::Done(_))
-            {
-                let (quiet, words) = (*quiet, words.clone());
-                let Err(error) = text_of(ending) else { continue };
-                self.answer_failed(lent, &waiter, &words, quiet, error);
-                continue;
-            }
-            let Waiter { client, place, used, .. } = waiter;
-            if let Use::Step { family, row } = used {
-                if let Some(kept) = self.families.get_mut(family)
-                    && kept.note(row, text_of(ending))
-                {
-                    self.ended.push(family);
-                }
-                continue;
-            }
-            self.deliveries.push(Delivery { client, place, used, ending });
-        }
-        if self.endings.is_empty() {
-            self.endings = endings;
-        }
-    }
-
-    /// Tells each of several requests how it ended.
-    fn part(&mut self, tokens: &[u64], ending: Ending) {
-        let Ending::Done(mut rest) = ending else {
-            self.endings.extend(tokens.iter().map(|token| (*token, ending.clone())));
-            return;
-        };
-        for token in tokens {
-            let ending = take_part(&mut rest).map_or(Ending::Unknown, Ending::Done);
-            self.endings.push((*token, ending));
-        }
-    }
-
-    /// The end of a round: what is for other nodes leaves, in one burst each.
+    /// The end of a round: what was asked of owners leaves, this node among them.
     pub(crate) fn send_bursts(&mut self, lent: &mut Lent<'_>) {
-        while let Some(partition) = self.gathers.next() {
-            self.let_go(lent, partition);
-        }
         let node = Arc::clone(&self.node);
-        let mut bursts = std::mem::take(&mut self.bursts);
-        for (to, frames) in &mut bursts {
-            if frames.is_empty() {
-                continue;
-            }
-            node.send_all(*to, frames);
-            // As much waits for that node as may: what was not taken was certainly not done.
-            for frame in frames.drain(..) {
-                if let Frame::Op { partition, op } = frame {
-                    let outcome = Outcome::Refused(Refusal::Busy);
-                    let reply = Reply { term: op.term, seq: op.seq, outcome };
-                    self.answered(lent.now, partition, reply);
-                }
+        loop {
+            self.send_operations(lent);
+            let has_served = self.serve_itself(lent);
+            self.deliver(lent);
+            let is_quiet = self.plane.as_ref().is_none_or(|plane| plane.new_in.is_empty());
+            if !has_served && is_quiet {
+                break;
             }
         }
-        self.bursts = bursts;
-        if !self.endings.is_empty() || !self.sends.is_empty() {
-            self.carry_out(lent);
+        self.work.touched.flush(lent.now.mono_ns);
+        if let Some(plane) = self.plane.as_deref_mut() {
+            plane.cache.flush(node.links(), lent.now.mono_ns);
         }
-        node.figures.direct.fetch_add(std::mem::take(&mut self.at_once), Ordering::Relaxed);
-        if let Some(inbox) = node.inbox(self.core) {
-            let is_waiting = !self.starting.is_empty()
-                || !self.waiters.is_empty()
-                || self.session.is_active()
-                || !self.debts.is_empty();
-            if inbox.is_waiting.load(Ordering::Relaxed) != is_waiting {
-                inbox.is_waiting.store(is_waiting, Ordering::SeqCst);
-                node.want_ticks();
+        let mut direct = std::mem::take(&mut self.at_once);
+        if let Some(plane) = self.plane.as_deref_mut() {
+            direct += std::mem::take(&mut plane.direct);
+            let forwarded = std::mem::take(&mut plane.forwarded);
+            node.figures.forwarded.fetch_add(forwarded, Ordering::Relaxed);
+        }
+        node.figures.direct.fetch_add(direct, Ordering::Relaxed);
+        let Some(inbox) = node.inbox(self.core) else { return };
+        let awaits_copies = self.plane.as_ref().is_some_and(|plane| !plane.parked.is_empty());
+        inbox.set_awaits_copies(awaits_copies);
+        if awaits_copies && node.inboxes.len() > 1 {
+            // What another worker has heard before it could see that this one waits.
+            let acked = self.read_acked();
+            let plane = self.plane.as_ref();
+            if plane
+                .is_some_and(|plane| acked.iter().any(|(link, at)| plane.parked.is_due(*link, *at)))
+            {
+                inbox.wake();
+            }
+        }
+        let is_waiting = !self.starting.is_empty()
+            || !self.waiters.is_empty()
+            || self.plane.as_ref().is_some_and(|plane| plane.ops.unanswered() > 0)
+            || !self.debts.is_empty();
+        if inbox.is_waiting.load(Ordering::Relaxed) != is_waiting {
+            inbox.is_waiting.store(is_waiting, Ordering::SeqCst);
+            node.want_ticks();
+        }
+    }
+
+    /// The bytes of a run of answers.
+    pub(crate) fn text_of(&self, run: &Run) -> &[u8] {
+        self.texts.get(run.text.0..run.text.1).unwrap_or_default()
+    }
+
+    /// All runs were given to their clients.
+    pub(crate) fn forget_texts(&mut self) {
+        if self.runs.is_empty() {
+            self.texts.clear();
+            if self.texts.capacity() > TEXTS_KEPT_BYTES {
+                self.texts = Vec::new();
             }
         }
     }
 
     /// Gives a client what came for it while it had its turn.
     pub(crate) fn give_to(&mut self, client: Client, replies: &mut Replies) {
+        if !self.runs.is_empty() {
+            for run in self.runs.extract_if(.., |run| run.client == client) {
+                let text = self.texts.get(run.text.0..run.text.1).unwrap_or_default();
+                replies.give_run(run.place, run.count as usize, text);
+            }
+        }
         if self.deliveries.is_empty() {
             return;
         }

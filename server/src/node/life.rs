@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{Change, FOUNDED, Setting, YES};
-use cluster::map::{Command, Map, clocks};
+use cluster::map::{Command, Entry, Map, clocks};
 use cluster::placement::Placement;
 use control::{Control, Options, Store, StoreError};
 use engine::{Nanos, Place};
@@ -23,8 +23,9 @@ use tokio::time::sleep;
 
 use super::copies::Copies;
 use super::leave::{self, Left};
+use super::links::DataLinks;
 use super::peers::{Post, Reception};
-use super::{Node, Space, events, limits};
+use super::{Node, Space, events, limits, links};
 use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::lanes::{Handler as _, Identity, Lanes, LanesOptions, SecurityError, Whom};
@@ -35,17 +36,18 @@ use crate::service::Service;
 /// How often those are looked after that somebody waits for.
 const TICK: Duration = Duration::from_millis(20);
 /// The same, while nobody waits.
-const TICK_AT_REST: Duration = Duration::from_millis(100);
+const TICK_AT_REST: Duration = Duration::from_millis(250);
 /// How often the age of the last contact to the controller is looked at.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
-/// How often a part of the copies is ticked for which nobody waits…
+/// How often copies are looked for that a silent link keeps back, and the store is told what time it is in a part of the
+/// partitions…
 const REST_PERIOD: Duration = Duration::from_millis(200);
-/// …one of so many parts: each of them every 4 s.
+/// …one of so many parts: in each of them every 4 s.
 const REST_PARTS: usize = 20;
 /// How often the control plane is told of this node's state.
 const CONDITION_PERIOD: Duration = Duration::from_millis(200);
-/// How often sessions of nodes that are no more are looked for.
-const SESSIONS_PERIOD: Duration = Duration::from_secs(5);
+/// How often what is left of lives that are over is looked for.
+const LIVES_PERIOD: Duration = Duration::from_secs(5);
 /// Most changes of the map that copies ask for in one command.
 const ASKS_MAX: usize = cluster::map::command::CHANGES_MAX;
 /// For a command of ours.
@@ -138,6 +140,7 @@ impl Setup {
         };
         let mut lanes = LanesOptions::new(identity, cluster.security()?);
         lanes.insecure_is_said = cluster.insecure;
+        lanes.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
         // A record has an item's whole state, and may have it once more as the client's answer; a piece
         // of a copy may have several answers.
         let least = 4 * config.item_bytes_max + (64 << 10);
@@ -202,8 +205,8 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<Life, 
     let mut tasks = JoinSet::new();
     let (have_limits, has_limits) = oneshot::channel();
     tasks.spawn(limits::follow(Arc::clone(service), control.clone(), have_limits));
-    let (of_node, of_control) = (Arc::clone(&node), control.clone());
-    tasks.spawn(follow(of_node, of_control, Arc::clone(&reception), has_limits));
+    let of_service = Arc::clone(service);
+    tasks.spawn(follow(of_service, control.clone(), Arc::clone(&reception), has_limits));
     tasks.spawn(tick(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
     if let Some(cluster) = &service.config().cluster {
         tasks.spawn(look_up(control.clone(), cluster.seeds.clone()));
@@ -280,11 +283,12 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
 
 /// Takes note of every change of the map.
 async fn follow(
-    node: Arc<Node>,
+    service: Arc<Service>,
     control: Control,
     reception: Arc<Reception>,
     has_limits: oneshot::Receiver<()>,
 ) {
+    let Some(node) = service.node().cloned() else { return };
     let me = control.registered().await;
     // No key may be counted as a plain one that is bound.
     let _ = has_limits.await;
@@ -294,7 +298,10 @@ async fn follow(
     let mut vers: Vec<u32> = Vec::new();
     let mut last_lost_after = node.options.copies.lost_after_ns;
     let mut nodes = BTreeMap::new();
+    let mut last_lives = BTreeMap::new();
+    let mut keepers = JoinSet::new();
     loop {
+        while keepers.try_join_next().is_some() {}
         let news = watch.changed().await;
         let map = &news.map;
         let Some(head) = map.head() else { continue };
@@ -303,16 +310,24 @@ async fn follow(
             let partitions = placement.partitions();
             let bits = partitions.trailing_zeros();
             node.placer.set(bits, seeds_of(head.cluster), Placed(placement));
-            let copies = Copies::new(partitions, node.options.copies);
+            let are_shared = service.shards().share_partitions(bits);
+            let copies = Copies::new(partitions, node.options.copies, are_shared);
             let _ = node.space.set(Space { bits, copies });
             vers = vec![0; partitions];
         }
-        meet(&node, map, &mut nodes);
+        for links in meet(&node, map, &mut nodes) {
+            keepers.spawn(links::keep(Arc::clone(&node), Arc::clone(&reception), links));
+        }
         let Some(space) = node.space() else { continue };
         let lost_after = map.settings().lost_after_ms.map(|ms| ms.saturating_mul(1_000_000));
         if lost_after != last_lost_after {
             last_lost_after = lost_after;
             space.copies.set_lost_after(lost_after);
+        }
+        let lives = lives_of(map);
+        if lives != last_lives {
+            space.copies.logs().set_lives(lives.clone(), head.last_node);
+            last_lives = lives;
         }
         let mut promoted = BTreeSet::new();
         reception.with_hands(|hands| {
@@ -352,38 +367,66 @@ fn seeds_of(cluster: u128) -> [u64; 4] {
     [low, high, low.rotate_left(32) ^ high, low ^ high.rotate_left(32)]
 }
 
-/// Opens ways to new nodes, and closes those to nodes that are no more.
-fn meet(node: &Node, map: &Map, known: &mut BTreeMap<NodeId, (Incarnation, String)>) {
-    let Some(lanes) = node.lanes() else { return };
+/// Opens ways to new nodes, and closes those to nodes that are no more. Returns the data links that this node is
+/// to open: the node with the lower id opens them.
+fn meet(
+    node: &Node,
+    map: &Map,
+    known: &mut BTreeMap<NodeId, (Incarnation, String)>,
+) -> Vec<Arc<DataLinks>> {
+    let Some(lanes) = node.lanes() else { return Vec::new() };
     let (me, _) = node.me();
     let nodes = || {
         map.nodes().iter().map(|(id, node)| (id, node.incarnation, &node.description.peer_address))
     };
     // Most changes of the map are of partitions.
     if nodes().eq(known.iter().map(|(id, (incarnation, place))| (id, *incarnation, place))) {
-        return;
+        return Vec::new();
     }
     let now: BTreeMap<NodeId, (Incarnation, String)> =
         nodes().map(|(id, incarnation, place)| (*id, (incarnation, place.clone()))).collect();
     *node.places.write() = now.iter().map(|(id, (_, place))| (place.clone(), *id)).collect();
+    let mut to_open = Vec::new();
     for (id, (_, address)) in &now {
         if *id != me {
-            node.ways.insert(*id, lanes.lane(*id, address));
+            let new = || DataLinks::new(*id, address, lanes.timing());
+            let links = node.ways.insert(*id, lanes.lane(*id, address), new, address);
+            to_open.extend(links.filter(|_| me < *id));
             // Where it was a seed of which no more was known, two lanes would be in each other's way.
             lanes.forget(&Whom::Address(address.clone()));
         }
     }
     node.clocks.lock().retain(|id| now.contains_key(&id));
-    let mut has_lost = false;
     for id in known.keys().filter(|id| !now.contains_key(id)) {
         lanes.forget(&Whom::Node(*id));
-        has_lost = true;
     }
     node.ways.retain(|id| now.contains_key(&id));
     *known = now;
-    if has_lost && let Some(space) = node.space() {
-        space.copies.retain_sessions(|id| known.contains_key(&id));
-    }
+    to_open
+}
+
+/// Which life of each node the map has.
+fn lives_of(map: &Map) -> BTreeMap<NodeId, Incarnation> {
+    map.nodes().iter().map(|(id, node)| (*id, node.incarnation)).collect()
+}
+
+/// Whether a life of a node is over by the map, and no copy is named that was on it.
+fn is_over(map: &Map, id: NodeId, life: Incarnation) -> bool {
+    let is_past = match map.nodes().get(&id) {
+        Some(node) => life < node.incarnation,
+        None => map.head().is_some_and(|head| id.0 <= head.last_node),
+    };
+    let is_named = |entry: &Entry| entry.copy_on(id, life).is_some();
+    is_past && !map.partitions().iter().any(is_named)
+}
+
+/// Drops what is left of lives that are over in the map, which all copies have learnt: results, and links that no set names.
+fn end_lives(node: &Node, copies: &Copies, map: &Map, reception: &Reception) {
+    let Some(head) = map.head() else { return };
+    // Records that were under way may have brought some back.
+    copies.logs().set_lives(lives_of(map), head.last_node);
+    node.links().retain_lives(|id, life| is_over(map, id, life), |link| copies.names(link));
+    reception.with_hands(|hands| copies.forget_links(hands));
 }
 
 /// Something that is done again after a while.
@@ -411,7 +454,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
     let mut contact = Due::every(CONTACT_PERIOD);
     let mut rest = Due::every(REST_PERIOD);
     let mut condition = Due::every(CONDITION_PERIOD);
-    let mut sessions = Due::every(SESSIONS_PERIOD);
+    let mut lives = Due::every(LIVES_PERIOD);
     let mut part = 0;
     let mut operations = 0;
     let mut looked_ns = reception.now_ns();
@@ -435,7 +478,8 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
                 space.copies.tick_busy(hands);
                 if rest.is_now(now_ns) {
                     part = (part + 1) % REST_PARTS;
-                    space.copies.tick_slice(hands, part, REST_PARTS);
+                    space.copies.tick_silent(hands);
+                    space.copies.tell_times(hands, part, REST_PARTS);
                 }
             });
         }
@@ -453,13 +497,15 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<Reception>) {
             control.set_condition(is_ready, load);
             tell_clocks(&node, &control, now_ns, &mut is_off);
         }
-        if sessions.is_now(now_ns)
+        if lives.is_now(now_ns)
             && let Some(space) = node.space()
         {
-            // Copies and records that were under way may have brought some back.
-            let ids: BTreeSet<NodeId> = control.map().nodes().keys().copied().collect();
-            space.copies.retain_sessions(|id| ids.contains(&id));
+            let map = control.map();
+            if node.learned_ver.load(Ordering::Acquire) >= map.ver() {
+                end_lives(&node, &space.copies, &map, &reception);
+            }
         }
+        node.tick_data_links(reception.now_ns());
         if node.ways.is_unsettled() {
             let is_alone = control.contact().is_none_or(|age| age >= ALONE);
             node.note_reach(reception.now_ns(), Some(is_alone), |_| {});

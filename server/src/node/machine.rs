@@ -3,20 +3,20 @@
 //! Here: what an operation is, how the primary does it, how a copy takes over what it did. Not here:
 //! when that happens (`cluster::replica`), how an item lies in bytes (`engine`).
 //!
-//! An operation is what the client wrote, with one byte before it; its result is what the client is
-//! told. So whoever is primary decodes, decides and answers as a server by itself does, and the node
-//! that the client talks to only looks for the key.
+//! An operation is what the client wrote, and its result is what the client is told. So whoever is primary
+//! decodes, decides and answers as a server by itself does, and the node that the client talks to only
+//! looks for the key.
 
 use std::mem::take;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
+use cluster::frames::State;
 use cluster::id::Partition;
-use cluster::replica::{At, Effect, Machine, Write};
-use engine::{HashRange, IdCopy, KeyChange, Nanos, Now};
-use protocol::{Command, Decoded, Get, Key, Operation, Request, decode};
+use cluster::replica::{At, Machine};
+use engine::{HashRange, IdCopy, KeyChange, Nanos, Now, PutError};
+use protocol::{Command, Decoded, Get, Key, Operation, Quick, Request, decode};
 
 use super::Space;
-use super::gather::put_part;
 use super::step::{Step, Told};
 use super::talk::is_silent;
 use crate::counters::Counters;
@@ -36,10 +36,8 @@ pub(super) const LATEST_NS: u64 = 2_682_374_400_000_000_000;
 
 /// The unique numbers of a term begin with it: the record's number has the lower bits.
 const LSN_BITS: u32 = 40;
-/// Above these bits a unique number counts the requests of one operation, backwards to 0.
-const UNIQUE_BITS: u32 = 56;
 
-/// What the byte before the client's words says.
+/// How the line of an operation is to be read: the low bits of its `frames::sort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// As a client asked.
@@ -50,29 +48,38 @@ pub(crate) enum Sort {
     Step = 2,
     /// A value for this key was too large: the old one goes, for nobody must go on reading it.
     Drop = 3,
-    /// Several requests on one key, as clients asked, one after the other: their number, then the words.
-    Several = 4,
+    /// A client's retrieval of one key, whose reply has its end: `Plain` asks for the item alone.
+    Retrieval = 4,
 }
 
+/// A bit beside a [`Sort`]: the key of the line is counted under another one, by a limit of the node in front.
+pub(crate) const COUNTED_ELSEWHERE: u8 = 0x10;
+
+/// The bits of `frames::sort` that are a [`Sort`].
+const SORT_BITS: u8 = 0x0f;
+
 impl Sort {
-    fn of_byte(byte: u8) -> Option<Self> {
-        Some(match byte {
+    /// The sort of one of the commonest requests, as a client asked.
+    pub(crate) fn of_quick(quick: &Quick<'_>) -> Self {
+        if matches!(quick, Quick::Get { .. }) { Self::Retrieval } else { Self::Plain }
+    }
+
+    /// Whether its line is a client's, which tells its own length.
+    pub(crate) fn is_of_client(self) -> bool {
+        matches!(self, Self::Plain | Self::Retrieval)
+    }
+
+    /// The sort among these bits; `None` if this version does not know it.
+    pub(crate) fn of_bits(bits: u8) -> Option<Self> {
+        Some(match bits & SORT_BITS {
             0 => Self::Plain,
             1 => Self::Flush,
             2 => Self::Step,
             3 => Self::Drop,
-            4 => Self::Several,
+            4 => Self::Retrieval,
             _ => return None,
         })
     }
-}
-
-/// An operation of these words.
-pub(crate) fn operation(sort: Sort, words: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(1 + words.len());
-    bytes.put_u8(sort as u8);
-    bytes.put_slice(words);
-    bytes.freeze()
 }
 
 /// A partition's time as the engine counts it.
@@ -80,12 +87,56 @@ pub(crate) fn items_time(pt_ns: u64) -> Nanos {
     Nanos(pt_ns.saturating_sub(ORIGIN_NS))
 }
 
-/// Buffers that operations use one after the other.
+/// What an operation made of a key, for the other copies. It keeps its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    output: Vec<u8>,
-    state: Vec<u8>,
-    counted: Vec<u8>,
+pub(crate) struct Change {
+    pub(crate) what: Changed,
+    /// The key. Empty: all keys of the partition, which are deleted.
+    pub(crate) key: Vec<u8>,
+    /// The item, where it is one.
+    pub(crate) state: Vec<u8>,
+}
+
+/// What became of the key of a [`Change`].
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A bare count with the cas unique of the operation.
+    Counter(u64),
+    /// Another item.
+    Item,
+    /// It is gone.
+    Deleted,
+}
+
+impl Change {
+    /// Nothing has changed yet.
+    pub(crate) fn clear(&mut self) {
+        self.what = Changed::Nothing;
+        for bytes in [&mut self.key, &mut self.state] {
+            if bytes.capacity() > BUFFER_BYTES_MAX {
+                *bytes = Vec::new();
+            }
+            bytes.clear();
+        }
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.what = Changed::Deleted;
+        self.key.extend_from_slice(key);
+    }
+
+    /// The state of the key for a record; `None` if it is as it was.
+    pub(crate) fn state(&self) -> Option<State<'_>> {
+        match self.what {
+            Changed::Nothing => None,
+            Changed::Counter(count) => Some(State::Counter(count)),
+            Changed::Item => Some(State::Item(&self.state)),
+            Changed::Deleted => Some(State::Deleted),
+        }
+    }
 }
 
 /// The keys of one copy, with what it takes to work on them.
@@ -95,7 +146,8 @@ pub(crate) struct Keys<'a> {
     pub(crate) in_force: &'a InForce,
     pub(crate) worker: usize,
     pub(crate) scratch: &'a mut Scratch,
-    pub(crate) buffers: &'a mut Buffers,
+    /// Memory for counted keys.
+    pub(crate) counted: &'a mut Vec<u8>,
     pub(crate) partition: Partition,
     pub(crate) bits: u32,
     /// The node's wall clock, for windows of the calendar and exptimes that are dates.
@@ -110,13 +162,6 @@ const NO_OPERATION: &str = "SERVER_ERROR not applied: no operation on a key";
 /// What ids are copied under: longer than a key.
 const IDS_KEY: &[u8] = &[b'i'; protocol::KEY_BYTES_MAX + 1];
 
-/// What became of a key.
-enum Changed<'a> {
-    Nothing,
-    To(&'a [u8]),
-    Gone,
-}
-
 /// The unique number of an item that is made now.
 pub(super) fn unique(at: At) -> u64 {
     u64::from(at.term.0) << LSN_BITS | at.lsn
@@ -127,31 +172,38 @@ impl Keys<'_> {
         range_of(self.partition, self.bits)
     }
 
-    /// Does what `words` ask and notes what became of the key.
-    fn perform(&mut self, at: At, sort: Sort, words: &[u8], effect: &mut Effect) {
-        let mut output = take(&mut self.buffers.output);
-        let mut counted = take(&mut self.buffers.counted);
-        output.clear();
-        if sort == Sort::Step {
-            match Step::decode(words) {
-                Some(step) => self.step(at, &step, &mut output, effect),
-                None => line(&mut output, NO_OPERATION),
+    /// Does what `words` ask, appends what the client is told to `out`, and notes in `change`, which is clear, what became
+    /// of the key.
+    pub(crate) fn perform(
+        &mut self,
+        at: At,
+        sort: Sort,
+        words: &[u8],
+        out: &mut Vec<u8>,
+        change: &mut Change,
+    ) {
+        match sort {
+            Sort::Flush => {
+                self.service.shards().remove_range(self.range());
+                // No key is empty: a copy that is told this one is gone drops all.
+                change.delete(b"");
             }
-        } else if sort == Sort::Several {
-            self.several(at, words, &mut counted, &mut output, effect);
-        } else if sort == Sort::Drop {
-            self.drop_value(at, words, effect);
-        } else {
-            match decode(words, 0, self.service.shards().bounds()) {
+            Sort::Step => match Step::decode(words) {
+                Some(step) => self.step(at, &step, out, change),
+                None => line(out, NO_OPERATION),
+            },
+            Sort::Drop => self.drop_value(at, words, change),
+            Sort::Plain | Sort::Retrieval => match decode(words, 0, self.service.shards().bounds())
+            {
                 Ok(Decoded::Request { request, .. }) => {
-                    self.answer(at, &request, &mut counted, &mut output, effect);
+                    let is_answered = self.answer(at, &request, out, change);
+                    if is_answered && sort == Sort::Retrieval {
+                        out.extend_from_slice(b"END\r\n");
+                    }
                 }
-                _ => line(&mut output, NO_OPERATION),
-            }
+                _ => line(out, NO_OPERATION),
+            },
         }
-        effect.answer(&output);
-        self.buffers.output = output;
-        self.buffers.counted = counted;
     }
 
     fn now(&self, pt_ns: u64) -> Now {
@@ -163,130 +215,48 @@ impl Keys<'_> {
         Round::of_key(self.service, counters, now, self.in_force, self.scratch, self.worker)
     }
 
-    /// Runs `work` on a key, and says whether that changed it, and to what.
-    fn change(
-        &mut self,
-        at: At,
-        key: &[u8],
-        hash: u64,
-        work: impl FnOnce(&mut Round<'_>),
-    ) -> Changed<'_> {
-        let shards = self.service.shards();
-        // Another partition of the shard must not name what this one makes.
-        let _turn = shards.turn(hash);
-        let before = shards.begin_change(hash, key, unique(at));
-        self.scratch.kept_id.set(None);
-        work(&mut self.round(at));
-        let is_unchanged = before == shards.mark_of(hash, key);
-        let kept_id = self.scratch.kept_id.take();
-        if is_unchanged && kept_id.is_none() {
-            return Changed::Nothing;
-        }
-        let state = &mut self.buffers.state;
-        if state.capacity() > BUFFER_BYTES_MAX {
-            *state = Vec::new();
-        }
-        state.clear();
-        if let Some(id) = kept_id {
-            // What the id was answered belongs to what became of the key: no copy has one alone.
-            id.encode_with(state, is_unchanged, |state| shards.copy_of(hash, key, state));
-            return Changed::To(state);
-        }
-        if shards.copy_of(hash, key, state) { Changed::To(state) } else { Changed::Gone }
-    }
-
     /// Runs `work` on a key and notes what became of it.
     fn noting(
         &mut self,
         at: At,
         key: &[u8],
         hash: u64,
-        effect: &mut Effect,
+        change: &mut Change,
         work: impl FnOnce(&mut Round<'_>),
     ) {
-        match self.change(at, key, hash, work) {
-            Changed::Nothing => {}
-            Changed::To(state) => effect.put(key, state),
-            Changed::Gone => effect.delete(key),
+        let shards = self.service.shards();
+        let unique = unique(at);
+        // Another partition of the shard must not name what this one makes.
+        let _turn = shards.turn(hash);
+        let before = shards.begin_change(hash, key, unique);
+        self.scratch.kept_id.set(None);
+        work(&mut self.round(at));
+        let is_unchanged = before == shards.mark_of(hash, key);
+        let kept_id = self.scratch.kept_id.take();
+        if is_unchanged && kept_id.is_none() {
+            return;
         }
-    }
-
-    /// Runs `work`, which is answered at once, on a key. What other copies are told of it; nothing where
-    /// there are none.
-    pub(super) fn at_once(
-        &mut self,
-        at: At,
-        is_copied: bool,
-        key: &[u8],
-        hash: u64,
-        work: impl FnOnce(&mut Round<'_>),
-    ) -> Option<Write> {
-        if !is_copied {
-            let shards = self.service.shards();
-            let _turn = shards.turn(hash);
-            shards.begin_at(hash, unique(at));
-            work(&mut self.round(at));
-            return None;
-        }
-        let state = match self.change(at, key, hash, work) {
-            Changed::Nothing => return None,
-            Changed::To(state) => Some(Bytes::copy_from_slice(state)),
-            Changed::Gone => None,
+        change.key.extend_from_slice(key);
+        change.what = if let Some(id) = kept_id {
+            // What the id was answered belongs to what became of the key: no copy has one alone.
+            let state = &mut change.state;
+            id.encode_with(state, is_unchanged, |state| shards.copy_of(hash, key, state));
+            Changed::Item
+        } else if let Some(count) = shards.bare_count(hash, key, unique) {
+            Changed::Counter(count)
+        } else if shards.copy_of(hash, key, &mut change.state) {
+            Changed::Item
+        } else {
+            Changed::Deleted
         };
-        Some(Write { key: Bytes::copy_from_slice(key), state })
     }
 
-    fn step(&mut self, at: At, step: &Step<'_>, output: &mut Vec<u8>, effect: &mut Effect) {
+    fn step(&mut self, at: At, step: &Step<'_>, out: &mut Vec<u8>, change: &mut Change) {
         let hash = self.service.shards().hash(step.key);
         if !self.range().contains(hash) {
-            return Told::NoLimit.encode(output);
+            return Told::NoLimit.encode(out);
         }
-        self.noting(at, step.key, hash, effect, |round| round.step(step, hash).encode(output));
-    }
-
-    /// Requests on one key, each with an answer of its own.
-    fn several(
-        &mut self,
-        at: At,
-        words: &[u8],
-        counted: &mut Vec<u8>,
-        output: &mut Vec<u8>,
-        effect: &mut Effect,
-    ) {
-        let Some((number, words)) = words.split_first() else { return };
-        let (service, in_force) = (self.service, self.in_force);
-        let (shards, bounds) = (service.shards(), service.shards().bounds());
-        let Ok(Decoded::Request { request: Request::Command { command, .. }, .. }) =
-            decode(words, 0, bounds)
-        else {
-            return;
-        };
-        let own = command.key.as_bytes();
-        let looked = look_up_in(shards, in_force, own, counted);
-        let (key, hash) = counted_key(shards, own, Some(&command.operation), &looked);
-        let is_here = self.range().contains(hash);
-        let (mut rest, mut counted) = (words, Vec::new());
-        self.noting(at, key, hash, effect, |round| {
-            for left in (0..u64::from(*number)).rev() {
-                let Ok(Decoded::Request { request, consumed }) = decode(rest, 0, bounds) else {
-                    return;
-                };
-                put_part(output, |output| {
-                    let Request::Command { command, form } = &request else { return };
-                    let own = command.key.as_bytes();
-                    let looked = look_up_in(shards, in_force, own, &mut counted);
-                    let same = counted_key(shards, own, Some(&command.operation), &looked);
-                    if is_here && same == (key, hash) {
-                        // A hold that a plain `incr` makes has a name, though nobody is told it.
-                        shards.begin_at(hash, unique(at) | left << UNIQUE_BITS);
-                        round.one_key(command, form, &looked, output);
-                    } else if !is_silent(&request) {
-                        line(output, LIMITS_CHANGE);
-                    }
-                });
-                rest = rest.get(consumed..).unwrap_or_default();
-            }
-        });
+        self.noting(at, step.key, hash, change, |round| round.step(step, hash).encode(out));
     }
 
     fn install_ids(&self, now: Now, mut ids: &[u8]) {
@@ -296,91 +266,71 @@ impl Keys<'_> {
         }
     }
 
-    fn drop_value(&mut self, at: At, key: &[u8], effect: &mut Effect) {
+    fn drop_value(&mut self, at: At, key: &[u8], change: &mut Change) {
         let hash = self.service.shards().hash(key);
         let is_bound = !matches!(self.in_force.limits().find(key, &mut Vec::new()), Ok(None));
         let (Some(of_item), true, false) = (Key::plain(key), self.range().contains(hash), is_bound)
         else {
             return;
         };
-        self.noting(at, key, hash, effect, |round| {
+        self.noting(at, key, hash, change, |round| {
             let key = of_item;
             let command = Command { key, operation: Operation::TooLarge { drop: true } };
             round.service.shards().apply(round.now, hash, &command, |_| ());
         });
     }
 
+    /// Answers a request on one key; false: only with an error.
     fn answer(
         &mut self,
         at: At,
         request: &Request<'_>,
-        counted: &mut Vec<u8>,
-        output: &mut Vec<u8>,
-        effect: &mut Effect,
-    ) {
-        let (own, operation) = match request {
-            Request::Command { command, .. } => (command.key.as_bytes(), Some(&command.operation)),
-            Request::Retrieve { keys, .. } => match keys.first() {
-                Some(key) => (key, None),
-                None => return line(output, NO_OPERATION),
-            },
-            _ => return line(output, NO_OPERATION),
+        out: &mut Vec<u8>,
+        change: &mut Change,
+    ) -> bool {
+        let key = match request {
+            Request::Command { command, .. } => {
+                Some((command.key.as_bytes(), Some(&command.operation)))
+            }
+            Request::Retrieve { keys, .. } => keys.first().map(|key| (key, None)),
+            _ => None,
+        };
+        let Some((own, operation)) = key else {
+            line(out, NO_OPERATION);
+            return false;
         };
         let in_force = self.in_force;
-        let looked = look_up_in(self.service.shards(), in_force, own, counted);
+        let mut counted = take(self.counted);
+        let looked = look_up_in(self.service.shards(), in_force, own, &mut counted);
         let (key, hash) = counted_key(self.service.shards(), own, operation, &looked);
-        if !self.range().contains(hash) {
-            if !is_silent(request) {
-                line(output, LIMITS_CHANGE);
-            }
-            return;
-        }
-        self.noting(at, key, hash, effect, |round| match request {
-            Request::Command { command, form } => round.one_key(command, form, &looked, output),
-            Request::Retrieve { keys, with_cas, touch } => {
-                for (key, _) in keys.iter().take(1) {
-                    let get = Get { touch: *touch, ..Get::default() };
-                    let command = Command { key, operation: Operation::Get(get) };
-                    round.retrieve_one(&command, &looked, *with_cas, output);
+        let is_here = self.range().contains(hash);
+        if is_here {
+            self.noting(at, key, hash, change, |round| match request {
+                Request::Command { command, form } => round.one_key(command, form, &looked, out),
+                Request::Retrieve { keys, with_cas, touch } => {
+                    for (key, _) in keys.iter().take(1) {
+                        let get = Get { touch: *touch, ..Get::default() };
+                        let command = Command { key, operation: Operation::Get(get) };
+                        round.retrieve_one(&command, &looked, *with_cas, out);
+                    }
                 }
-            }
-            _ => {}
-        });
-    }
-}
-
-/// One large value must not cost a thread its size for ever.
-const BUFFER_BYTES_MAX: usize = 1 << 20;
-
-impl Machine for Keys<'_> {
-    fn apply(&mut self, at: At, op: &[u8], effect: &mut Effect) {
-        let sort = op.first().and_then(|byte| Sort::of_byte(*byte));
-        match (sort, op.get(1..)) {
-            (Some(Sort::Flush), _) => {
-                self.service.shards().remove_range(self.range());
-                // No key is empty: a copy that is told this one is gone drops all.
-                effect.delete(b"");
-            }
-            (Some(sort), Some(words)) => self.perform(at, sort, words, effect),
-            _ => effect.answer(NO_OPERATION.as_bytes()),
+                _ => {}
+            });
+        } else if !is_silent(request) {
+            line(out, LIMITS_CHANGE);
         }
+        *self.counted = counted;
+        is_here
     }
 
-    fn install(&mut self, pt_ns: u64, key: &[u8], state: Option<&[u8]>) {
+    fn install_item(&self, now: Now, key: &[u8], state: &[u8]) {
         let shards = self.service.shards();
-        if key.is_empty() {
-            shards.remove_range(self.range());
-            return;
-        }
-        let (hash, now) = (shards.hash_in(self.partition.0, key), self.now(pt_ns));
-        if let (IDS_KEY, Some(state)) = (key, state) {
-            return self.install_ids(now, state);
-        }
-        let state = match state.map(|state| (IdCopy::split(state), state)) {
+        let hash = shards.hash_in(self.partition.0, key);
+        let state = match IdCopy::split(state) {
+            None => Some(state),
             // Not of this version: without the state the key begins anew, as one that was evicted.
-            None | Some((Some(Err(())), _)) => None,
-            Some((None, state)) => Some(state),
-            Some((Some(Ok((id, change))), _)) => {
+            Some(Err(())) => None,
+            Some(Ok((id, change))) => {
                 shards.put_id(now, self.partition.0, &id);
                 match change {
                     KeyChange::Unchanged => return,
@@ -389,30 +339,56 @@ impl Machine for Keys<'_> {
                 }
             }
         };
-        match state {
-            Some(state) => {
-                if let Err(error) = shards.put_copy(now, hash, key, state) {
-                    // What does not fit is as if it had been evicted here right after.
-                    tracing::debug!(?error, partition = %self.partition, "item not kept in a copy");
-                    shards.remove_copy(hash, key);
-                }
+        let done = match state {
+            Some(state) => shards.put_copy(now, hash, key, state),
+            None => return shards.remove_copy(hash, key),
+        };
+        self.note_kept(hash, key, done);
+    }
+
+    /// What does not fit is as if it had been evicted here right after.
+    fn note_kept(&self, hash: u64, key: &[u8], done: Result<(), PutError>) {
+        if let Err(error) = done {
+            tracing::debug!(?error, partition = %self.partition, "item not kept in a copy");
+            self.service.shards().remove_copy(hash, key);
+        }
+    }
+}
+
+/// One large value must not cost a thread its size for ever.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+impl Machine for Keys<'_> {
+    fn install(&mut self, at: At, key: &[u8], state: &State<'_>) {
+        let shards = self.service.shards();
+        let now = self.now(at.pt_ns);
+        let hash = || shards.hash_in(self.partition.0, key);
+        match *state {
+            State::Unchanged => {}
+            State::Deleted if key.is_empty() => shards.remove_range(self.range()),
+            State::Deleted => shards.remove_copy(hash(), key),
+            State::Counter(count) => {
+                let hash = hash();
+                let done = shards.put_bare_count(now, hash, key, count, unique(at));
+                self.note_kept(hash, key, done);
             }
-            None => shards.remove_copy(hash, key),
+            State::Item(ids) if key == IDS_KEY => self.install_ids(now, ids),
+            State::Item(state) => self.install_item(now, key, state),
         }
     }
 
     fn export(
         &mut self,
-        pt_ns: u64,
+        at: At,
         cursor: Option<&[u8]>,
         bytes_max: usize,
-        out: &mut Vec<(Bytes, Bytes)>,
+        each: &mut dyn FnMut(&[u8], &State<'_>),
     ) -> Option<Bytes> {
-        let (range, now, shards) = (self.range(), self.now(pt_ns), self.service.shards());
+        let (range, now, shards) = (self.range(), self.now(at.pt_ns), self.service.shards());
         // First the items, then the ids.
         if cursor.is_none_or(|cursor| !Shards::is_of_ids(cursor)) {
             let next = shards.export(now, range, cursor, bytes_max, |key, state| {
-                out.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(state)));
+                each(key, &State::Item(state));
             });
             if next.is_some() {
                 return next.map(Bytes::from);
@@ -422,7 +398,7 @@ impl Machine for Keys<'_> {
         let mut ids = Vec::new();
         let next = shards.export_ids(now, self.partition.0, cursor, bytes_max, &mut ids);
         if !ids.is_empty() {
-            out.push((Bytes::from_static(IDS_KEY), ids.into()));
+            each(IDS_KEY, &State::Item(&ids));
         }
         next.map(Bytes::from)
     }
@@ -441,4 +417,9 @@ pub(super) fn range_of(partition: Partition, bits: u32) -> HashRange {
 /// The partition that a key of this hash is in.
 pub(crate) fn partition_of(space: &Space, hash: u64) -> Partition {
     Partition((hash >> (u64::BITS - space.bits)) as u16)
+}
+
+/// Whether the copy of an item brings nothing along but the item.
+pub(crate) fn is_bare(key: &[u8], state: &[u8]) -> bool {
+    key != IDS_KEY && IdCopy::split(state).is_none()
 }

@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::replica::{Ending, Kind};
 use engine::{GivenHold, Limited, undecided};
 use protocol::{Algorithm, Command, Form, Native, Operation, Outcome, encode};
 
 use super::degraded::{Charge, Local, RuleWord};
-use super::delivery::Use;
+use super::delivery::{Ending, Kind, Use};
+use super::front::operation;
 use super::front::{Front, Lent};
-use super::machine::{Sort, operation};
+use super::machine::Sort;
 use super::step::{Asked, Step};
 use crate::bound::milliseconds;
 use crate::limiting::settled;
@@ -121,7 +121,7 @@ impl Front {
             drop(local);
             let used = Use::Hold(self.debts.holds.numbers.insert(name));
             let op = operation(Sort::Step, &bytes);
-            self.submit(lent, partition, Kind::Write, op, 0, used);
+            self.submit(lent, partition, Kind::Write, &op, 0, used);
         }
     }
 

@@ -1,19 +1,16 @@
 //! What other nodes say to this one, and the control plane's way to them.
 //!
-//! Here: frames from lanes to where they belong, calls and their answers. Not here: the lanes
-//! themselves (`crate::lanes`), what a frame does to a copy (`copies`).
+//! Here: control frames from lanes to where they belong, calls and their answers. Not here: the lanes
+//! themselves (`crate::lanes`), what comes over data links (`links`, `front`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use cluster::id::NodeId;
 use cluster::message::Frame;
 use cluster::message::call::Call;
-use cluster::replica::{Chunk, Message, Record, Write};
 use control::{Called, Peers, Unreachable};
 use engine::Nanos;
 use parking_lot::Mutex;
@@ -22,7 +19,7 @@ use tokio::sync::oneshot;
 use super::Node;
 use super::copies::{Hands, Work, own_bytes};
 use super::front::node_now;
-use crate::lanes::{Ending, Event, Handler, Lane, NoLink, Peer, Whom};
+use crate::lanes::{Ending, Event, Handler, Lane, NewDataLink, NoLink, Peer, Whom};
 use crate::scratch::Scratch;
 use crate::service::Service;
 
@@ -32,8 +29,6 @@ const CLOCK_WARN_MS: i64 = 50;
 const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
 /// A link is told to be silent after this time; the default of `crate::lanes`.
 const SILENT_NS: u64 = 300_000_000;
-/// So many frames' memory is fetched before the first of them is looked at.
-const BATCH_FRAMES: usize = 16;
 
 /// Calls that wait for their answers.
 #[derive(Default)]
@@ -166,13 +161,14 @@ impl Reception {
             service: &self.service,
             node: &self.node,
             now: node_now(self.service.clock(), self.service.clock().now()),
+            contact: self.node.last_contact(),
             counters: self.service.counters(number),
             in_force: &in_force,
             worker: number,
             scratch,
             work: buffers,
-            core: None,
         });
+        buffers.touched.flush(self.now_ns());
     }
 
     /// The answer was given about in the middle of the time that the call took.
@@ -218,7 +214,7 @@ impl Reception {
     }
 
     /// A frame that came over a link, or over two.
-    fn frame(&self, hands: &mut Hands<'_>, source: Source<'_>, frame: Frame) {
+    fn frame(&self, source: Source<'_>, frame: Frame) {
         let node = &*self.node;
         match frame {
             Frame::Call(call) => {
@@ -237,38 +233,25 @@ impl Reception {
             }
             Frame::Pong(number) if source.is_relayed() => {
                 let relay = source.peer.node;
-                node.note_reach(hands.now.mono_ns, None, |reach| {
+                node.note_reach(self.now_ns(), None, |reach| {
                     reach.answered(source.node, relay, number);
                 });
             }
-            Frame::Hello(_)
-            | Frame::Proof(_)
-            | Frame::Farewell(_)
-            | Frame::Ping(_)
-            | Frame::Pong(_) => {}
-            frame if source.is_known => {
-                if let Frame::Relay { from, to, frame } = frame {
-                    self.relayed(hands, source, from, to, frame);
-                } else if let Some(space) = node.space() {
-                    carry(hands, &space.copies, source.node, frame);
-                }
+            Frame::Tunnel(piece) if source.is_relayed() && source.is_known => {
+                node.hear_tunnel(source.node, &source.peer.lane, piece);
+            }
+            Frame::Relay { from, to, frame } if source.is_known => {
+                self.relayed(source, from, to, frame);
             }
             _ => {}
         }
     }
 
     /// A frame on its second link is for this node; one on its first is to be passed on.
-    fn relayed(
-        &self,
-        hands: &mut Hands<'_>,
-        source: Source<'_>,
-        from: NodeId,
-        to: NodeId,
-        frame: Box<Frame>,
-    ) {
+    fn relayed(&self, source: Source<'_>, from: NodeId, to: NodeId, frame: Box<Frame>) {
         if to == self.node.me().0 {
             if from != to && self.node.ways.contains(from) {
-                self.frame(hands, Source { node: from, ..source }, *frame);
+                self.frame(Source { node: from, ..source }, *frame);
             }
         } else if from == source.node {
             self.node.ways.pass_on(from, to, frame);
@@ -326,22 +309,13 @@ impl Handler for Reception {
         // What a node says that the cluster does not know, or knows no more, is not for copies.
         let source =
             Source { node: from.node, peer: from, is_known: node.ways.contains(from.node) };
-        let mut frames = frames.drain(..);
-        self.with_hands(|hands| {
-            loop {
-                let batch: ArrayVec<Frame, BATCH_FRAMES> =
-                    frames.by_ref().take(BATCH_FRAMES).collect();
-                if batch.is_empty() {
-                    break;
-                }
-                if let Some(space) = node.space() {
-                    space.copies.prefetch(batch.iter().filter_map(Frame::partition));
-                }
-                for frame in batch {
-                    self.frame(hands, source, frame);
-                }
-            }
-        });
+        for frame in frames.drain(..) {
+            self.frame(source, frame);
+        }
+    }
+
+    fn data_link(&self, link: NewDataLink) {
+        self.node.take_data_link(link);
     }
 
     fn link(&self, event: Event) {
@@ -406,72 +380,4 @@ impl Reception {
             Event::Down(..) => reach.down(node),
         });
     }
-}
-
-/// A frame about a partition.
-fn carry(hands: &mut Hands<'_>, copies: &super::Copies, from: NodeId, frame: Frame) {
-    match frame {
-        Frame::Op { partition, op } if op.session.node == from => {
-            copies.figures.received.fetch_add(1, Ordering::Relaxed);
-            copies.operate(hands, partition, op);
-        }
-        Frame::Settle { partition, session, term, first_unacked } if session.node == from => {
-            copies.settle(hands, partition, term, session, first_unacked);
-        }
-        // An earlier life of this node may have asked; its numbers are given again.
-        Frame::Reply { partition, to, mut reply }
-            if (to.node, to.incarnation) == hands.node.me() =>
-        {
-            if let cluster::replica::Outcome::Done(result) = &mut reply.outcome {
-                *result = own_bytes(result);
-            }
-            hands.node.tell(to.core, partition, reply);
-        }
-        Frame::Copy { partition, to, from: sender, term, message } if sender.node == from => {
-            let message = match message {
-                Message::Record(record) => Message::Record(own_record(record)),
-                Message::Chunk(chunk) => Message::Chunk(own_chunk(chunk)),
-                message => message,
-            };
-            copies.receive(hands, partition, sender, to, term, message);
-        }
-        // From a node that speaks for another one.
-        _ => {}
-    }
-}
-
-/// The record in memory of its own: copies keep it, and what lies in a block that was read from a lane
-/// would keep all of that.
-fn own_record(mut record: Record) -> Record {
-    let state = record
-        .write
-        .as_ref()
-        .map_or(0, |write| write.key.len() + write.state.as_ref().map_or(0, Bytes::len));
-    let result = record.stamp.as_ref().and_then(|stamp| stamp.result.as_ref());
-    let mut memory = BytesMut::with_capacity(state + result.map_or(0, |(_, result)| result.len()));
-    let mut own = |bytes: &Bytes| {
-        memory.put_slice(bytes);
-        memory.split().freeze()
-    };
-    if let Some(Write { key, state }) = &mut record.write {
-        *key = own(key);
-        if let Some(state) = state {
-            *state = own(state);
-        }
-    }
-    if let Some((_, result)) = record.stamp.as_mut().and_then(|stamp| stamp.result.as_mut()) {
-        *result = own(result);
-    }
-    record
-}
-
-/// As [`own_record`]: of a piece of a copy only the results are kept as they come.
-fn own_chunk(mut chunk: Chunk) -> Chunk {
-    for session in &mut chunk.results {
-        for (_, _, result) in &mut session.kept {
-            *result = own_bytes(result);
-        }
-    }
-    chunk.cursor = chunk.cursor.as_ref().map(own_bytes);
-    chunk
 }

@@ -80,6 +80,9 @@ struct Peer {
     /// When something was last sent to it while its link was broken.
     wanted_ns: u64,
     path: Path,
+    /// Data links over which nothing is heard, a bit each, and since when.
+    silent_links: u16,
+    silent_ns: u64,
 }
 
 /// All peers.
@@ -135,6 +138,22 @@ impl Reach {
         };
     }
 
+    /// Nothing is heard over a data link by now, though asked for [`SILENT_NS`] ago.
+    pub(super) fn data_link_silent(&mut self, node: NodeId, index: u16, now_ns: u64) {
+        let peer = self.peers.entry(node).or_default();
+        if peer.silent_links == 0 {
+            peer.silent_ns = now_ns.saturating_sub(SILENT_NS);
+        }
+        peer.silent_links |= 1 << index;
+    }
+
+    /// A data link is heard again, or ended.
+    pub(super) fn data_link_heard(&mut self, node: NodeId, index: u16) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.silent_links &= !(1 << index);
+        }
+    }
+
     /// Something was sent to a peer, or refused because it is away.
     pub(super) fn wanted(&mut self, node: NodeId, now_ns: u64) {
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -167,7 +186,9 @@ impl Reach {
 
     /// Whether time changes something by itself.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.peers.values().any(|peer| matches!(peer.link, Link::Opening(_) | Link::Broken(_)))
+        self.peers.values().any(|peer| {
+            peer.silent_links != 0 || matches!(peer.link, Link::Opening(_) | Link::Broken(_))
+        })
     }
 
     /// Peers whose link is broken.
@@ -183,6 +204,7 @@ impl Reach {
         let relays: Vec<NodeId> = self
             .peers
             .iter()
+            .filter(|(_, peer)| peer.silent_links == 0)
             .filter(|(_, peer)| matches!(peer.link, Link::Up | Link::Idle))
             .map(|(node, _)| *node)
             .collect();
@@ -192,12 +214,19 @@ impl Reach {
             {
                 peer.link = Link::Broken(since_ns);
             }
-            let path = if let Link::Broken(since_ns) = peer.link {
+            let path = if let Link::Broken(mut since_ns) = peer.link {
+                if peer.silent_links != 0 {
+                    since_ns = since_ns.min(peer.silent_ns);
+                }
                 peer.look_for_relay(node, now_ns, &relays, &mut steps);
                 match peer.relay {
                     Some(relay) => Path::Through(relay),
                     None => broken_for(now_ns.saturating_sub(since_ns), is_alone),
                 }
+            } else if peer.silent_links != 0 {
+                peer.look_for_relay(node, now_ns, &relays, &mut steps);
+                // The lane may still bring frames there.
+                peer.relay.map_or(Path::Broken, Path::Through)
             } else {
                 peer.relay = None;
                 peer.pause_ns = 0;
@@ -357,6 +386,31 @@ mod tests {
         reach.heard(PEER);
         reach.lives(PEER, 9900 * MS);
         assert_eq!(path(&reach.tick(9900 * MS, false)), Some(Path::Direct));
+    }
+
+    #[test]
+    fn silent_data_link_is_gone_around_but_not_away() {
+        let mut reach = reach();
+        reach.data_link_silent(PEER, 3, 5300 * MS);
+        reach.data_link_silent(PEER, 0, 5310 * MS);
+        reach.wanted(PEER, 5300 * MS);
+        let steps = reach.tick(5310 * MS, false);
+        assert_eq!((path(&steps), asks(&steps).len()), (Some(Path::Broken), 2));
+        assert!(reach.is_unsettled());
+        assert_eq!(path(&reach.tick(9000 * MS, true)), None, "its lane is up");
+        reach.wanted(PEER, 9100 * MS);
+        let number = asks(&reach.tick(9100 * MS, false))[0].1;
+        reach.answered(PEER, OTHER, number);
+        assert_eq!(path(&reach.tick(9110 * MS, false)), Some(Path::Through(OTHER)));
+        reach.data_link_heard(PEER, 3);
+        assert_eq!(path(&reach.tick(9120 * MS, false)), None);
+        reach.data_link_heard(PEER, 0);
+        assert_eq!(path(&reach.tick(9130 * MS, false)), Some(Path::Direct));
+        // What was silent first says since when a link is broken.
+        reach.data_link_silent(PEER, 1, 20_300 * MS);
+        reach.broken(PEER, 20_700 * MS, 300 * MS);
+        assert_eq!(path(&reach.tick(21_799 * MS, false)), Some(Path::Broken));
+        assert_eq!(path(&reach.tick(21_800 * MS, false)), Some(Path::Away));
     }
 
     #[test]

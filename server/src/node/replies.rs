@@ -3,6 +3,8 @@
 //! Not here: who makes them (`front`), how they are written (`connection`).
 
 use std::collections::VecDeque;
+use std::iter;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -10,6 +12,12 @@ use bytes::Bytes;
 const WAITING_MAX: usize = 1024;
 /// With so many bytes of answers that wait for an earlier one it is not read from either.
 const BYTES_MAX: usize = 1 << 20;
+/// A client that is owed nothing keeps so much memory for its next answers.
+const READY_BYTES_KEPT: usize = 4 << 10;
+
+/// Answers before their turn have so much memory that is used again. It is free only when none of them is left, which may
+/// never be with a client that sends without a pause: the others have memory of their own.
+const LATER_BYTES_MAX: usize = 64 << 10;
 
 /// One answer, or its place.
 #[derive(Debug)]
@@ -21,6 +29,8 @@ enum Slot {
     /// What ends a retrieval: an error if one of its keys failed.
     End(&'static str),
     Ready(Bytes),
+    /// Its bytes lie in `later`.
+    Later(Range<usize>),
     /// The answer when so many operations are done.
     Gather {
         left: usize,
@@ -37,7 +47,13 @@ pub(crate) struct Replies {
     /// The number of the first of `slots`.
     first: u64,
     slots: VecDeque<Slot>,
-    /// Bytes of answers that are ready.
+    /// Answers that come before all `slots`.
+    ready: Vec<u8>,
+    /// Answers that came before their turn: memory that is used again, for some come so with every batch.
+    later: Vec<u8>,
+    /// How many `slots` have their bytes there.
+    laters: usize,
+    /// Bytes of answers in `slots` that are ready.
     bytes: usize,
     /// Of the retrieval at the front.
     failed: Option<&'static str>,
@@ -46,16 +62,20 @@ pub(crate) struct Replies {
 impl Replies {
     /// Whether nothing is owed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.slots.is_empty() && self.ready.is_empty()
     }
 
     /// Whether no more requests are to be made before answers come.
     pub(crate) fn is_full(&self) -> bool {
-        self.slots.len() >= WAITING_MAX || self.bytes >= BYTES_MAX
+        self.slots.len() >= WAITING_MAX || self.bytes + self.ready.len() >= BYTES_MAX
     }
 
     /// Whether something can be told.
     pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty() || self.is_first_ready()
+    }
+
+    fn is_first_ready(&self) -> bool {
         match self.slots.front() {
             None | Some(Slot::Waiting) => false,
             Some(Slot::Gather { left, .. }) => *left == 0,
@@ -73,6 +93,13 @@ impl Replies {
         self.push(Slot::Waiting)
     }
 
+    /// Places for `count` answers that are to come; the number of the first.
+    pub(crate) fn wait_for(&mut self, count: usize) -> u64 {
+        let first = self.first + self.slots.len() as u64;
+        self.slots.extend(iter::repeat_with(|| Slot::Waiting).take(count));
+        first
+    }
+
     /// A place for an answer that is `done` when `count` operations are.
     pub(crate) fn gather(&mut self, count: usize, done: &'static str) -> u64 {
         self.push(Slot::Gather { left: count, done, failed: None })
@@ -80,7 +107,7 @@ impl Replies {
 
     /// An answer that is there already.
     pub(crate) fn say(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        if self.slots.is_empty() {
+        if self.is_empty() {
             out.extend_from_slice(text);
         } else {
             self.bytes += text.len();
@@ -90,17 +117,16 @@ impl Replies {
 
     /// As [`Replies::say`], of an answer that lies at the end of `out`, from `start` on.
     pub(crate) fn say_written(&mut self, start: usize, out: &mut Vec<u8>) {
-        if !self.slots.is_empty() && out.len() > start {
-            self.bytes += out.len() - start;
-            let text = Bytes::copy_from_slice(&out[start..]);
+        if !self.is_empty() && out.len() > start {
+            let slot = self.later(&out[start..]);
             out.truncate(start);
-            self.push(Slot::Ready(text));
+            self.push(slot);
         }
     }
 
     /// The end of a retrieval.
     pub(crate) fn end(&mut self, text: &'static str, out: &mut Vec<u8>) {
-        if self.slots.is_empty() && self.failed.is_none() {
+        if self.is_empty() && self.failed.is_none() {
             out.extend_from_slice(text.as_bytes());
         } else {
             self.push(Slot::End(text));
@@ -125,6 +151,38 @@ impl Replies {
         }
     }
 
+    /// Gives the answers of `count` places one behind the other. Those at the front are ready at once, without memory
+    /// of their own.
+    pub(crate) fn give_run(&mut self, number: u64, count: usize, text: &[u8]) {
+        if number == self.first && count <= self.slots.len() {
+            self.slots.drain(..count);
+            self.first += count as u64;
+            self.ready.extend_from_slice(text);
+            return;
+        }
+        for place in number + 1..number + count as u64 {
+            self.give(place, Bytes::new(), false);
+        }
+        if self.slot(number).is_some() {
+            let later = self.later(text);
+            if let Some(slot) = self.slot(number) {
+                *slot = later;
+            }
+        }
+    }
+
+    /// Keeps an answer until its turn comes.
+    fn later(&mut self, text: &[u8]) -> Slot {
+        self.bytes += text.len();
+        let from = self.later.len();
+        if from + text.len() > LATER_BYTES_MAX {
+            return Slot::Ready(Bytes::copy_from_slice(text));
+        }
+        self.later.extend_from_slice(text);
+        self.laters += 1;
+        Slot::Later(from..from + text.len())
+    }
+
     /// A part of an answer, of a retrieval or of several operations, cannot be had.
     pub(crate) fn fail(&mut self, number: u64, why: &'static str) {
         match self.slot(number) {
@@ -139,7 +197,12 @@ impl Replies {
 
     /// Moves what can be told to `out`.
     pub(crate) fn collect(&mut self, out: &mut Vec<u8>) {
-        while self.is_ready() {
+        if !self.ready.is_empty() {
+            out.extend_from_slice(&self.ready);
+            self.ready.clear();
+            self.ready.shrink_to(READY_BYTES_KEPT);
+        }
+        while self.is_first_ready() {
             let Some(slot) = self.slots.pop_front() else { return };
             self.first += 1;
             match slot {
@@ -148,6 +211,15 @@ impl Replies {
                 Slot::Ready(text) | Slot::Part(text) => {
                     self.bytes -= text.len();
                     out.extend_from_slice(&text);
+                }
+                Slot::Later(range) => {
+                    self.bytes -= range.len();
+                    out.extend_from_slice(&self.later[range]);
+                    self.laters -= 1;
+                    if self.laters == 0 {
+                        self.later.clear();
+                        self.later.shrink_to(READY_BYTES_KEPT);
+                    }
                 }
                 Slot::Failed(why) => self.failed = Some(why),
                 Slot::End(text) => {
@@ -212,6 +284,21 @@ mod tests {
         assert_eq!(told(&mut replies), "ERROR ");
         // An answer that comes twice finds no place.
         replies.give(number, Bytes::new(), false);
+    }
+
+    #[test]
+    fn a_run_of_answers_is_given_at_once_wherever_it_lies() {
+        let mut replies = Replies::default();
+        let (first, second) = (replies.wait_for(2), replies.wait_for(3));
+        let (third, mut out) = (replies.wait(), Vec::new());
+        replies.give_run(second, 3, b"3 4 5 ");
+        assert!(!replies.is_ready());
+        replies.give_run(first, 2, b"1 2 ");
+        replies.give(third, Bytes::from_static(b"6 "), false);
+        replies.say(b"7 ", &mut out);
+        assert!(out.is_empty() && !replies.is_empty());
+        assert_eq!(told(&mut replies), "1 2 3 4 5 6 7 ");
+        assert!(replies.is_empty());
     }
 
     #[test]

@@ -54,6 +54,7 @@ impl Node {
             debt_pending: figures.debt.load(Ordering::Relaxed),
             held: copies.map_or(0, |copies| copies.held().held as u64),
             links_broken,
+            data_links: self.links().up() as u64,
             frames_relayed,
         }
     }

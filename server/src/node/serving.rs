@@ -1,61 +1,126 @@
 //! Access of a batch to the headers of partitions.
 //!
-//! Here: the headers with the batch's time and unique numbers. Not here: when a header is open
-//! (`cluster::replica`), the batch (`session`).
+//! Here: the headers with the time of the round, the sets of copies, unique numbers. Not here: when a header is open
+//! (`cluster::replica`), the records of a batch (`batch`).
 
-use cluster::partition_header::PartitionHeader;
-use cluster::replica::Now;
+use cluster::contact::LastContact;
+use cluster::id::Partition;
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::replica::{AckMode, At, Now};
+use cluster::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
 use engine::prefetch;
 
-use super::front::node_now;
+use super::Node;
 use super::machine::{items_time, unique};
 use crate::session::Round;
 
-/// The headers, and the time of a batch.
+/// The headers of all partitions, for the batches of one round.
+#[derive(Clone, Copy)]
 pub(crate) struct Serving<'a> {
     headers: &'a [PartitionHeader],
+    sets: &'a ReplicaSetTable,
     /// How far right a hash is shifted to give its partition.
     shift: u32,
-    /// Partitions lie in several shards each.
-    is_shared: bool,
     now: Now,
+    has_lease: bool,
+    /// Copies may be out of reach, and nobody can remove them.
+    is_cut_off: bool,
+    ack: AckMode,
+    owner_lag_ns: u64,
+}
+
+/// The place of an operation that is done by a header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) at: At,
+    pub(crate) set: ReplicaSet,
 }
 
 impl<'a> Serving<'a> {
-    /// Returns `None` outside a cluster, and while no batch may be served from headers.
+    /// Returns `None` while no batch may be served from headers.
+    pub(crate) fn new(node: &'a Node, contact: LastContact, now: Now) -> Option<Self> {
+        let space = node.space()?;
+        let headers = space.copies.headers(contact, now)?;
+        let (sets, has_lease) = (space.copies.set_table(), space.copies.has_lease(contact, now));
+        let shift = u64::BITS - space.bits;
+        let (ack, owner_lag_ns) = (node.options.ack, node.options.copies.owner_lag_ns);
+        let is_cut_off = node.ways.is_cut_off();
+        Some(Self { headers, sets, shift, now, has_lease, is_cut_off, ack, owner_lag_ns })
+    }
+
+    /// As [`Serving::new`], for a client's batch. Returns `None` outside a cluster.
     pub(crate) fn of(round: &Round<'a>) -> Option<Self> {
         let service = round.service;
-        let space = service.node()?.space()?;
-        let headers = space.copies.headers(round.now.mono.0)?;
-        let is_shared = service.shards().share_partitions(space.bits);
-        let now = node_now(service.clock(), round.now);
-        Some(Self { headers, shift: u64::BITS - space.bits, is_shared, now })
+        let contact = round.front.as_ref()?.contact();
+        Self::new(service.node()?, contact, super::front::node_now(service.clock(), round.now))
     }
 
-    fn header(&self, hash: u64) -> Option<&'a PartitionHeader> {
-        self.headers.get((hash >> self.shift) as usize)
+    /// The time of the round.
+    pub(crate) fn now(&self) -> Now {
+        self.now
     }
 
-    /// Whether the header of the hash's partition is open.
+    /// The partition of keys of this hash.
+    #[inline]
+    pub(crate) fn partition(&self, hash: u64) -> Partition {
+        Partition((hash >> self.shift) as u16)
+    }
+
+    /// The header of keys of this hash.
+    #[inline]
+    pub(crate) fn header(&self, hash: u64) -> &'a PartitionHeader {
+        &self.headers[(hash >> self.shift) as usize]
+    }
+
+    /// Whether the header of the hash's partition is open to operations.
     #[inline]
     pub(crate) fn may_serve(&self, hash: u64) -> bool {
-        self.header(hash).is_some_and(PartitionHeader::is_open)
+        self.header(hash).state() == HeaderState::Serves
     }
 
     /// Fetches the header of a hash's partition.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(header) = self.header(hash) {
-            prefetch(header);
-        }
+        prefetch(self.header(hash));
     }
 
-    /// The unique number and the time of the next command on a key of this hash, whose shard is held; `None` if
-    /// the header is closed.
+    /// The place of the next operation on a key of this hash, whose shard is held; `None` if the header does not serve
+    /// it. A read of a copied partition needs a lease.
     #[inline]
-    pub(crate) fn next(&self, hash: u64) -> Option<(u64, engine::Now)> {
-        let at = self.header(hash)?.next(self.now, self.is_shared)?;
-        let unix_ms = self.now.wall_ns / 1_000_000;
-        Some((unique(at), engine::Now { mono: items_time(at.pt_ns), unix_ms }))
+    pub(crate) fn next(&self, hash: u64, is_read: bool) -> Option<Placed> {
+        let header = self.header(hash);
+        let at = header.next(self.now)?;
+        let index = header.set();
+        if index == SetIndex(0) {
+            return Some(Placed { at, set: ReplicaSet::default() });
+        }
+        if self.is_cut_off || (is_read && !self.has_lease) {
+            return None;
+        }
+        Some(Placed { at, set: self.sets.get(index) })
+    }
+
+    /// The time of an operation for the engine.
+    #[inline]
+    pub(crate) fn time(&self, at: At) -> engine::Now {
+        engine::Now { mono: items_time(at.pt_ns), unix_ms: self.now.wall_ns / 1_000_000 }
+    }
+
+    /// Replies that need not wait for copies do so while the oldest byte that a copy lacks is this old, nanoseconds.
+    pub(crate) fn early_lag_ns(&self) -> u64 {
+        self.owner_lag_ns
+    }
+
+    /// Whether replies need not wait for copies that are not far behind.
+    pub(crate) fn answers_early(&self) -> bool {
+        self.ack == AckMode::Owner
+    }
+}
+
+impl Placed {
+    /// The unique number of the operation.
+    #[inline]
+    pub(crate) fn unique(&self) -> u64 {
+        unique(self.at)
     }
 }

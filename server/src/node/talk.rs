@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
-use cluster::replica::Kind;
 use engine::Take;
 use protocol::{Admin, Command, Exptime, Form, Native, Operation, Request};
 
 use super::degraded::is_taking;
-use super::delivery::{NOT_APPLIED, Use};
+use super::delivery::{Kind, NOT_APPLIED, Use};
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
-use super::front::{Lent, node_now};
-use super::gather::may_gather;
-use super::machine::{Sort, operation, partition_of};
+use super::front::operation;
+use super::front::{lent, node_now};
+use super::machine::{Sort, partition_of};
 use crate::bound::{tell, written_policy};
 use crate::limiting::NEVER_WAITS;
 use crate::session::{Answer, LookedUp, Retrieval, Round, Session, TakeMany, counted_key};
@@ -54,7 +53,7 @@ impl Session {
         };
         let place = self.replies.wait();
         let hash = round.service.shards().hash(key);
-        submit(round, hash, Kind::Write, operation(Sort::Drop, key), place, Use::Instead(told));
+        submit(round, hash, Kind::Write, &operation(Sort::Drop, key), place, Use::Instead(told));
     }
 
     /// As `answer`, on a node of a cluster: `words` is the request as the client wrote it.
@@ -170,7 +169,7 @@ impl Session {
     ) {
         let own = command.key.as_bytes();
         let shards = round.service.shards();
-        let (key, hash) = counted_key(shards, own, Some(&command.operation), looked);
+        let (_, hash) = counted_key(shards, own, Some(&command.operation), looked);
         let quiet = form.is_quiet() && !matches!(form, Form::Meta { .. });
         if let Operation::TooLarge { drop } = command.operation {
             if !drop {
@@ -179,7 +178,7 @@ impl Session {
             }
             let place = self.replies.wait();
             let used = Use::Instead(if quiet { "" } else { TOO_LARGE });
-            return submit(round, hash, Kind::Write, operation(Sort::Drop, own), place, used);
+            return submit(round, hash, Kind::Write, &operation(Sort::Drop, own), place, used);
         }
         if let Some(text) = change_own_hold(round, command, form) {
             return self.replies.say(if quiet { b"" } else { &text }, out);
@@ -204,19 +203,9 @@ impl Session {
             }
         }
         let kind = Kind::Write;
-        if self.at_once(round, kind, key, hash, out, |round, out| {
-            round.one_key(command, form, looked, out);
-        }) {
-            return;
-        }
-        let may_gather = may_gather(command, form, looked);
         if !is_taking(command, form, looked) {
             let (place, used) = (self.replies.wait(), Use::Whole { quiet });
-            return if may_gather {
-                gather(round, hash, words, place, used);
-            } else {
-                submit(round, hash, kind, operation(Sort::Plain, words), place, used);
-            };
+            return submit(round, hash, kind, &operation(Sort::Plain, words), place, used);
         }
         let Some(front) = round.front.take() else { return };
         let now = node_now(round.service.clock(), round.now);
@@ -234,11 +223,7 @@ impl Session {
         let place = self.replies.wait();
         let op = operation(Sort::Plain, words);
         let used = Use::Limited { quiet, words: op.slice(1..) };
-        if may_gather {
-            gather(round, hash, words, place, used);
-        } else {
-            submit(round, hash, kind, op, place, used);
-        }
+        submit(round, hash, kind, &op, place, used);
     }
 
     /// `takem`: each key and its parents, by their owners.
@@ -303,20 +288,14 @@ impl Session {
         command: &Command<'_>,
         looked: &LookedUp<'_>,
         (with_cas, touch): (bool, Option<Exptime>),
-        out: &mut Vec<u8>,
     ) {
         // A key that no limit can count under has no usage.
         if looked.bound.is_err() {
             return;
         }
         let own = command.key.as_bytes();
-        let (counted, hash) = counted_key(round.service.shards(), own, None, looked);
+        let (_, hash) = counted_key(round.service.shards(), own, None, looked);
         let kind = if touch.is_some() { Kind::Write } else { Kind::Read };
-        if self.at_once(round, kind, counted, hash, out, |round, out| {
-            round.retrieve_one(command, looked, with_cas, out);
-        }) {
-            return;
-        }
         let mut op = BytesMut::with_capacity(own.len() + 32);
         op.put_u8(Sort::Plain as u8);
         op.put_slice(match (touch.is_some(), with_cas) {
@@ -331,28 +310,7 @@ impl Session {
         op.put_slice(own);
         op.put_slice(b"\r\n");
         let place = self.replies.wait();
-        submit(round, hash, kind, op.freeze(), place, Use::Part);
-    }
-
-    /// Does what can be answered at once: `work` writes the answer.
-    fn at_once(
-        &mut self,
-        round: &mut Round<'_>,
-        kind: Kind,
-        key: &[u8],
-        hash: u64,
-        out: &mut Vec<u8>,
-        work: impl FnOnce(&mut Round<'_>, &mut Vec<u8>),
-    ) -> bool {
-        let Some(front) = round.front.take() else { return false };
-        let start = out.len();
-        let is_done =
-            front.at_once(&mut lent(round), kind, key, hash, |round| work(round, &mut *out));
-        round.front = Some(front);
-        if is_done {
-            self.replies.say_written(start, out);
-        }
-        is_done
+        submit(round, hash, kind, &op.freeze(), place, Use::Part);
     }
 
     /// `flush_all`: every partition by an operation of its own.
@@ -371,13 +329,13 @@ impl Session {
         for number in 0..partitions {
             let op = operation(Sort::Flush, b"");
             let partition = Partition(number as u16);
-            submit_flush(round, partition, op, place);
+            submit_flush(round, partition, &op, place);
         }
     }
 }
 
 /// Sends an operation on the key of this hash.
-fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: Bytes, place: u64, used: Use) {
+fn submit(round: &mut Round<'_>, hash: u64, kind: Kind, op: &Bytes, place: u64, used: Use) {
     let Some(front) = round.front.take() else { return };
     let partition = front.partition(hash).unwrap_or_default();
     front.submit(&mut lent(round), partition, kind, op, place, used);
@@ -396,30 +354,12 @@ fn change_own_hold(round: &mut Round<'_>, command: &Command<'_>, form: &Form<'_>
     text
 }
 
-/// As [`submit`], of what may go with others.
-fn gather(round: &mut Round<'_>, hash: u64, words: &[u8], place: u64, used: Use) {
-    let Some(front) = round.front.take() else { return };
-    front.gather(&mut lent(round), hash, words, place, used);
-    round.front = Some(front);
-}
-
 /// As [`submit`], of a part of `flush_all`.
-fn submit_flush(round: &mut Round<'_>, partition: Partition, op: Bytes, place: u64) {
+fn submit_flush(round: &mut Round<'_>, partition: Partition, op: &Bytes, place: u64) {
     let Some(front) = round.front.take() else { return };
     let (kind, used) = (Kind::Write, Use::Counted);
     front.submit_until(&mut lent(round), FLUSH_NS, partition, kind, op, place, used);
     round.front = Some(front);
-}
-
-fn lent<'r>(round: &'r mut Round<'_>) -> Lent<'r> {
-    Lent {
-        service: round.service,
-        counters: round.counters,
-        now: node_now(round.service.clock(), round.now),
-        in_force: round.in_force,
-        worker: round.worker,
-        scratch: round.scratch,
-    }
 }
 
 /// Whether the client wants to hear nothing: `noreply`. `q` of a meta command does not hide errors.

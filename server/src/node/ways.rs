@@ -1,25 +1,28 @@
 //! The ways to the other nodes of the map: over their own links, or through another node.
 //!
-//! Here: which lane a frame takes, what this node passes on for others, who is away. Not here: which
-//! nodes are in reach (`reach`), lanes (`crate::lanes`).
+//! Where the link to a node is broken, frames go through the lane of another node, and so do the data links.
 //!
-//! A relay passes a frame on as it is, once, over its own link; it keeps nothing and answers nothing. So
-//! an operation keeps its name and its term on every way, and its owner looks it up like any other: a
-//! sending that was overtaken by a later one is found to be done.
+//! Here: which lane a control frame takes, what this node passes on for others, who is away. Not here: which
+//! nodes are in reach (`reach`), data links (`links`), lanes (`crate::lanes`).
+//!
+//! A relay passes a frame on as it is, once, over its own lane; it keeps nothing and answers nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cluster::id::NodeId;
 use cluster::message::Frame;
 use parking_lot::{Mutex, RwLock};
 
+use super::links::{DataLinks, Links, Tunnels};
 use super::reach::{Path, Reach, Step};
 use crate::lanes::{Lane, Shed};
 
 /// The way to one node.
 struct Way {
     lane: Lane,
+    data_links: Arc<DataLinks>,
     path: Path,
     /// Something was to be sent while the link was broken.
     is_wanted: AtomicBool,
@@ -29,6 +32,9 @@ struct Way {
 #[derive(Default)]
 pub(crate) struct Ways {
     ways: RwLock<BTreeMap<NodeId, Way>>,
+    /// The links of the workers to them.
+    links: Links,
+    tunnels: Tunnels,
     reach: Mutex<Reach>,
     /// Some link is broken, or not up yet; some node is away.
     is_unsettled: AtomicBool,
@@ -57,57 +63,73 @@ impl Ways {
         self.ways.read().contains_key(&node)
     }
 
-    /// The map has a node, which is reached over this lane.
-    pub(super) fn insert(&self, node: NodeId, lane: Lane) {
+    /// The map has a node, which is reached over this lane. Returns its data links if they are new.
+    pub(super) fn insert(
+        &self,
+        node: NodeId,
+        lane: Lane,
+        new: impl FnOnce() -> DataLinks,
+        address: &str,
+    ) -> Option<Arc<DataLinks>> {
         let mut reach = self.reach.lock();
-        let way = Way { lane, path: reach.meet(node), is_wanted: AtomicBool::new(false) };
-        self.ways.write().insert(node, way);
+        let path = reach.meet(node);
+        let mut ways = self.ways.write();
+        let known = ways.remove(&node).map(|way| way.data_links);
+        let kept = known.filter(|known| {
+            let is_same = known.address() == address;
+            if !is_same {
+                known.forget();
+            }
+            is_same
+        });
+        let is_new = kept.is_none();
+        let data_links = kept.unwrap_or_else(|| Arc::new(new()));
+        let fresh = is_new.then(|| Arc::clone(&data_links));
+        ways.insert(node, Way { lane, data_links, path, is_wanted: AtomicBool::new(false) });
+        fresh
+    }
+
+    /// The data links to a node of the map.
+    pub(super) fn data_links(&self, node: NodeId) -> Option<Arc<DataLinks>> {
+        self.ways.read().get(&node).map(|way| Arc::clone(&way.data_links))
+    }
+
+    /// The links of the workers.
+    pub(super) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// The connections of links that go through other nodes.
+    pub(super) fn tunnels(&self) -> &Tunnels {
+        &self.tunnels
+    }
+
+    /// The lane to the node through which frames to `node` go, if there is one.
+    pub(super) fn relay_to(&self, node: NodeId) -> Option<Lane> {
+        let ways = self.ways.read();
+        match ways.get(&node)?.path {
+            Path::Through(relay) => ways.get(&relay).map(|way| way.lane.clone()),
+            Path::Direct | Path::Broken | Path::Away => None,
+        }
     }
 
     /// Only nodes that are known stay.
     pub(super) fn retain(&self, is_known: impl Fn(NodeId) -> bool) {
-        self.ways.write().retain(|node, _| is_known(*node));
+        self.ways.write().retain(|node, way| {
+            let is_known = is_known(*node);
+            if !is_known {
+                way.data_links.forget();
+            }
+            is_known
+        });
+        self.links.retain_nodes(&is_known);
         self.reach.lock().retain(is_known);
     }
 
-    /// Sends a frame to a node; what cannot be sent is dropped, for whoever wants an answer sends
-    /// again.
-    pub(super) fn send(&self, me: NodeId, to: NodeId, frame: Frame) {
-        let ways = self.ways.read();
-        let Some(way) = ways.get(&to) else { return };
-        way.want();
-        let _ = match way.path {
-            Path::Through(relay) => match ways.get(&relay) {
-                Some(relay) => relay.lane.send(wrap(me, to, frame)),
-                None => Ok(()),
-            },
-            Path::Direct | Path::Broken | Path::Away => way.lane.send(frame),
-        };
-    }
-
-    /// Sends a burst; what the window has no room for is left. To a node that is no more nothing goes,
-    /// and nothing is left: another is primary, or will be, and is sent it then.
-    pub(super) fn send_all(&self, me: NodeId, to: NodeId, frames: &mut Vec<Frame>) {
-        let ways = self.ways.read();
-        let Some(way) = ways.get(&to) else { return frames.clear() };
-        way.want();
-        let sent = match way.path {
-            Path::Through(relay) => match ways.get(&relay) {
-                Some(relay) => {
-                    let mut wrapped = frames.drain(..).map(|frame| wrap(me, to, frame)).collect();
-                    let sent = relay.lane.send_all(&mut wrapped);
-                    frames.extend(wrapped.into_iter().filter_map(|frame| match frame {
-                        Frame::Relay { frame, .. } => Some(*frame),
-                        _ => None,
-                    }));
-                    sent
-                }
-                None => Err(Shed::Gone),
-            },
-            Path::Direct | Path::Broken | Path::Away => way.lane.send_all(frames),
-        };
-        if sent == Err(Shed::Gone) {
-            frames.clear();
+    /// Something is to be sent to a node, and cannot be now.
+    pub(super) fn want(&self, node: NodeId) {
+        if let Some(way) = self.ways.read().get(&node) {
+            way.is_wanted.store(true, Ordering::Relaxed);
         }
     }
 
@@ -202,6 +224,7 @@ impl Ways {
                     && let Some(way) = ways.get_mut(node)
                 {
                     way.path = *path;
+                    way.data_links.path_changed();
                 }
             }
             let is_away = ways.values().any(|way| way.path == Path::Away);

@@ -24,6 +24,12 @@ impl LookedUp<'_> {
         matches!(self.bound, Ok(None))
     }
 
+    /// The key that is counted; `own` is the key as the client wrote it.
+    #[inline]
+    pub(crate) fn counted<'k>(&'k self, own: &'k [u8]) -> &'k [u8] {
+        self.bound.as_ref().ok().and_then(Option::as_ref).map_or(own, Found::key)
+    }
+
     /// A limit is bound to the key, and nothing else is charged with it.
     pub(crate) fn is_bound_alone(&self) -> bool {
         let found = self.bound.as_ref().ok().and_then(Option::as_ref);

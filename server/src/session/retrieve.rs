@@ -116,7 +116,7 @@ impl Session {
     ) {
         let command = Command { key, operation: Operation::Get(Get { touch, ..Get::default() }) };
         if round.front.is_some() {
-            self.take_key(round, &command, looked, (with_cas, touch), out);
+            self.take_key(round, &command, looked, (with_cas, touch));
         } else {
             round.retrieve_one(&command, looked, with_cas, out);
         }

@@ -28,6 +28,7 @@ pub(super) struct Short<'a> {
 pub(super) fn read_batch<'a>(
     round: &Round<'_>,
     input: &'a [u8],
+    may_be_held: impl Fn(&Quick<'_>) -> bool,
     mut note: impl FnMut(&'a [u8]),
 ) -> Option<ArrayVec<Short<'a>, HELD_MAX>> {
     let bounds = round.service.shards().bounds();
@@ -60,7 +61,7 @@ impl Session {
         }
         let shards = round.service.shards();
         let mut hashes: ArrayVec<u64, HELD_MAX> = ArrayVec::new();
-        let batch = read_batch(round, input, |key| {
+        let batch = read_batch(round, input, may_be_held, |key| {
             let hash = shards.hash(key);
             shards.prefetch_shard(hash);
             hashes.push(hash);

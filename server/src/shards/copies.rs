@@ -61,6 +61,31 @@ impl Shards {
         .unwrap_or(Err(PutError::NoRoom))
     }
 
+    /// [`engine::Engine::bare_count`].
+    #[must_use]
+    pub(crate) fn bare_count(&self, hash: u64, key: &[u8], unique: u64) -> Option<u64> {
+        self.shards[self.shard(hash)].lock().bare_count(hash, key, unique)
+    }
+
+    /// [`engine::Engine::put_bare_count`]; where there is no room other shards make some.
+    ///
+    /// # Errors
+    ///
+    /// [`PutError::NoRoom`], and then the item is as it was.
+    pub(crate) fn put_bare_count(
+        &self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        count: u64,
+        unique: u64,
+    ) -> Result<(), PutError> {
+        self.with_room(now, hash, |engine| {
+            engine.put_bare_count(now, hash, key, count, unique).ok()
+        })
+        .ok_or(PutError::NoRoom)
+    }
+
     /// [`engine::Engine::remove_copy`].
     pub fn remove_copy(&self, hash: u64, key: &[u8]) {
         self.shards[self.shard(hash)].lock().remove_copy(hash, key);
@@ -130,6 +155,11 @@ impl Shards {
     /// Whether several shards share a partition whose number has so many bits.
     pub(crate) fn share_partitions(&self, bits: u32) -> bool {
         bits < u64::BITS - self.shift
+    }
+
+    /// The first shard of a range.
+    pub(crate) fn first_shard(&self, range: HashRange) -> usize {
+        self.shards_of(range).0
     }
 
     /// The first and the last shard of a range.

@@ -134,6 +134,17 @@ impl<'a> Held<'a> {
         self.rows[place].engine.as_mut().expect("a key behind it is not done with")
     }
 
+    /// As [`Held::engine`], but no shard is released for another: `None` if it cannot be had soon.
+    #[inline]
+    pub(crate) fn engine_beside(&mut self, position: usize, hash: u64) -> Option<&mut Engine> {
+        let place = self.places.get(position).map(|place| usize::from(*place));
+        let place = match place.filter(|place| *place < self.rows.len()) {
+            Some(place) => place,
+            None => self.hold_beside(position, self.shards.shard(hash))?,
+        };
+        self.rows[place].engine.as_deref_mut()
+    }
+
     /// The key at this position is done with: its shard is let go, unless others behind it need it.
     #[inline]
     pub(crate) fn done(&mut self, position: usize) {
@@ -145,23 +156,28 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Takes a shard that somebody else had, if it is free by now or soon; where it lies among those held.
+    /// Takes a shard that somebody else had, if it is free by now or soon, or else by itself; where it lies among those
+    /// held.
     #[cold]
     fn hold_late(&mut self, position: usize, number: usize) -> usize {
+        self.hold_beside(position, number).unwrap_or_else(|| self.hold_only(number))
+    }
+
+    /// Takes a shard that somebody else had, if it is free by now or soon; where it lies among those held.
+    #[cold]
+    fn hold_beside(&mut self, position: usize, number: usize) -> Option<usize> {
         if position >= self.places.len() {
-            return self.hold_only(number);
+            return None;
         }
         let place = self.find(number).unwrap_or_else(|| self.push(number, None));
         let shards = self.shards;
         let row = &mut self.rows[place];
         // A key before this one may have had it, and be done with it.
         row.engine = row.engine.take().or_else(|| shards.shards[number].lock_soon());
-        if row.engine.is_none() {
-            return self.hold_only(number);
-        }
+        row.engine.as_ref()?;
         row.last = row.last.max(position as u8);
         self.places[position] = place as u8;
-        place
+        Some(place)
     }
 
     fn hold_only(&mut self, number: usize) -> usize {

@@ -1,9 +1,9 @@
-//! What happens to frames: order, batches, windows, deadlines.
+//! What happens to frames: order, batches, windows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::net::TcpSocket;
-use tollgate::lanes::{Class, Ending, PeerFigures, Shed, Window};
+use tollgate::lanes::{Ending, PeerFigures, Shed, Window};
 
 use super::greeting::Authority;
 use super::*;
@@ -52,10 +52,10 @@ fn the_busier_a_link_the_larger_its_batches() {
             elapsed.as_nanos() / u128::from(frames),
             batch(out),
             batch(back),
-            out.shed[Class::Forward as usize],
+            out.shed[Class::Tunnel as usize],
         );
         assert_eq!((out.frames_out, out.frames_in), (frames, frames));
-        assert_eq!((back.frames_in, back.shed), (frames, [0; 4]));
+        assert_eq!((back.frames_in, back.shed), (frames, [0; 2]));
         batches.push(batch(out));
     }
     assert_eq!(batches[0], 1);
@@ -147,7 +147,7 @@ async fn one_operation_alone_does_not_wait_for_company() {
 
 fn narrow(node: u32) -> LanesOptions {
     let mut options = options(node);
-    options.windows.of = [Window { frames: 1000, bytes: 1 << 20 }; 4];
+    options.windows.of = [Window { frames: 1000, bytes: 1 << 20 }; 2];
     options.timing.stall = Duration::from_hours(1);
     options.timing.lost = Duration::from_hours(1);
     options
@@ -171,7 +171,7 @@ async fn stuck(a: &Host) -> (Raw, Lane, u64) {
                 full = 0;
             }
             Err(why) => {
-                assert_eq!(why, Shed::Full(Class::Forward));
+                assert_eq!(why, Shed::Full(Class::Tunnel));
                 full += 1;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -186,7 +186,7 @@ async fn a_peer_that_does_not_read_fills_its_own_window_only() {
     let (mut peer, lane, sent) = stuck(&a).await;
     let reply = reply_to(&op(1)).expect("it is an operation");
     assert_eq!(lane.send(reply), Ok(()), "answers have room of their own");
-    assert!(a.figures(9).shed[Class::Forward as usize] >= 50);
+    assert!(a.figures(9).shed[Class::Tunnel as usize] >= 50);
 
     let other = a.to(2, &b);
     other.send(op(1)).expect("there is room");
@@ -194,12 +194,12 @@ async fn a_peer_that_does_not_read_fills_its_own_window_only() {
 
     // It reads again: nothing that was taken is missing, and there is room.
     for seq in 1..=sent {
-        let Some((Frame::Op { op, .. }, _)) = peer.hear().await else { panic!("it ended") };
-        assert_eq!(op.seq, seq);
+        let Some((frame, _)) = peer.hear().await else { panic!("it ended") };
+        assert_eq!(seq_of(&frame), Some(seq));
     }
-    assert!(matches!(peer.hear().await, Some((Frame::Reply { .. }, _))));
+    assert!(matches!(peer.hear().await, Some((Frame::Answer(_), _))));
     lane.send(op(sent + 1)).expect("there is room again");
-    assert!(matches!(peer.hear().await, Some((Frame::Op { op, .. }, _)) if op.seq == sent + 1));
+    assert!(matches!(peer.hear().await, Some((frame, _)) if seq_of(&frame) == Some(sent + 1)));
     assert_eq!(a.figures(9).lost, 0);
 }
 
@@ -229,11 +229,11 @@ async fn who_does_not_read_its_answers_is_not_listened_to() {
     assert!(before < 300_000, "it reads on and on");
     raw.stream = TcpStream::from_std(stream).expect("there is a runtime");
     for seq in 1..=300_000 {
-        let Some((Frame::Reply { reply, .. }, _)) = raw.hear().await else { panic!("it ended") };
-        assert_eq!(reply.seq, seq);
+        let Some((Frame::Answer(reply), _)) = raw.hear().await else { panic!("it ended") };
+        assert_eq!(reply.id, seq);
     }
     sending.await.expect("all is sent");
-    assert_eq!(b.figures(9).shed, [0; 4], "every operation has its answer");
+    assert_eq!(b.figures(9).shed, [0; 2], "every operation has its answer");
 }
 
 #[tokio::test]
@@ -248,31 +248,10 @@ async fn a_peer_that_takes_nothing_for_long_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_deadline_is_the_time_that_is_left_when_it_leaves() {
-    let (a, b) = (Host::new(1), Host::new(2));
-    let lane = a.to(2, &b);
-    let now = a.node.now_ns();
-    lane.send(op_until(1, now - 1)).expect("there is room");
-    lane.send(op_until(2, now + 60_000_000_000)).expect("there is room");
-    until("one is here", || b.node.ops_from(1) == [2]).await;
-    let left_ns = |(_, frame): &(NodeId, Frame)| match frame {
-        Frame::Op { op, .. } => op.deadline_ns - b.node.now_ns(),
-        _ => 0,
-    };
-    let left_ns = left_ns(&b.node.heard.lock()[0]);
-    assert!((50_000_000_000..60_000_000_000).contains(&left_ns), "{left_ns}");
-    assert_eq!(a.figures(2).expired, 1);
-}
-
-#[tokio::test]
 async fn long_frames_pass_and_too_long_ones_are_dropped_alone() {
     let (a, b) = (Host::new(1), Host::new(2));
     let lane = a.to(2, &b);
-    let long = |seq, bytes: usize| {
-        let Frame::Op { partition, op } = op(seq) else { unreachable!() };
-        let op = Op { op: vec![7; bytes].into(), ..op };
-        Frame::Op { partition, op }
-    };
+    let long = |seq, bytes: usize| op_of(seq, vec![7; bytes].into());
     lane.send(long(1, 3 << 20)).expect("there is room");
     until("it is here", || b.node.ops_from(1) == [1]).await;
     lane.send(long(2, 5 << 20)).expect("a single frame always has room");

@@ -206,7 +206,7 @@ impl Authority {
             authorities: vec![self.0.der().clone()],
             name: name.map(str::to_owned),
         };
-        LanesOptions::new(identity(node), security)
+        with_room(LanesOptions::new(identity(node), security))
     }
 }
 

@@ -9,7 +9,7 @@ use cluster::map::{Description, Entry, Map, NodeState};
 use cluster::placement::Scheme;
 use cluster::{Holders, Incarnation, NodeId, Partition, Placement};
 
-use crate::profile::{Fault, Profile};
+use crate::base::Base;
 use crate::rng::Rng;
 
 /// How a term ended.
@@ -30,7 +30,6 @@ pub(crate) struct Control {
     replicas: usize,
     patience_ns: u64,
     lost_after_ns: Option<u64>,
-    fault: Option<Fault>,
     /// When each node was last heard.
     heard: BTreeMap<NodeId, u64>,
     /// Where each partition should be: changed by chance.
@@ -48,21 +47,20 @@ pub(crate) struct Control {
 
 impl Control {
     /// A cluster without nodes.
-    pub(crate) fn new(profile: &Profile) -> Self {
+    pub(crate) fn new(base: &Base) -> Self {
         let mut map = Map::default();
         let placement =
-            Placement::new(Scheme::Xxh3, profile.partition_bits).expect("there are few partitions");
+            Placement::new(Scheme::Xxh3, base.partition_bits).expect("there are few partitions");
         map.apply(&Command::Create { cluster: 1, placement }).expect("it is the first command");
-        let lost_after_ms = profile.options.lost_after_ns.map(|lost| lost / 1_000_000);
+        let lost_after_ms = base.lost_after_ns.map(|lost| lost / 1_000_000);
         let setting = cluster::map::command::Setting::LostAfterMs(lost_after_ms);
         map.apply(&Command::Set(setting)).expect("it is a good setting");
         Self {
             map,
             placement,
-            replicas: usize::from(profile.replicas),
-            patience_ns: profile.patience_ns,
-            lost_after_ns: profile.options.lost_after_ns,
-            fault: profile.fault,
+            replicas: usize::from(base.replicas),
+            patience_ns: base.patience_ns,
+            lost_after_ns: base.lost_after_ns,
             heard: BTreeMap::new(),
             salts: vec![0; placement.partitions()],
             targets: Vec::new(),
@@ -80,14 +78,7 @@ impl Control {
 
     /// An entry as nodes get it.
     pub(crate) fn entry(&self, partition: Partition) -> Entry {
-        let mut entry = self.map.entry(partition).expect("it was asked of an entry").clone();
-        if self.fault == Some(Fault::CopiesWithoutNumber) {
-            let Entry { primary, in_sync, learner, transfer_to, .. } = &mut entry;
-            for copy in primary.iter_mut().chain(in_sync).chain(learner).chain(transfer_to) {
-                copy.assignment = 1;
-            }
-        }
-        entry
+        self.map.entry(partition).expect("it was asked of an entry").clone()
     }
 
     /// The nodes of the map in a state.
@@ -99,6 +90,11 @@ impl Control {
     /// The incarnation of a node, as far as the map knows.
     pub(crate) fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         self.map.nodes().get(&node).map(|node| node.incarnation)
+    }
+
+    /// The version of the map.
+    pub(crate) fn ver(&self) -> u64 {
+        self.map.ver()
     }
 
     /// How many copies are wanted.
@@ -115,6 +111,11 @@ impl Control {
     pub(crate) fn move_elsewhere(&mut self, rng: &mut Rng) {
         let place = rng.below(self.salts.len() as u64) as usize;
         self.salts[place] = rng.draw();
+    }
+
+    /// Wants this partition elsewhere.
+    pub(crate) fn move_partition(&mut self, partition: Partition, rng: &mut Rng) {
+        self.salts[partition.index()] = rng.draw();
     }
 
     /// A node says that it is there: its id.
@@ -168,26 +169,8 @@ impl Control {
     }
 
     /// A primary wants a change.
-    pub(crate) fn ask(&mut self, now_ns: u64, mut change: Change) {
-        if self.fault == Some(Fault::CopiesWithoutNumber) {
-            change.step = self.with_number(change);
-        }
+    pub(crate) fn ask(&mut self, now_ns: u64, change: Change) {
         self.command(now_ns, &Command::Partitions(vec![change]));
-    }
-
-    /// Names the copy that the asker can only mean by its node.
-    fn with_number(&self, change: Change) -> Step {
-        let entry = self.map.entry(change.partition).expect("it was asked of an entry");
-        let named = |copy: cluster::CopyId| {
-            entry.copies().find(|known| known.node == copy.node).unwrap_or(copy)
-        };
-        match change.step {
-            Step::AddInSync(copy) => Step::AddInSync(named(copy)),
-            Step::RemoveInSync(copy) => Step::RemoveInSync(named(copy)),
-            Step::DropLearner(copy) => Step::DropLearner(named(copy)),
-            Step::Transfer(copy) => Step::Transfer(named(copy)),
-            other => other,
-        }
     }
 
     fn command(&mut self, now_ns: u64, command: &Command) -> bool {

@@ -20,10 +20,6 @@ pub(crate) struct Step {
     pub(crate) pt_ns: u64,
     /// True time.
     pub(crate) true_ns: u64,
-    /// The counter's value, or the units granted.
-    pub(crate) value: u64,
-    /// The lease of a hold.
-    pub(crate) lease: u64,
 }
 
 /// All steps of a run.

@@ -4,11 +4,10 @@ use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Parser;
-use model::profile::FAULTS;
-use model::{Fault, Figures, Profile, run};
+use model::{Aim, FAULTS, Figures, Group, Planted, Profile, run};
 
 /// Runs clusters of real replica cores under faults drawn from seeds, on simulated time.
 #[derive(Debug, Parser)]
@@ -28,180 +27,219 @@ struct Flags {
     /// Leaves out each rule in turn, until a seed finds it.
     #[arg(long)]
     bugs: bool,
+    /// Lays stress on this in all seeds; `list` names all.
+    #[arg(long)]
+    aim: Option<String>,
     /// Threads; by default one per core.
     #[arg(long)]
     threads: Option<usize>,
 }
 
+/// Things that a hundred seeds must have had at least so often, or they say little: what was done, faults by kind, and
+/// how often each invariant was tested.
+const LEAST: &[(&str, u64)] = &[
+    ("done", 500_000),
+    ("pieces", 100_000),
+    ("installed", 200_000),
+    ("refused", 500),
+    ("refusals_heard", 1_000),
+    ("resumed", 500),
+    ("cut_under_way", 300),
+    ("overtaken", 5_000),
+    ("blocked", 500),
+    ("openings", 800),
+    ("reopened", 3_000),
+    ("found", 10_000),
+    ("held", 5_000),
+    ("not_owner", 50_000),
+    ("adopts", 300),
+    ("chunks", 10_000),
+    ("restarts", 20),
+    ("rounds", 30_000),
+    ("failovers", 150),
+    ("handoffs", 250),
+    ("copies", 800),
+    ("resets", 100),
+    ("stopped", 3_000),
+    ("stalls_in_rounds", 1_000),
+    ("crashes", 60),
+    ("crashes_aimed", 3),
+    ("cuts", 800),
+    ("losses", 500),
+    ("refusals_cut", 30),
+    ("stalls", 400),
+    ("fences", 25),
+    ("abandons", 4),
+    ("moves", 300),
+    ("members", 40),
+    ("resizes", 10),
+    ("clock_steps", 80),
+    ("checked_states", 50_000),
+    ("checked_primaries", 10_000_000),
+    ("checked_ends", 5_000),
+    ("checked_times", 80_000),
+    ("checked_lengths", 8),
+    ("checked_answers", 300_000),
+    ("checked_order", 100_000),
+    ("checked_reads", 50_000),
+    ("checked_once", 150_000),
+    ("checked_refused", 20_000),
+    ("checked_clock", 150_000),
+    ("checked_copies", 300),
+    ("checked_early", 8),
+];
+
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let fault = match flags.bug.as_deref().map(model::profile::fault) {
-        Some(None) => {
-            for (name, _) in FAULTS {
-                println!("{name}");
-            }
-            return ExitCode::FAILURE;
-        }
-        Some(found) => found,
+    let bug = match flags.bug.as_deref() {
         None => None,
+        Some(name) => {
+            let Some(planted) = FAULTS.iter().find(|known| known.name == name) else {
+                for known in FAULTS {
+                    println!("{}", known.name);
+                }
+                return ExitCode::FAILURE;
+            };
+            Some(planted)
+        }
+    };
+    let aim = match flags.aim.as_deref() {
+        None => None,
+        Some(name) => {
+            let Some(aim) = Aim::ALL.into_iter().find(|aim| aim.name() == name) else {
+                for aim in Aim::ALL {
+                    println!("{}", aim.name());
+                }
+                return ExitCode::FAILURE;
+            };
+            Some(aim)
+        }
+    };
+    // A rule that is left out has an aim of its own.
+    let profile = move |seed| {
+        let aim = aim.or(bug.map(|planted| planted.aim)).unwrap_or(Aim::of(seed));
+        let profile = Profile::aimed(aim, seed);
+        bug.map_or(profile.clone(), |planted| profile.with(planted.bug))
     };
     if flags.bugs {
-        return prove(flags.seeds);
+        return prove();
     }
     if let Some(seed) = flags.seed {
-        return tell(seed, fault);
+        let profile = profile(seed);
+        println!("{profile:#?}");
+        let report = run(seed, &profile, true);
+        println!("{:#?}", report.figures);
+        for what in &report.violations {
+            println!("VIOLATION {what}");
+        }
+        return if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    many(&flags, fault)
+    many(&flags, profile)
 }
 
-fn profile(seed: u64, fault: Option<Fault>) -> Profile {
-    let profile = Profile::draw(seed);
-    match fault {
-        Some(fault) => profile.with(fault),
-        None => profile,
-    }
-}
-
-/// One seed, with everything that happens.
-fn tell(seed: u64, fault: Option<Fault>) -> ExitCode {
-    let profile = profile(seed, fault);
-    println!("{profile:#?}");
-    let report = run(seed, &profile, true);
-    println!("{:#?}", report.figures);
-    println!("trace {:016x}", report.hash);
-    for what in &report.violations {
-        println!("VIOLATION {what}");
-    }
-    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Each rule left out in turn: how many seeds it takes to find that.
-fn prove(seeds: u64) -> ExitCode {
+/// Each rule left out in turn: how many seeds it takes to find that, and at most so many as the table says.
+fn prove() -> ExitCode {
     let next = AtomicUsize::new(0);
     let missed = AtomicUsize::new(0);
+    let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
-                while let Some((name, fault)) = FAULTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let started = Instant::now();
-                    let found = (0..seeds).find_map(|seed| {
-                        let report = run(seed, &profile(seed, Some(*fault)), false);
-                        report.violations.first().cloned().map(|what| (seed, what))
-                    });
-                    let took = started.elapsed().as_secs_f64();
-                    if let Some((seed, what)) = found {
-                        let what = what.lines().next().unwrap_or_default();
-                        println!("{name:<22} seed {seed:>5} {took:>6.1} s  {what}");
-                    } else {
-                        missed.fetch_add(1, Ordering::Relaxed);
-                        println!("{name:<22} NOT FOUND in {seeds} seeds, {took:.1} s");
-                    }
+                while let Some(planted) = FAULTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    missed.fetch_add(usize::from(!is_found(planted)), Ordering::Relaxed);
                 }
             });
         }
     });
-    if missed.into_inner() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let (missed, took) = (missed.into_inner(), started.elapsed().as_secs_f64());
+    println!("{} rules left out, {missed} not found, {took:.0} s", FAULTS.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-struct Sum {
-    figures: Figures,
-    failed: Vec<(u64, String)>,
+fn is_found(planted: &Planted) -> bool {
+    let Planted { name, bug, aim, seeds } = *planted;
+    let started = Instant::now();
+    let found = (0..seeds).find_map(|seed| {
+        let report = run(seed, &Profile::aimed(aim, seed).with(bug), false);
+        report.violations.first().cloned().map(|what| (seed, what))
+    });
+    let (took, aim) = (started.elapsed().as_secs_f64(), aim.name());
+    match &found {
+        Some((seed, what)) => {
+            let what = what.lines().next().unwrap_or_default();
+            println!("{name:<28} {aim:<9} seed {seed:>3} of {seeds:>3} {took:>6.1} s  {what}");
+        }
+        None => println!("{name:<28} {aim:<9} NOT FOUND in {seeds} seeds, {took:.1} s"),
+    }
+    found.is_some()
 }
 
-/// Many seeds, each run twice.
-fn many(flags: &Flags, fault: Option<Fault>) -> ExitCode {
+/// Many seeds; every sixteenth runs twice, for the same trace.
+fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = flags.threads.unwrap_or(cores);
     let next = AtomicU64::new(0);
-    let sum = Mutex::new(Sum { figures: Figures::default(), failed: Vec::new() });
+    let sum = Mutex::new((Figures::default(), Vec::new()));
     let started = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..flags.threads.unwrap_or(cores) {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     if at >= flags.seeds {
                         return;
                     }
-                    one(flags.first + at, fault, &sum);
+                    let seed = flags.first + at;
+                    let profile = profile(seed);
+                    let report = run(seed, &profile, false);
+                    let mut what = report.violations.first().cloned();
+                    if seed.is_multiple_of(16) && run(seed, &profile, false).hash != report.hash {
+                        what = Some("another trace the second time".to_owned());
+                    }
+                    if let Some(what) = &what {
+                        eprintln!("seed {seed}: {}", what.lines().next().unwrap_or_default());
+                    }
+                    let mut sum = sum.lock().expect("no run panics");
+                    sum.0.add(&report.figures);
+                    sum.1.extend(what.map(|what| (seed, what)));
                 }
             });
         }
-        let mut shown = Instant::now();
-        while next.load(Ordering::Relaxed) < flags.seeds {
-            std::thread::sleep(Duration::from_millis(50));
-            if shown.elapsed() >= Duration::from_secs(5) {
-                shown = Instant::now();
-                let sum = sum.lock().expect("no run panics");
-                let done = next.load(Ordering::Relaxed).min(flags.seeds);
-                eprintln!(
-                    "{done} of {} seeds, {} operations, {} failed",
-                    flags.seeds,
-                    sum.figures.calls,
-                    sum.failed.len()
-                );
-            }
-        }
     });
-    let mut sum = sum.into_inner().expect("no run panics");
-    println!("{} seeds, each twice, in {:.0} s", flags.seeds, started.elapsed().as_secs_f64());
-    print(&sum.figures);
-    sum.failed.sort();
-    println!("{:>14} seeds failed", sum.failed.len());
-    for (seed, what) in sum.failed.iter().take(10) {
+    let (figures, mut failed) = sum.into_inner().expect("no run panics");
+    let took = started.elapsed();
+    let each_second = u128::from(figures.calls) * 1000 / took.as_millis().max(1);
+    println!("{} seeds in {} s, {each_second} operations a second", flags.seeds, took.as_secs());
+    for group in [Group::Work, Group::Fault, Group::Invariant] {
+        println!("{}", group.title());
+        for (_, name, count) in figures.all().into_iter().filter(|(of, ..)| *of == group) {
+            println!("{count:>14} {name}");
+        }
+    }
+    println!("{:>14} seeds failed", failed.len());
+    failed.sort();
+    for (seed, what) in failed.iter().take(5) {
         let bug = flags.bug.as_ref().map_or(String::new(), |bug| format!(" --bug {bug}"));
-        println!("seed {seed}: {what}");
-        println!("  REPRODUCE: cargo run --release -p model -- --seed {seed}{bug}");
+        println!("seed {seed}: {}", what.lines().next().unwrap_or_default());
+        let aim = flags.aim.as_ref().map_or(String::new(), |aim| format!(" --aim {aim}"));
+        println!("  REPRODUCE: cargo run --release -p model -- --seed {seed}{bug}{aim}");
     }
-    if sum.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // What a run with an aim of its own has less of, another has more of.
+    let is_mixed = flags.aim.is_none() && flags.bug.is_none();
+    let is_exercised = !is_mixed || flags.seeds < 100 || is_exercised(&figures, flags.seeds);
+    if failed.is_empty() && is_exercised { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn one(seed: u64, fault: Option<Fault>, sum: &Mutex<Sum>) {
-    let profile = profile(seed, fault);
-    let report = run(seed, &profile, false);
-    let again = run(seed, &profile, false);
-    let mut what = report.violations.first().cloned();
-    if again.hash != report.hash {
-        what = Some(format!("another trace the second time: {:016x}", again.hash));
+/// Whether so many seeds had enough of everything.
+fn is_exercised(figures: &Figures, seeds: u64) -> bool {
+    let counts = figures.all();
+    let mut is_enough = true;
+    for (name, least) in LEAST {
+        let found = counts.iter().find(|(_, known, _)| known == name);
+        let count = found.map_or(0, |(.., count)| *count);
+        if count < least * seeds / 100 {
+            println!("too rarely: {name}, {count} times, at least {least} in 100 seeds");
+            is_enough = false;
+        }
     }
-    if let Some(what) = &what {
-        eprintln!("seed {seed}: {what}");
-    }
-    let mut sum = sum.lock().expect("no run panics");
-    sum.figures.add(&report.figures);
-    sum.failed.extend(what.map(|what| (seed, what)));
-}
-
-fn print(figures: &Figures) {
-    let lines = [
-        (figures.calls, "operations"),
-        (figures.done, "answered"),
-        (figures.at_once, "answered at once"),
-        (figures.not_applied, "certainly not applied"),
-        (figures.unknown, "of unknown outcome"),
-        (figures.unknown_applied, "of them applied"),
-        (figures.early_lost, "answered early and lost, all within the lag"),
-        (figures.failovers, "failovers"),
-        (figures.handoffs, "handoffs"),
-        (figures.copies, "copies made"),
-        (figures.resets, "partitions begun anew, all copies being lost"),
-        (figures.crashes, "crashes"),
-        (figures.pieces, "pieces of copies"),
-        (figures.restarts, "learners told to begin anew"),
-        (figures.diverged, "times a copy was at another place than a new primary"),
-        (figures.gaps, "gaps seen between records"),
-        (figures.refused, "attempts refused"),
-        (figures.holds_moved, "holds settled at another primary than took them"),
-        (figures.leases_moved, "leases of quota gone on with at another primary"),
-        (figures.ids_repeated, "ids repeated and answered"),
-        (figures.messages, "messages"),
-        (figures.relayed, "of them through a third node"),
-        (figures.simulated_ns / 1_000_000_000, "simulated seconds"),
-        (figures.rest_ns / 1_000_000, "ms at most from the last fault to all copies in place"),
-        (figures.lost, "lost"),
-        (figures.double, "done twice"),
-    ];
-    for (count, what) in lines {
-        println!("{count:>14} {what}");
-    }
+    is_enough
 }

@@ -2,86 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
-use cluster::map::Entry;
-use cluster::map::command::Change;
-use cluster::replica::{AckMode, Kind, Message, Reply, SessionId};
-use cluster::{CopyId, Incarnation, NodeId, Partition, Term};
+use cluster::NodeId;
 
-use crate::profile::Profile;
+use crate::base::Base;
 use crate::rng::Rng;
-
-/// What a link carries.
-#[derive(Debug, Clone)]
-pub(crate) enum Parcel {
-    /// Between copies.
-    Copy { partition: Partition, from: CopyId, to: CopyId, term: Term, message: Message },
-    /// To a primary. Its deadline travels as what is left of it.
-    Op {
-        partition: Partition,
-        term: Term,
-        session: SessionId,
-        seq: u64,
-        first_unacked: u64,
-        kind: Kind,
-        ack: AckMode,
-        left_ns: u64,
-        op: Bytes,
-    },
-    /// To a primary: no operation says it.
-    Settle { partition: Partition, term: Term, session: SessionId, first_unacked: u64 },
-    /// To a session.
-    Reply { partition: Partition, session: SessionId, reply: Reply },
-    /// To the controller: a sign of life, sent at `sent_ns` on the node's clock.
-    Heartbeat { node: NodeId, incarnation: Incarnation, sent_ns: u64 },
-    /// From the controller: what it knows, and the heartbeat it answers.
-    Map { incarnation: Incarnation, sent_ns: Option<u64>, entries: Vec<(Partition, Entry)> },
-    /// To the controller.
-    Ask(Change),
-    /// To a node that passes it on, once.
-    Relay { from: NodeId, to: NodeId, partition: Partition, parcel: Box<Parcel> },
-    /// What was passed on.
-    Relayed(Box<Parcel>),
-}
-
-impl Parcel {
-    /// What it is, for a trace.
-    pub(crate) fn kind(&self) -> u64 {
-        match self {
-            Self::Copy { message, .. } => match message {
-                Message::Adopt { .. } => 1,
-                Message::Record(_) => 2,
-                Message::Beat { .. } => 3,
-                Message::Ack { .. } => 4,
-                Message::Nak(_) => 5,
-                Message::Pull { .. } => 6,
-                Message::Chunk(_) => 7,
-                Message::Restart { .. } => 8,
-            },
-            Self::Op { .. } => 9,
-            Self::Settle { .. } => 10,
-            Self::Reply { .. } => 11,
-            Self::Heartbeat { .. } => 12,
-            Self::Map { .. } => 13,
-            Self::Ask(_) => 14,
-            Self::Relay { .. } => 15,
-            Self::Relayed(parcel) => 16 + parcel.kind(),
-        }
-    }
-}
 
 /// The links between all nodes, and to the controller.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     cuts: BTreeSet<(NodeId, NodeId)>,
-    /// Until when nothing arrives.
-    stalls: BTreeMap<(NodeId, NodeId), u64>,
-    /// When the last message of a lane arrives.
-    last: BTreeMap<(NodeId, NodeId, u16), u64>,
+    /// When the last message of a link arrives.
+    last: BTreeMap<(NodeId, NodeId), u64>,
 }
 
-/// Lanes between two nodes: one per core. Partitions share them.
-const LANES: u16 = 2;
 const MS: u64 = 1_000_000;
 
 impl Network {
@@ -89,29 +22,25 @@ impl Network {
     pub(crate) fn arrival(
         &mut self,
         rng: &mut Rng,
-        profile: &Profile,
+        base: &Base,
         now_ns: u64,
         link: (NodeId, NodeId),
-        partition: Partition,
     ) -> Option<u64> {
         if link.0 == link.1 {
             return Some(now_ns);
         }
-        if self.cuts.contains(&link) || rng.chance(profile.drop, 10_000) {
+        if self.cuts.contains(&link) || rng.chance(base.drop, 10_000) {
             return None;
         }
         let mut delay_ns = rng.between(MS / 5, 2 * MS);
-        if rng.chance(profile.spike, 10_000) {
+        if rng.chance(base.spike, 10_000) {
             delay_ns = rng.between(2 * MS, 400 * MS);
         }
         let mut at_ns = now_ns + delay_ns;
-        if let Some(until_ns) = self.stalls.get(&link) {
-            at_ns = at_ns.max(*until_ns);
-        }
-        if !profile.reorders {
-            let lane = self.last.entry((link.0, link.1, partition.0 % LANES)).or_default();
-            at_ns = at_ns.max(*lane + 1);
-            *lane = at_ns;
+        if !base.reorders {
+            let last = self.last.entry(link).or_default();
+            at_ns = at_ns.max(*last + 1);
+            *last = at_ns;
         }
         Some(at_ns)
     }
@@ -129,23 +58,11 @@ impl Network {
     /// It passes again; on a connection of its own, so that it may overtake what is under way.
     pub(crate) fn mend(&mut self, link: (NodeId, NodeId)) {
         self.cuts.remove(&link);
-        self.last.retain(|lane, _| (lane.0, lane.1) != link);
-    }
-
-    /// Everything sent from now on arrives at `until_ns` at the earliest.
-    pub(crate) fn stall(&mut self, link: (NodeId, NodeId), until_ns: u64) {
-        self.stalls.insert(link, until_ns);
-    }
-
-    /// A new connection takes the place of one that stands still: what is on the old one still comes.
-    pub(crate) fn reconnect(&mut self, link: (NodeId, NodeId)) {
-        self.stalls.remove(&link);
-        self.last.retain(|lane, _| (lane.0, lane.1) != link);
+        self.last.remove(&link);
     }
 
     /// All faults are over.
     pub(crate) fn heal(&mut self) {
         self.cuts.clear();
-        self.stalls.clear();
     }
 }

@@ -1,215 +1,323 @@
-//! What a seed means: the cluster, the load and the faults, drawn so that seeds differ widely.
+//! What a seed means, and which rules can be left out.
 
-use cluster::NodeId;
-use cluster::replica::{Bug, Options};
+use cluster::op_stream::OpOptions;
+use cluster::replica::Options;
+use cluster::{Bug, Rules};
 
+use crate::base::Base;
 use crate::rng::Rng;
 
-/// A rule that is left out to see whether that is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// In the replica core.
-    Replica(Bug),
-    /// In the map: a copy is named by its node and incarnation only, so that one that was wiped and
-    /// made again has the name of the one before.
-    CopiesWithoutNumber,
-    /// In what a node does that passes something on for two others.
-    Relay(RelayBug),
-}
-
-/// A rule of relays that is left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RelayBug {
-    /// A relay gives operations a name of its own.
-    Renames,
-    /// A relay says that an operation was not done that it has passed on.
-    Refuses,
-    /// A primary takes an operation that was relayed for new, though a later sending came before it.
-    TakenForNew,
-}
-
 const MS: u64 = 1_000_000;
-const HOUR: u64 = 3_600_000 * MS;
 
-/// What happens in a run.
+/// What a run lays stress on, beside what the seed draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// Nothing.
+    Usual,
+    /// Primaries lose the controller and go on; words with refusals are lost.
+    Fenced,
+    /// Copies are removed one partition at a time, and the primary crashes meanwhile.
+    Removals,
+    /// Three copies, which have different last records when their primary crashes.
+    Diverged,
+    /// Primaries crash as soon as a copy is in-sync, with much under way.
+    Joins,
+    /// At each node clients only read for a while, and primaries are cut off.
+    Readers,
+    /// All copies of a partition lose the controller for so long that it is given up.
+    Abandoned,
+}
+
+impl Aim {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Usual,
+        Self::Fenced,
+        Self::Removals,
+        Self::Diverged,
+        Self::Joins,
+        Self::Readers,
+        Self::Abandoned,
+    ];
+
+    /// Of many seeds the first two of three are usual ones, the others lay stress on each thing in turn.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        match seed % 3 {
+            2 => Self::ALL[1 + (seed / 3 % 6) as usize],
+            _ => Self::Usual,
+        }
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Fenced => "fenced",
+            Self::Removals => "removals",
+            Self::Diverged => "diverged",
+            Self::Joins => "joins",
+            Self::Readers => "readers",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Faults that are made when something happens, each as so many times in a hundred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Aimed {
+    /// A copy refuses: the connection is cut before it can say so.
+    pub cut_on_refusal: u64,
+    /// A copy is removed: the primary crashes.
+    pub crash_on_removal: u64,
+    /// A primary hears that a copy refused: it loses the controller, and crashes.
+    pub crash_on_refusal: u64,
+    /// A copy becomes in-sync: its primary crashes.
+    pub crash_on_join: u64,
+    /// Such crashes may take the last copy of a partition: what it held is not looked for then.
+    pub may_lose: bool,
+    /// Mean time between primaries that lose the controller; 0: none does.
+    pub fence_ns: u64,
+    /// Mean time between partitions all copies of which lose the controller for long; 0: none.
+    pub abandon_ns: u64,
+}
+
+/// What a run is like.
 #[derive(Debug, Clone)]
 pub struct Profile {
-    /// Nodes at the start.
-    pub nodes: u64,
-    /// Two to the power of it partitions.
-    pub partition_bits: u8,
-    /// Copies at the start.
-    pub replicas: u8,
-    /// Now and then more copies or fewer are wanted.
-    pub resizes: bool,
-    /// How long faults go on.
-    pub chaos_ns: u64,
-    /// Mean time between operations.
-    pub call_ns: u64,
-    /// Mean time between faults of each kind; 0: none.
-    pub crash_ns: u64,
-    /// Cuts, one-way and two-way.
-    pub cut_ns: u64,
-    /// New targets: handoffs.
-    pub move_ns: u64,
-    /// Joins and drains.
-    pub member_ns: u64,
-    /// Links that stand still for a while and then deliver all at once.
-    pub stall_ns: u64,
-    /// Messages lost, in ten thousand.
-    pub drop: u64,
-    /// Messages that take up to 400 ms, in ten thousand.
-    pub spike: u64,
-    /// Messages of one lane may overtake each other.
-    pub reorders: bool,
-    /// Messages that go through another node although their link is whole, in ten thousand: its sender
-    /// has not noticed yet that it is whole again. Where it is cut most do.
-    pub relays: u64,
-    /// How far node clocks differ in rate, in millionths, either way.
-    pub rate_ppm: u64,
-    /// How far wall clocks differ, either way.
-    pub skew_ns: u64,
-    /// The controller's patience with a silent node.
-    pub patience_ns: u64,
-    /// Nothing fails: nodes join, leave and hand over, and no client may notice.
-    pub is_gentle: bool,
-    /// All copies of a partition may die, and it begins anew.
-    pub may_lose: bool,
-    /// Settings of every copy.
+    /// Nodes, faults, the map.
+    pub base: Base,
+    /// How copies behave.
     pub options: Options,
-    /// The rule that is left out.
-    pub fault: Option<Fault>,
+    /// How operations behave.
+    pub ops: OpOptions,
+    /// Most workers of a node; each node draws its own number.
+    pub workers_max: u64,
+    /// Shards of each node.
+    pub shards: usize,
+    /// Bytes that a stream may have without acknowledgement.
+    pub stream_bytes: usize,
+    /// A step of a worker's round takes very long once in so many.
+    pub stall_in: u64,
+    /// Written bytes that arrive late, in ten thousand.
+    pub spike: u64,
+    /// Written bytes that arrive in two parts, in a hundred.
+    pub splits: u64,
+    /// After so many frames, on average, a worker reads no more in its round.
+    pub pause_in: u64,
+    /// With so many batches to do a worker reads no more. Where it is large, old sendings are done long after newer ones.
+    pub todo_max: usize,
+    /// Now and then the clients of a node only read.
+    pub has_readers: bool,
+    /// What the run lays stress on.
+    pub aim: Aim,
+    /// Faults that are made when something happens.
+    pub aimed: Aimed,
+    /// Which rule is left out.
+    pub bug: Option<Bug>,
 }
 
 impl Profile {
-    /// What the seed means.
+    /// What the seed means among many.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
-        let mut rng = Rng::new(seed ^ 0x7072_6f66_696c_6500);
-        let nodes = rng.between(3, 6);
-        let replicas = rng.pick(&[2, 2, 2, 2, 3, 3, 1]).unwrap_or(2);
-        let partition_bits = rng.pick(&[0, 0, 1, 1, 2, 4]).unwrap_or(0);
-        let has_lease = rng.chance(1, 2);
-        let may_lose = rng.chance(1, 5);
-        let patience_ns = if has_lease { 1500 * MS } else { 700 * MS };
-        let mut often = |low: u64, high: u64| rng.between(low * MS, high * MS);
-        let (crash_ns, cut_ns) = (often(1500, 6000), often(800, 4000));
-        let (move_ns, member_ns) = (often(400, 3000), often(3000, 12_000));
-        let stall_ns = often(700, 5000);
-        let calm = rng.below(10);
-        let is_gentle = rng.chance(1, 10);
-        let options = Options {
-            unacked_max: rng.pick(&[12_usize, 64, 64]).unwrap_or(64),
-            held_max: 32,
-            hold_ns: 250 * MS,
-            reads_max: 64,
-            results_max: 64,
-            chunk_bytes: rng.pick(&[40_usize, 120, 32 << 10]).unwrap_or(120),
-            resend_records: 16,
-            read_lease_ns: if has_lease { 1400 * MS } else { 0 },
-            lost_after_ns: may_lose.then_some(4000 * MS),
-            silent_ns: rng.pick(&[400 * MS, 1500 * MS]).unwrap_or(1500 * MS),
-            ..Options::default()
-        };
-        let drawn = Self {
-            nodes,
-            partition_bits,
-            replicas,
-            resizes: rng.chance(1, 3),
-            chaos_ns: rng.between(8_000, 16_000) * MS,
-            call_ns: rng.between(2 * MS, 8 * MS),
-            crash_ns: if calm == 0 { 0 } else { crash_ns },
-            cut_ns: if calm == 1 { 0 } else { cut_ns },
-            move_ns,
-            member_ns,
-            stall_ns: if calm == 2 { 0 } else { stall_ns },
-            drop: rng.pick(&[0, 20, 100, 200]).unwrap_or(0),
-            spike: rng.pick(&[0, 100, 300]).unwrap_or(0),
-            reorders: rng.chance(1, 3),
-            relays: 0,
-            rate_ppm: rng.pick(&[0, 200, 20_000]).unwrap_or(0),
-            skew_ns: rng.pick(&[0, 50 * MS, 5000 * MS, HOUR, 87_660 * HOUR]).unwrap_or(0),
-            patience_ns,
-            is_gentle,
-            may_lose,
-            options,
-            fault: None,
-        };
-        // Drawn last, so that a seed means what it meant before there were relays.
-        let drawn = Self { relays: rng.pick(&[0, 50, 500]).unwrap_or(0), ..drawn };
-        if is_gentle { drawn.gentle() } else { drawn }
+        Self::aimed(Aim::of(seed), seed)
     }
 
-    /// The same without anything that fails, and with queues as they are by default.
-    fn gentle(self) -> Self {
-        let queues = Options::default();
+    /// What the seed means in a run that lays stress on something.
+    #[must_use]
+    pub fn aimed(aim: Aim, seed: u64) -> Self {
+        let mut base = Base::draw(seed);
+        if aim != Aim::Usual {
+            // Nothing gentle has an aim.
+            let mut other = seed;
+            while base.is_gentle {
+                other += 1_000_003;
+                base = Base::draw(other);
+            }
+            adjust_base(&mut base, aim);
+        }
+        let mut rng = Rng::new(seed ^ 0x706c_616e_6521);
         let options = Options {
-            unacked_max: queues.unacked_max,
-            held_max: queues.held_max,
-            reads_max: queues.reads_max,
-            results_max: queues.results_max,
-            ..self.options
+            held_max: 64,
+            chunk_bytes: rng.pick(&[30, 90, 4096]).unwrap_or(90),
+            silent_ns: base.silent_ns,
+            read_lease_ns: base.read_lease_ns,
+            lost_after_ns: base.lost_after_ns,
+            ..Options::default()
         };
         Self {
-            crash_ns: 0,
-            cut_ns: 0,
-            stall_ns: 0,
-            drop: 0,
-            spike: 0,
-            may_lose: false,
             options,
-            ..self
+            ops: OpOptions::default(),
+            workers_max: rng.between(1, 4),
+            shards: rng.pick(&[1, 2, 4, 8]).unwrap_or(4),
+            stream_bytes: rng.pick(&[4096, 64 << 10, 1 << 20]).unwrap_or(1 << 20),
+            stall_in: if base.is_gentle {
+                1 << 40
+            } else {
+                rng.pick(&[200, 1000, 5000]).unwrap_or(1000)
+            },
+            spike: base.spike,
+            splits: rng.pick(&[0, 5, 20]).unwrap_or(0),
+            pause_in: rng.pick(&[4, 16, 1000]).unwrap_or(16),
+            todo_max: rng.pick(&[64, 1 << 20, 1 << 20]).unwrap_or(64),
+            has_readers: aim == Aim::Readers,
+            aim,
+            aimed: Aimed::default(),
+            bug: None,
+            base,
         }
+        .adjust()
+    }
+
+    /// Makes likely what the aim asks for.
+    fn adjust(mut self) -> Self {
+        let aimed = &mut self.aimed;
+        match self.aim {
+            Aim::Usual if self.base.is_gentle => {}
+            Aim::Usual => (aimed.cut_on_refusal, aimed.fence_ns) = (20, 8000 * MS),
+            Aim::Fenced => {
+                (aimed.cut_on_refusal, aimed.fence_ns) = (75, 1500 * MS);
+                self.pause_in = self.pause_in.min(16);
+            }
+            Aim::Removals => {
+                (aimed.crash_on_removal, aimed.may_lose) = (10, true);
+                (self.shards, self.workers_max) = (1, 2);
+                self.spike = 1000;
+            }
+            Aim::Diverged => {
+                (aimed.crash_on_refusal, aimed.fence_ns) = (50, 1500 * MS);
+                self.spike = 3000;
+            }
+            Aim::Joins => {
+                aimed.crash_on_join = 25;
+                self.spike = 3000;
+            }
+            Aim::Readers => aimed.fence_ns = 1500 * MS,
+            Aim::Abandoned => aimed.abandon_ns = 3000 * MS,
+        }
+        self
     }
 
     /// The same with a rule left out.
     #[must_use]
-    pub fn with(mut self, fault: Fault) -> Self {
-        self.fault = Some(fault);
-        if let Fault::Replica(bug) = fault {
-            self.options.bug = Some(bug);
-        }
-        if let Fault::Relay(_) = fault {
-            self.relays = 500;
+    pub fn with(mut self, bug: Bug) -> Self {
+        self.bug = Some(bug);
+        self.options.rules = Rules::without(bug);
+        self.ops.rules = Rules::without(bug);
+        if !self.base.is_gentle {
+            self.stall_in = self.stall_in.min(200);
+            self.base.stall_ns = self.base.stall_ns.min(1000 * MS);
         }
         self
     }
+
+    /// The rules that are in force.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        self.options.rules
+    }
+
+    /// Whether a rule is left out.
+    #[must_use]
+    pub fn lacks(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
 }
 
-/// The controller, where messages come from and go to; no node has this id.
-pub const CONTROL: NodeId = NodeId(0);
+/// As [`Profile::adjust`], for nodes, faults and the map.
+fn adjust_base(base: &mut Base, aim: Aim) {
+    match aim {
+        Aim::Usual => {}
+        Aim::Fenced => {
+            base.may_lose = false;
+            if base.replicas == 3 {
+                base.partition_bits = 4;
+            } else {
+                base.replicas = 2;
+            }
+        }
+        Aim::Readers => base.may_lose = false,
+        Aim::Removals => {
+            (base.nodes, base.partition_bits) = (3, 4);
+            (base.replicas, base.resizes) = (2, false);
+            (base.may_lose, base.drop, base.silent_ns) = (false, 2000, 400 * MS);
+            base.stall_ns = 500 * MS;
+        }
+        Aim::Diverged => {
+            (base.nodes, base.replicas, base.resizes, base.may_lose) = (5, 3, false, false);
+            (base.crash_ns, base.partition_bits) = (1500 * MS, base.partition_bits.max(2));
+        }
+        Aim::Joins => {
+            (base.replicas, base.resizes, base.may_lose) = (2, false, false);
+            base.move_ns = base.move_ns.min(500 * MS);
+        }
+        Aim::Abandoned => {
+            base.may_lose = true;
+            base.lost_after_ns = Some(2500 * MS);
+        }
+    }
+    if !base.may_lose {
+        base.lost_after_ns = None;
+    }
+}
+
+/// A rule that can be left out, and how that is found.
+#[derive(Debug, Clone, Copy)]
+pub struct Planted {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The rule.
+    pub bug: Bug,
+    /// What the runs lay stress on.
+    pub aim: Aim,
+    /// Within so many seeds it is found.
+    pub seeds: u64,
+}
 
 /// Every rule that can be left out, by name.
-pub const FAULTS: &[(&str, Fault)] = &[
-    ("answer-early", Fault::Replica(Bug::AnswerEarly)),
-    ("drop-silent-backup", Fault::Replica(Bug::DropSilentBackup)),
-    ("no-dedupe", Fault::Replica(Bug::NoDedupe)),
-    ("accept-old-terms", Fault::Replica(Bug::AcceptOldTerms)),
-    ("late-mandatory", Fault::Replica(Bug::LateMandatory)),
-    ("adopt-by-length", Fault::Replica(Bug::AdoptByLength)),
-    ("copies-without-number", Fault::CopiesWithoutNumber),
-    ("learner-behind", Fault::Replica(Bug::LearnerBehind)),
-    ("transfer-undrained", Fault::Replica(Bug::TransferUndrained)),
-    ("serve-in-transfer", Fault::Replica(Bug::ServeInTransfer)),
-    ("clock-of-node", Fault::Replica(Bug::ClockOfNode)),
-    ("reads-unconfirmed", Fault::Replica(Bug::ReadsUnconfirmed)),
-    ("serve-when-lost", Fault::Replica(Bug::ServeWhenLost)),
-    ("accept-old-attempts", Fault::Replica(Bug::AcceptOldAttempts)),
-    ("old-starts-count", Fault::Replica(Bug::OldStartsCount)),
-    ("copy-without-results", Fault::Replica(Bug::CopyWithoutResults)),
-    ("owner-unbounded", Fault::Replica(Bug::OwnerUnbounded)),
-    ("open-beside-copies", Fault::Replica(Bug::OpenBesideCopies)),
-    ("close-without-number", Fault::Replica(Bug::CloseWithoutNumber)),
-    ("relay-renames", Fault::Relay(RelayBug::Renames)),
-    ("relay-refuses", Fault::Relay(RelayBug::Refuses)),
-    ("relayed-taken-for-new", Fault::Relay(RelayBug::TakenForNew)),
-    ("record-without-id", Fault::Replica(Bug::RecordWithoutId)),
-    ("copy-without-ids", Fault::Replica(Bug::CopyWithoutIds)),
-    ("clear-without-ids", Fault::Replica(Bug::ClearWithoutIds)),
+pub const FAULTS: &[Planted] = &[
+    planted("word-before-refusal", Bug::WordBeforeRefusal, Aim::Fenced),
+    planted("refusal-lost-with-link", Bug::RefusalLostWithLink, Aim::Fenced),
+    planted("removal-frees-whole-piece", Bug::RemovalFreesWholePiece, Aim::Removals),
+    planted("older-link-read-on", Bug::OlderLinkReadOn, Aim::Usual),
+    planted("resume-one-behind", Bug::ResumeOneBehind, Aim::Usual),
+    planted("piece-needs-one-link", Bug::PieceNeedsOneLink, Aim::Usual),
+    planted("read-not-parked", Bug::ReadNotParked, Aim::Fenced),
+    planted("set-after-mandatory", Bug::SetAfterMandatory, Aim::Diverged),
+    planted("number-not-kept-on-resend", Bug::NumberNotKeptOnResend, Aim::Usual),
+    planted("log-dropped-early", Bug::LogDroppedEarly, Aim::Usual),
+    planted("log-survives-wipe", Bug::LogSurvivesWipe, Aim::Fenced),
+    planted("deposal-releases", Bug::DeposalReleases, Aim::Usual),
+    planted("answer-of-any-sending", Bug::AnswerOfAnySending, Aim::Usual),
+    planted("unchanged-survives-deposal", Bug::UnchangedSurvivesDeposal, Aim::Fenced),
+    planted("adopt-in-any-stream-clears", Bug::AdoptInAnyStreamClears, Aim::Fenced),
+    planted("found-answered-at-once", Bug::FoundAnsweredAtOnce, Aim::Usual),
+    planted("unseen-lane-is-new", Bug::UnseenLaneIsNew, Aim::Usual),
+    planted("serves-before-adopted", Bug::ServesBeforeAdopted, Aim::Diverged),
+    planted("log-dies-with-stream", Bug::LogDiesWithStream, Aim::Usual),
+    planted("looked-up-on-arrival", Bug::LookedUpOnArrival, Aim::Usual),
+    planted("done-not-refused", Bug::DoneNotRefused, Aim::Fenced),
+    planted("acked-before-inbox", Bug::AckedBeforeInbox, Aim::Fenced),
+    planted("chunk-without-log", Bug::ChunkWithoutLog, Aim::Usual),
+    planted("deposal-opens-nothing", Bug::DeposalOpensNothing, Aim::Usual),
+    planted("no-dedupe", Bug::NoDedupe, Aim::Usual),
+    planted("late-mandatory", Bug::LateMandatory, Aim::Joins),
+    planted("learner-behind", Bug::LearnerBehind, Aim::Joins),
+    planted("transfer-undrained", Bug::TransferUndrained, Aim::Usual),
+    planted("serve-in-transfer", Bug::ServeInTransfer, Aim::Usual),
+    planted("clock-of-node", Bug::ClockOfNode, Aim::Usual),
+    planted("reads-unconfirmed", Bug::ReadsUnconfirmed, Aim::Readers),
+    planted("serve-when-lost", Bug::ServeWhenLost, Aim::Abandoned),
+    planted("accept-old-attempts", Bug::AcceptOldAttempts, Aim::Fenced),
+    planted("owner-unbounded", Bug::OwnerUnbounded, Aim::Usual),
+    planted("answer-early", Bug::AnswerEarly, Aim::Usual),
+    planted("drop-silent-backup", Bug::DropSilentBackup, Aim::Usual),
+    planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced),
+    planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual),
 ];
 
-/// The rule of that name.
-#[must_use]
-pub fn fault(name: &str) -> Option<Fault> {
-    FAULTS.iter().find(|(known, _)| *known == name).map(|(_, fault)| *fault)
+const fn planted(name: &'static str, bug: Bug, aim: Aim) -> Planted {
+    Planted { name, bug, aim, seeds: 100 }
 }

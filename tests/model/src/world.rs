@@ -1,42 +1,35 @@
-//! Nodes, links and time: runs a seed from the first event to the last.
+//! Nodes, connections and time: runs a seed from the first event to the last.
 
-mod faults;
-mod node;
-mod relay;
-
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::rc::Rc;
 
-use cluster::replica::{
-    AckMode, Action, Ending, Kind, Message, Nak, Outcome, Part, Position, Send, SessionId,
-};
-use cluster::{CopyId, Incarnation, NodeId, Partition, Term};
+use cluster::LinkIndex;
+use cluster::map::NodeState;
+use cluster::op_stream::Ending;
+use cluster::partition_header::HeaderState;
+use cluster::replica::{CopyTime, Part, Position};
+use cluster::{CopyId, Incarnation, NodeId, Partition};
 
-use self::faults::Trouble;
-use self::node::Node;
-use crate::check;
+use super::check;
+use super::faults::Trouble;
+use super::node::{Env, News, Node, Output};
+use super::payload::{Answer, KEYS, Verb};
+use super::profile::Profile;
+use crate::base::CONTROL;
 use crate::control::{Control, End};
 use crate::journal::Journal;
-use crate::network::{Network, Parcel};
-use crate::payload::{Answer, Borrower, Deed, SORTS, Sort, Verb};
-use crate::profile::{CONTROL, Profile};
+use crate::network::Network;
 use crate::rng::Rng;
 
-const MS: u64 = 1_000_000;
-/// Between two ticks of a node.
+pub(super) const MS: u64 = 1_000_000;
 const TICK_NS: u64 = 20 * MS;
 const HEARTBEAT_NS: u64 = 250 * MS;
 const CONTROL_TICK_NS: u64 = 50 * MS;
-/// How long a client waits.
-const DEADLINE_NS: u64 = 1000 * MS;
+const DIAL_NS: u64 = 10 * MS;
 /// Clients go on for so long after the last fault.
 const CALM_NS: u64 = 1500 * MS;
 /// So long after the last fault all must be well.
 const PATIENCE_NS: u64 = 40_000 * MS;
-/// Keys of each sort.
-const KEYS_PER_SORT: u64 = 1;
 
 /// What a run came to.
 #[derive(Debug, Clone, Default)]
@@ -49,127 +42,251 @@ pub struct Report {
     pub figures: Figures,
 }
 
-/// What happened in a run, or in many.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Operations of clients.
-    pub calls: u64,
-    /// Those that were answered as done.
-    pub done: u64,
-    /// Those that were answered at once, where they were asked.
-    pub at_once: u64,
-    /// Those that certainly were not.
-    pub not_applied: u64,
-    /// Those of which a client does not know.
-    pub unknown: u64,
-    /// Unknown ones that were applied.
-    pub unknown_applied: u64,
-    /// Answered early, and lost with a primary.
-    pub early_lost: u64,
-    /// Steps in histories: changes that survived.
-    pub steps: u64,
-    /// Primaries that were held dead.
-    pub failovers: u64,
-    /// Primaries that handed over.
-    pub handoffs: u64,
-    /// Copies that became in-sync.
-    pub copies: u64,
-    /// Partitions that began anew since all copies were lost.
-    pub resets: u64,
-    /// Processes killed.
-    pub crashes: u64,
-    /// Messages delivered.
-    pub messages: u64,
-    /// Messages that came through a third node.
-    pub relayed: u64,
-    /// Messages that filled or found a gap: something was lost or overtaken.
-    pub gaps: u64,
-    /// Copies whose history was not the new primary's.
-    pub diverged: u64,
-    /// Learners that had to begin anew.
-    pub restarts: u64,
-    /// Pieces of copies.
-    pub pieces: u64,
-    /// Attempts that a primary refused: it was handing over, or busy, or out of contact.
-    pub refused: u64,
-    /// Settled holds that were taken from a primary before the one that settled them.
-    pub holds_moved: u64,
-    /// Leases of quota gone on with at another primary.
-    pub leases_moved: u64,
-    /// Requests that were answered and had an id that another had before.
-    pub ids_repeated: u64,
-    /// Operations found lost, and done twice.
-    pub lost: u64,
-    /// See `lost`.
-    pub double: u64,
-    /// Simulated time.
-    pub simulated_ns: u64,
-    /// Longest that it took from the end of all faults until every partition had all its copies where
-    /// they belong.
-    pub rest_ns: u64,
+/// What a figure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// What was done.
+    Work,
+    /// What went wrong.
+    Fault,
+    /// How often an invariant was tested, and what was found.
+    Invariant,
 }
 
-impl Figures {
-    /// The sum.
-    pub fn add(&mut self, other: &Self) {
-        self.calls += other.calls;
-        self.done += other.done;
-        self.at_once += other.at_once;
-        self.not_applied += other.not_applied;
-        self.unknown += other.unknown;
-        self.unknown_applied += other.unknown_applied;
-        self.early_lost += other.early_lost;
-        self.steps += other.steps;
-        self.failovers += other.failovers;
-        self.handoffs += other.handoffs;
-        self.copies += other.copies;
-        self.resets += other.resets;
-        self.crashes += other.crashes;
-        self.messages += other.messages;
-        self.relayed += other.relayed;
-        self.gaps += other.gaps;
-        self.diverged += other.diverged;
-        self.restarts += other.restarts;
-        self.pieces += other.pieces;
-        self.refused += other.refused;
-        self.holds_moved += other.holds_moved;
-        self.leases_moved += other.leases_moved;
-        self.ids_repeated += other.ids_repeated;
-        self.lost += other.lost;
-        self.double += other.double;
-        self.simulated_ns += other.simulated_ns;
-        self.rest_ns = self.rest_ns.max(other.rest_ns);
+impl Group {
+    /// A heading.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Work => "what was done",
+            Self::Fault => "faults",
+            Self::Invariant => "invariants, and how often they were tested",
+        }
+    }
+}
+
+macro_rules! figures {
+    ($($group:ident: { $($(#[doc = $doc:literal])* $name:ident,)* })*) => {
+        /// What happened in a run, or in many.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Figures {
+            $($($(#[doc = $doc])* pub $name: u64,)*)*
+        }
+
+        impl Figures {
+            /// The sum.
+            pub fn add(&mut self, other: &Self) {
+                $($(self.$name += other.$name;)*)*
+            }
+
+            /// All of them, with their groups and names.
+            #[must_use]
+            pub fn all(&self) -> Vec<(Group, &'static str, u64)> {
+                vec![$($((Group::$group, stringify!($name), self.$name),)*)*]
+            }
+        }
+    };
+}
+
+figures! {
+    Work: {
+        /// Operations of clients.
+        calls,
+        /// Those that were answered as done.
+        done,
+        /// Those that were answered as done at the node where they were asked.
+        done_direct,
+        /// Those that certainly were not done.
+        not_applied,
+        /// Those of which a client does not know.
+        unknown,
+        /// Operations that owners did.
+        performed,
+        /// Answers that waited for nothing.
+        at_once,
+        /// Pieces that were released as a whole.
+        pieces,
+        /// Records that copies installed.
+        installed,
+        /// Words.
+        words,
+        /// Refusals that came to stand.
+        refused,
+        /// Refusals that senders heard.
+        refusals_heard,
+        /// Connections on which something was said again.
+        resumed,
+        /// Connections.
+        connections,
+        /// Frames that waited for a shard.
+        blocked,
+        /// Events that opened pieces.
+        openings,
+        /// Operations of pieces that were sent again.
+        reopened,
+        /// Results that were found.
+        found,
+        /// Operations that were held.
+        held,
+        /// Operations that came to a node that was not their owner.
+        not_owner,
+        /// `Adopt`s.
+        adopts,
+        /// Pieces of copies.
+        chunks,
+        /// Learners told to begin anew.
+        restarts,
+        /// Reads that needed a round.
+        rounds_asked,
+        /// Rounds that copies were asked.
+        rounds,
+        /// Primaries that were held dead.
+        failovers,
+        /// Primaries that handed over.
+        handoffs,
+        /// Copies that became in-sync.
+        copies,
+        /// Partitions that began anew since all copies were lost.
+        resets,
+        /// Operations refused since the controller was not heard for too long.
+        stopped,
+        /// Steps in the histories that survived.
+        steps,
+        /// Answered early and lost with a primary, within the lag.
+        early_lost,
+        /// Simulated milliseconds.
+        simulated_ms,
+    }
+    Fault: {
+        /// Long pauses within a round.
+        stalls_in_rounds,
+        /// Processes killed.
+        crashes,
+        /// Of these, killed because something had just happened.
+        crashes_aimed,
+        /// Ways that nothing passed for a while.
+        cuts,
+        /// Connections lost.
+        losses,
+        /// Connections lost just after a refusal.
+        refusals_cut,
+        /// Connections that were cut with something under way.
+        cut_under_way,
+        /// Bytes of older connections that came after a newer one.
+        overtaken,
+        /// Connections that stood still.
+        stalls,
+        /// Primaries that lost the controller, though alive.
+        fences,
+        /// Partitions whose copies all lost the controller for long.
+        abandons,
+        /// Partitions wanted elsewhere.
+        moves,
+        /// Nodes that joined or left.
+        members,
+        /// Other numbers of copies wanted.
+        resizes,
+        /// Steps of wall clocks.
+        clock_steps,
+    }
+    Invariant: {
+        /// Invariant: a copy has the state that others had at its place.
+        checked_states,
+        /// Invariant: a term has one primary.
+        checked_primaries,
+        /// Invariant: what is answered is not of a term that was given up.
+        checked_ends,
+        /// Invariant: a copy's time is between its newest record's and its primary's.
+        checked_times,
+        /// Invariant: a copy that refuses to follow has another length.
+        checked_lengths,
+        /// Invariant: answers are in the history that survives.
+        checked_answers,
+        /// Invariant: answers are in the order of real time.
+        checked_order,
+        /// Invariant: a later read sees no less.
+        checked_reads,
+        /// Invariant: no operation is in the history twice.
+        checked_once,
+        /// Invariant: what was not applied is not in the history.
+        checked_refused,
+        /// Invariant: a history's time does not run back.
+        checked_clock,
+        /// Invariant: copies at rest are equal.
+        checked_copies,
+        /// Invariant: early answers that are lost are of the lag.
+        checked_early,
+        /// Operations found lost.
+        lost,
+        /// Operations found done twice.
+        double,
     }
 }
 
 /// What became of a client's operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(super) enum Ended {
     Done(Answer),
     NotApplied,
-    /// Its client gave up.
     Unknown,
-    /// Its client is no more.
     Pending,
+}
+
+impl Ended {
+    pub(super) fn of(ending: &Ending<'_>) -> Self {
+        match ending {
+            Ending::Done(text) => Self::of_text(text),
+            Ending::NotApplied(_) => Self::NotApplied,
+            Ending::Unknown => Self::Unknown,
+        }
+    }
+
+    pub(super) fn of_text(text: &[u8]) -> Self {
+        Self::Done(Answer::decode(text))
+    }
 }
 
 /// A client's operation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
-    pub(crate) partition: Partition,
-    pub(crate) key: u8,
-    pub(crate) verb: Verb,
-    pub(crate) invoked_ns: u64,
+pub(super) struct Call {
+    pub(super) partition: Partition,
+    pub(super) key: u8,
+    pub(super) invoked_ns: u64,
     /// Never, where nobody waits for it any more.
-    pub(crate) ended_ns: u64,
-    pub(crate) ended: Ended,
+    pub(super) ended_ns: u64,
+    pub(super) ended: Ended,
+}
+
+/// Both lives and k; the lower node comes first.
+pub(super) type LinkKey = (NodeId, Incarnation, NodeId, Incarnation, u16);
+
+/// Connections of one link, the newest of which has this number.
+#[derive(Debug, Default)]
+pub(super) struct Conn {
+    pub(super) number: u64,
+    pub(super) is_open: bool,
+    links: u16,
+    /// By direction: to the first node, to the second.
+    pub(super) stall_until: [u64; 2],
+    last_ns: [u64; 2],
+    under_way: [usize; 2],
+    /// Of connections that were cut, what still arrives.
+    cuts: BTreeMap<u64, [usize; 2]>,
 }
 
 #[derive(Debug)]
 enum Event {
-    Deliver(NodeId, Box<Parcel>),
+    Connected { key: LinkKey, number: u64, side: usize },
+    Closed { key: LinkKey, number: u64, side: usize },
+    Bytes { key: LinkKey, number: u64, side: usize, bytes: Vec<u8> },
+    Step(NodeId, Incarnation, usize),
     Tick(NodeId, Incarnation),
     Heartbeat(NodeId, Incarnation),
+    Beat { node: NodeId, incarnation: Incarnation, sent_ns: u64 },
+    Ask(cluster::map::command::Change),
+    News(NodeId, Incarnation, Box<News>),
+    ReadNews(NodeId, Incarnation),
+    Dial,
     Control,
     Call,
     Trouble(Trouble),
@@ -194,580 +311,661 @@ impl Ord for Queued {
     }
 }
 
-pub(crate) struct World {
-    pub(crate) profile: Profile,
-    pub(crate) control: Control,
-    pub(crate) journal: Rc<RefCell<Journal>>,
-    pub(crate) nodes: BTreeMap<NodeId, Node>,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) report: Report,
-    rng: Rng,
-    network: Network,
+pub(super) struct World {
+    pub(super) profile: Profile,
+    pub(super) control: Control,
+    pub(super) journal: Journal,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) calls: Vec<Call>,
+    pub(super) report: Report,
+    pub(super) rng: Rng,
+    pub(super) network: Network,
+    pub(super) conns: BTreeMap<LinkKey, Conn>,
+    /// Until when nothing passes a way.
+    pub(super) cut_until: BTreeMap<(NodeId, NodeId), u64>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
-    now_ns: u64,
-    is_healed: bool,
-    births: u128,
-    /// What copies at a place of a partition's history hold: the last step of each key.
-    held: BTreeMap<(Partition, Position), u64>,
-    /// Who served a term.
+    pub(super) now_ns: u64,
+    pub(super) is_healed: bool,
+    pub(super) births: u128,
+    last_node: u32,
+    /// What copies at a place hold.
+    digests: BTreeMap<(Partition, Position), u64>,
     primaries: BTreeMap<(Partition, u32), CopyId>,
-    /// Partitions of which at some moment no in-sync copy was up: what they held may be gone. A
-    /// primary can have its backups removed and die, and this is what one copy is worth.
-    pub(crate) lost: BTreeSet<Partition>,
+    /// Partitions of which at some moment no in-sync copy was up.
+    pub(super) lost: BTreeSet<Partition>,
     traces: bool,
 }
 
-/// Runs a seed; with `traces` it prints every event.
+/// Runs a seed; with `traces` it prints what happens.
 #[must_use]
 pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
-    let mut world = World::new(seed, profile.clone(), traces);
+    let mut world = World {
+        profile: profile.clone(),
+        control: Control::new(&profile.base),
+        journal: Journal::default(),
+        nodes: BTreeMap::new(),
+        calls: Vec::new(),
+        report: Report::default(),
+        rng: Rng::new(seed),
+        network: Network::default(),
+        conns: BTreeMap::new(),
+        cut_until: BTreeMap::new(),
+        queue: BinaryHeap::new(),
+        queued: 0,
+        now_ns: 1_000 * MS,
+        is_healed: false,
+        births: 0,
+        last_node: 0,
+        digests: BTreeMap::new(),
+        primaries: BTreeMap::new(),
+        lost: BTreeSet::new(),
+        traces,
+    };
     world.run();
     check::check(&mut world);
-    let World { mut report, control, calls, now_ns, .. } = world;
-    let figures = &mut report.figures;
-    figures.calls = calls.len() as u64;
-    figures.handoffs = control.handoffs;
-    figures.copies = control.copies;
-    for ((_, term), (end, _)) in &control.ends {
-        figures.failovers += u64::from(*end == End::Promote);
-        // Before the first term nothing could be lost.
-        figures.resets += u64::from(*end == End::Reset && *term > 0);
-    }
-    figures.simulated_ns = now_ns;
+    let mut report = world.report;
+    report.figures.simulated_ms = world.now_ns / MS;
+    report.figures.copies = world.control.copies;
+    report.figures.handoffs = world.control.handoffs;
+    let ends = world.control.ends.values();
+    report.figures.failovers = ends.clone().filter(|(end, _)| *end == End::Promote).count() as u64;
+    report.figures.resets = ends.filter(|(end, _)| *end == End::Reset).count() as u64;
     report
 }
 
 impl World {
-    fn new(seed: u64, profile: Profile, traces: bool) -> Self {
-        let control = Control::new(&profile);
-        let mut world = Self {
-            control,
-            profile,
-            journal: Rc::default(),
-            nodes: BTreeMap::new(),
-            calls: Vec::new(),
-            report: Report::default(),
-            rng: Rng::new(seed),
-            network: Network::default(),
-            queue: BinaryHeap::new(),
-            queued: 0,
-            now_ns: 1000 * MS,
-            is_healed: false,
-            births: 0,
-            held: BTreeMap::new(),
-            primaries: BTreeMap::new(),
-            lost: BTreeSet::new(),
-            traces,
-        };
-        for _ in 0..world.profile.nodes {
-            world.join();
-        }
-        world.control.tick(world.now_ns);
-        world.at(0, Event::Control);
-        world.at(10 * MS, Event::Call);
-        world.plan_troubles();
-        world
-    }
-
     fn run(&mut self) {
-        let heal_ns = self.now_ns + self.profile.chaos_ns;
+        for _ in 0..self.profile.base.nodes {
+            self.join();
+        }
+        self.at(0, Event::Control);
+        self.at(0, Event::Dial);
+        self.at(300 * MS, Event::Call);
+        self.plan_troubles();
+        let begin_ns = self.now_ns;
+        let heal_ns = begin_ns + self.profile.base.chaos_ns;
         while let Some(Reverse(Queued(at_ns, _, event))) = self.queue.pop() {
             self.now_ns = at_ns;
-            self.journal.borrow_mut().now_ns = at_ns;
+            self.journal.now_ns = at_ns;
             if !self.is_healed && at_ns >= heal_ns {
                 self.heal();
             }
-            match event {
-                Event::Deliver(to, parcel) => self.deliver(to, *parcel),
-                Event::Tick(node, incarnation) => self.tick(node, incarnation),
-                Event::Heartbeat(node, incarnation) => self.heartbeat(node, incarnation),
-                Event::Control => {
-                    self.at(CONTROL_TICK_NS, Event::Control);
-                    self.control.tick(at_ns);
-                    self.publish();
-                    self.retire();
-                    if self.is_healed
-                        && self.report.figures.rest_ns == 0
-                        && self.control.is_settled()
-                    {
-                        self.report.figures.rest_ns = at_ns - heal_ns;
-                    }
-                    if self.is_healed && at_ns >= heal_ns + CALM_NS + DEADLINE_NS && self.is_quiet()
-                    {
-                        return;
-                    }
-                }
-                Event::Call => {
-                    if at_ns < heal_ns + CALM_NS {
-                        let pause = self.rng.between(1, 2 * self.profile.call_ns);
-                        self.at(pause, Event::Call);
-                        self.call();
-                    }
-                }
-                Event::Trouble(trouble) => self.trouble(trouble),
-            }
-            if self.report.violations.len() > 10 {
+            if !self.report.violations.is_empty() {
                 return;
             }
-            if at_ns > heal_ns + PATIENCE_NS {
-                let state = self.describe();
-                self.violation(format!(
-                    "not well {} s after all faults: {state}",
-                    PATIENCE_NS / 1_000_000_000
-                ));
+            let is_control = matches!(event, Event::Control);
+            self.happen(event);
+            let is_calm = at_ns >= heal_ns + CALM_NS;
+            if is_calm && is_control && self.is_quiet() {
+                return;
+            }
+            if at_ns >= heal_ns + PATIENCE_NS {
+                let what = self.describe();
+                self.violation(format!("no rest after {} s{what}", PATIENCE_NS / 1000 / MS));
                 return;
             }
         }
     }
 
-    fn at(&mut self, after_ns: u64, event: Event) {
+    fn at(&mut self, delay_ns: u64, event: Event) {
         self.queued += 1;
-        self.queue.push(Reverse(Queued(self.now_ns + after_ns, self.queued, event)));
+        self.queue.push(Reverse(Queued(self.now_ns + delay_ns, self.queued, event)));
     }
 
-    pub(crate) fn violation(&mut self, what: String) {
+    pub(super) fn trouble_at(&mut self, delay_ns: u64, trouble: Trouble) {
+        self.at(delay_ns, Event::Trouble(trouble));
+    }
+
+    pub(super) fn violation(&mut self, what: String) {
         if self.traces {
-            println!("{} VIOLATION {what}", self.time());
+            println!("{:>10} VIOLATION {what}", self.now_ns / 1000);
         }
         self.report.violations.push(what);
     }
 
-    /// The time for a trace: seconds, to the microsecond.
-    fn time(&self) -> String {
-        format!("{:>5}.{:06}", self.now_ns / 1_000_000_000, self.now_ns / 1000 % 1_000_000)
-    }
-
-    /// Makes the event part of the hash, and prints it if asked to.
-    fn note(&mut self, parts: [u64; 4], text: impl FnOnce() -> String) {
-        for part in [self.now_ns].into_iter().chain(parts) {
-            // FNV-1a on whole words.
-            self.report.hash = (self.report.hash ^ part).wrapping_mul(0x0100_0000_01b3);
-            self.report.hash ^= self.report.hash >> 29;
+    pub(super) fn note(&mut self, facts: [u64; 3], text: impl FnOnce() -> String) {
+        for fact in facts.into_iter().chain([self.now_ns]) {
+            let mixed = (self.report.hash ^ fact).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.report.hash = mixed.rotate_left(23) ^ mixed;
         }
         if self.traces {
-            println!("{} {}", self.time(), text());
+            println!("{:>10} {}", self.now_ns / 1000, text());
         }
     }
 
-    /// A client on some node does something.
-    fn call(&mut self) {
-        let up: Vec<NodeId> =
-            self.nodes.values().filter(|node| node.is_up).map(|node| node.id).collect();
-        let Some(at) = self.rng.pick(&up) else { return };
-        let partition = Partition(self.rng.below(self.control.entries().len() as u64) as u16);
-        let key = self.rng.below(SORTS.len() as u64 * KEYS_PER_SORT) as u8;
-        let sort = Sort::of(key);
-        let rng = &mut self.rng;
-        let looks = rng.chance(1, 4);
-        let verb = match sort {
-            _ if looks => Verb::Look,
-            Sort::Counter | Sort::Early => Verb::Add,
-            Sort::Bucket | Sort::Windows | Sort::EarlyBucket => Verb::Take(rng.between(1, 3)),
-            Sort::Holds => {
-                let node = self.nodes.get_mut(&at).expect("it is up");
-                let lease = (!rng.chance(1, 2)).then(|| node.lease(partition, key)).flatten();
-                match lease {
-                    Some((lease, units)) => Verb::Settle(lease, rng.below(units + 1)),
-                    None => Verb::Hold(rng.between(1, 3)),
-                }
-            }
-            Sort::Leases => {
-                let borrower = Borrower { client: at.0, used: rng.below(5) as u32 };
-                Verb::Lease(borrower, rng.between(1, 8))
-            }
-            Sort::Ids => {
-                let is_once = |call: &&Call| (call.partition, call.key) == (partition, key);
-                let before = self.calls.iter().rev().filter(is_once).map(|call| call.verb);
-                let mut before = before.filter(|verb| matches!(verb, Verb::Once(..)));
-                let place = rng.below(8) as usize;
-                // A repeat: of a request that was answered, is under way or was given up.
-                let again = before.nth(place);
-                let id = self.calls.len() as u32;
-                again.unwrap_or_else(|| Verb::Once(rng.between(1, 3), id))
-            }
-            Sort::Plain if rng.chance(1, 3) => Verb::Delete,
-            Sort::Plain => Verb::Put(rng.below(60)),
+    pub(super) fn begin_node(
+        &mut self,
+        id: NodeId,
+        birth: u128,
+        incarnation: Incarnation,
+        clocks: (i64, i64),
+    ) {
+        let workers = self.rng.between(1, self.profile.workers_max) as usize;
+        let partitions = 1 << self.profile.base.partition_bits;
+        let profile = &self.profile;
+        let node =
+            Node::new(id, birth, incarnation, clocks, workers, partitions, profile, self.now_ns);
+        self.note([1, u64::from(id.0), incarnation.0], || {
+            format!("{id} begins life {} with {workers} workers", incarnation.0)
+        });
+        self.last_node = self.last_node.max(id.0);
+        self.nodes.insert(id, node);
+        for worker in 0..workers {
+            let pause = self.rng.below(MS);
+            self.at(pause, Event::Step(id, incarnation, worker));
+        }
+        let pause = self.rng.below(TICK_NS);
+        self.at(pause, Event::Tick(id, incarnation));
+        let pause = self.rng.below(HEARTBEAT_NS / 10);
+        self.at(pause, Event::Heartbeat(id, incarnation));
+    }
+
+    /// Lets a node work, and carries out what it asks for.
+    fn with_node<T>(
+        &mut self,
+        id: NodeId,
+        work: impl FnOnce(&mut Node, &mut Env<'_>) -> T,
+    ) -> Option<T> {
+        let node = self.nodes.get_mut(&id).filter(|node| node.is_up)?;
+        let mut out = Vec::new();
+        let mut env = Env {
+            true_ns: self.now_ns,
+            rng: &mut self.rng,
+            journal: &mut self.journal,
+            figures: &mut self.report.figures,
+            out: &mut out,
         };
-        let number = self.calls.len();
-        self.calls.push(Call {
-            partition,
-            key,
-            verb,
-            invoked_ns: self.now_ns,
-            ended_ns: u64::MAX,
-            ended: Ended::Pending,
-        });
-        let deed = Deed { call: number as u32, key, verb };
-        let kind = if verb == Verb::Look { Kind::Read } else { Kind::Write };
-        let ack = if sort.is_early() { AckMode::Owner } else { AckMode::Replica };
-        self.note([1, u64::from(at.0), u64::from(partition.0), number as u64], || {
-            format!("{at} call {number}: {partition} k{key} {verb:?}")
-        });
-        let node = self.nodes.get_mut(&at).expect("it is up");
-        let now = node.now(self.now_ns);
-        let op = deed.encode();
-        // Else it goes the way of others', although it need not.
-        if self.rng.chance(1, 2)
-            && let Some((result, actions)) = node.at_once(self.now_ns, partition, kind, ack, &op)
-        {
-            self.report.figures.at_once += 1;
-            let term = node.replicas[partition.index()].term();
-            self.note_answer(at, partition, term);
-            self.end(at, vec![(number as u64, Ending::Done(result))]);
-            self.carry_out(at, partition, actions);
-            self.watch(at, partition);
-            return;
+        let result = work(node, &mut env);
+        for output in out {
+            self.carry_out(id, output);
         }
-        let mut sends = Vec::new();
-        let deadline_ns = now.mono_ns + DEADLINE_NS;
-        let taken = node.session.submit(
-            now,
-            partition,
-            kind,
-            ack,
-            deadline_ns,
-            op,
-            number as u64,
-            &mut sends,
-        );
-        if !taken {
-            self.calls[number].ended_ns = self.now_ns;
-            self.calls[number].ended = Ended::NotApplied;
-        }
-        self.send_ops(at, sends);
+        self.watch(id);
+        Some(result)
     }
 
-    /// Sends something to a node, or through another one.
-    fn post(&mut self, from: NodeId, to: NodeId, partition: Partition, parcel: Parcel) {
-        match self.relay(from, to) {
-            Some(relay) => {
-                let parcel = Parcel::Relay { from, to, partition, parcel: Box::new(parcel) };
-                self.post_over((from, relay), partition, parcel);
-            }
-            None => self.post_over((from, to), partition, parcel),
+    fn carry_out(&mut self, id: NodeId, output: Output) {
+        match output {
+            Output::Ask(change) => self.send_control((id, CONTROL), Event::Ask(change)),
+            Output::Ended(call, ended, is_direct) => self.end(id, call, ended, is_direct),
+            Output::Broken(what) => self.violation(format!("{id}: {what}")),
+            Output::Refused(link, partition, is_over) => self.refused(id, link, partition, is_over),
+            Output::Opened(opening) => self.opened(id, &opening),
+            Output::Bytes { link, number, bytes } => self.write(id, link, number, bytes),
         }
     }
 
-    fn post_over(&mut self, link: (NodeId, NodeId), partition: Partition, parcel: Parcel) {
-        let to = link.1;
-        let (rng, profile) = (&mut self.rng, &self.profile);
-        let calm;
-        let profile = if self.is_healed {
-            calm = Profile { drop: 0, spike: 0, ..profile.clone() };
-            &calm
+    fn send_control(&mut self, link: (NodeId, NodeId), event: Event) {
+        let (rng, mut profile) = (&mut self.rng, self.profile.base.clone());
+        if self.is_healed {
+            (profile.drop, profile.spike) = (0, 0);
+        }
+        let at_ns = self.network.arrival(rng, &profile, self.now_ns, link);
+        if let Some(at_ns) = at_ns {
+            self.at(at_ns - self.now_ns, event);
+        }
+    }
+
+    pub(super) fn key(&self, id: NodeId, link: LinkIndex) -> (LinkKey, usize) {
+        let node = &self.nodes[&id];
+        let link = node.shared.link(link);
+        let (me, peer) = ((id, node.incarnation), (link.peer, link.incarnation));
+        if id < link.peer {
+            ((me.0, me.1, peer.0, peer.1, link.k), 1)
         } else {
-            profile
-        };
-        if let Some(at_ns) = self.network.arrival(rng, profile, self.now_ns, link, partition) {
-            self.at(at_ns - self.now_ns, Event::Deliver(to, Box::new(parcel)));
+            ((peer.0, peer.1, me.0, me.1, link.k), 0)
         }
     }
 
-    fn send_ops(&mut self, from: NodeId, sends: Vec<Send>) {
-        for send in sends {
-            let node = &self.nodes[&from];
-            let session = node.session.id();
-            let now = node.now(self.now_ns);
-            match send {
-                Send::Op { partition, to, op } => {
-                    let parcel = Parcel::Op {
-                        partition,
-                        term: op.term,
-                        session,
-                        seq: op.seq,
-                        first_unacked: op.first_unacked,
-                        kind: op.kind,
-                        ack: op.ack,
-                        left_ns: op.deadline_ns.saturating_sub(now.mono_ns),
-                        op: op.op,
-                    };
-                    self.post(from, to.node, partition, parcel);
-                }
-                Send::Settle { partition, to, term, first_unacked } => {
-                    let parcel = Parcel::Settle { partition, term, session, first_unacked };
-                    self.post(from, to.node, partition, parcel);
-                }
-            }
+    fn write(&mut self, id: NodeId, link: LinkIndex, number: u64, mut bytes: Vec<u8>) {
+        let (key, side) = self.key(id, link);
+        if !self.is_healed && self.rng.chance(self.profile.splits, 100) {
+            let rest = bytes.split_off(self.rng.below(bytes.len() as u64) as usize);
+            self.write_part(key, side, number, bytes);
+            self.write_part(key, side, number, rest);
+        } else {
+            self.write_part(key, side, number, bytes);
         }
     }
 
-    /// A copy answers: it must not have been given up.
-    fn note_answer(&mut self, at: NodeId, partition: Partition, term: Term) {
-        if let Some((End::Reset, end_ns)) = self.control.ends.get(&(partition, term.0)).copied() {
-            let (now_ns, term) = (self.now_ns, term.0);
-            self.violation(format!(
-                "{at} answers for {partition} in term {term} at {now_ns}, given up at {end_ns}"
-            ));
+    fn write_part(&mut self, key: LinkKey, side: usize, number: u64, bytes: Vec<u8>) {
+        let mut delay_ns = self.rng.between(MS / 20, MS / 2);
+        if !self.is_healed && self.rng.chance(self.profile.spike, 10_000) {
+            delay_ns = self.rng.between(2 * MS, 100 * MS);
         }
-    }
-
-    /// Carries out what a copy wants.
-    fn carry_out(&mut self, at: NodeId, partition: Partition, actions: Vec<Action>) {
-        for action in actions {
-            match action {
-                Action::Send { to, from, term, message } => {
-                    let parcel = Parcel::Copy { partition, from, to, term, message };
-                    self.post(at, to.node, partition, parcel);
-                }
-                Action::Reply { to, reply } => {
-                    if let Outcome::Done(_) = &reply.outcome {
-                        self.note_answer(at, partition, reply.term);
-                    }
-                    self.post(
-                        at,
-                        to.node,
-                        partition,
-                        Parcel::Reply { partition, session: to, reply },
-                    );
-                }
-                Action::Ask(change) => self.post(at, CONTROL, partition, Parcel::Ask(change)),
-            }
-        }
-    }
-
-    fn deliver(&mut self, to: NodeId, parcel: Parcel) {
-        self.count(&parcel);
-        let queued = self.queued;
-        self.note([2, u64::from(to.0), parcel.kind(), queued], || format!("-> {to} {parcel:?}"));
-        if to == CONTROL {
-            let parcel = match parcel {
-                Parcel::Relayed(parcel) => *parcel,
-                parcel => parcel,
-            };
-            self.deliver_to_control(&parcel);
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        if conn.number != number || !conn.is_open {
             return;
         }
+        let at_ns =
+            (self.now_ns + delay_ns).max(conn.last_ns[side] + 1).max(conn.stall_until[side]);
+        conn.last_ns[side] = at_ns;
+        conn.under_way[side] += bytes.len();
+        self.at(at_ns - self.now_ns, Event::Bytes { key, number, side, bytes });
+    }
+
+    /// Opens the connections that are missing.
+    fn dial(&mut self) {
+        let up: Vec<_> = self.nodes.values().filter(|node| node.is_up).collect();
+        let mut wanted = Vec::new();
+        for (at, low) in up.iter().enumerate() {
+            for high in &up[at + 1..] {
+                if self.network.is_cut((low.id, high.id)) || self.network.is_cut((high.id, low.id))
+                {
+                    continue;
+                }
+                let links = low.workers.len().max(high.workers.len()) as u16;
+                for k in 0..links {
+                    wanted.push(((low.id, low.incarnation, high.id, high.incarnation, k), links));
+                }
+            }
+        }
+        for (key, links) in wanted {
+            if !self.conns.get(&key).is_some_and(|conn| conn.is_open) && self.rng.chance(1, 3) {
+                self.open(key, links);
+            }
+        }
+    }
+
+    /// Opens a connection; it takes the place of one that may still stand.
+    pub(super) fn open(&mut self, key: LinkKey, links: u16) {
+        let delays = [self.rng.between(MS / 5, 3 * MS), self.rng.between(MS / 5, 3 * MS)];
         let now_ns = self.now_ns;
-        let parcel = match parcel {
-            Parcel::Relay { from, to: receiver, partition, parcel } => {
-                self.pass_on(to, (from, receiver), partition, *parcel);
-                return;
-            }
-            Parcel::Relayed(parcel) => self.relayed(*parcel),
-            parcel => parcel,
-        };
-        // A node that the map has forgotten has no lanes to anyone.
-        if matches!(&parcel, Parcel::Op { session, .. } | Parcel::Settle { session, .. }
-            if !self.nodes.contains_key(&session.node))
+        let conn = self.conns.entry(key).or_default();
+        conn.number += 1;
+        conn.is_open = true;
+        conn.links = links;
+        conn.stall_until = [0; 2];
+        conn.under_way = [0; 2];
+        conn.last_ns = delays.map(|delay| now_ns + delay);
+        let number = conn.number;
+        self.report.figures.connections += 1;
+        for (side, delay_ns) in delays.into_iter().enumerate() {
+            self.at(delay_ns, Event::Connected { key, number, side });
+        }
+    }
+
+    /// Opens a connection beside one that stands still.
+    pub(super) fn reopen(&mut self, key: LinkKey) {
+        if let Some(links) = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.links)
         {
+            self.open(key, links);
+        }
+    }
+
+    /// Cuts a connection: nothing of what is under way arrives.
+    pub(super) fn break_conn(&mut self, key: LinkKey) {
+        let number = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.number);
+        self.cut_conn(key);
+        if let Some(number) = number
+            && let Some(conn) = self.conns.get_mut(&key)
+        {
+            conn.cuts.insert(number, [0; 2]);
+        }
+    }
+
+    /// Cuts a connection: a part of what is under way still arrives.
+    pub(super) fn cut_conn(&mut self, key: LinkKey) {
+        let now_ns = self.now_ns;
+        let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.is_open) else { return };
+        conn.is_open = false;
+        self.report.figures.cut_under_way += u64::from(conn.under_way != [0; 2]);
+        let left = conn.under_way.map(|bytes| self.rng.below(bytes as u64 + 1) as usize);
+        conn.cuts.insert(conn.number, left);
+        let number = conn.number;
+        for side in 0..2 {
+            let last_ns = conn.last_ns[side].max(now_ns);
+            let event = Event::Closed { key, number, side };
+            self.queued += 1;
+            self.queue.push(Reverse(Queued(last_ns + MS, self.queued, event)));
+        }
+    }
+
+    /// Cuts all connections between two nodes.
+    pub(super) fn cut_pair(&mut self, one: NodeId, other: NodeId) {
+        let keys: Vec<_> = self.conns.keys().copied().collect();
+        for key in keys {
+            if [(key.0, key.2), (key.2, key.0)].contains(&(one, other)) {
+                self.cut_conn(key);
+            }
+        }
+    }
+
+    /// The node at this side of a link, if it is in that life.
+    fn at_side(&self, key: LinkKey, side: usize) -> Option<(NodeId, (NodeId, Incarnation))> {
+        let ends = [(key.0, key.1), (key.2, key.3)];
+        let (me, peer) = (ends[side], ends[1 - side]);
+        let node = self.nodes.get(&me.0)?;
+        (node.is_up && node.incarnation == me.1).then_some((me.0, peer))
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Connected { key, number, side } => self.connected(key, number, side),
+            Event::Closed { key, number, side } => {
+                let Some((id, peer)) = self.at_side(key, side) else { return };
+                self.with_node(id, |node, _| {
+                    let link = node.shared.links.iter_mut().find(|link| {
+                        (link.peer, link.incarnation, link.k) == (peer.0, peer.1, key.4)
+                    });
+                    if let Some(link) = link.filter(|link| link.sender.number() == number) {
+                        link.sender.disconnect();
+                    }
+                });
+            }
+            Event::Bytes { key, number, side, bytes } => self.arrive(key, number, side, bytes),
+            Event::Step(id, incarnation, worker) => self.step(id, incarnation, worker),
+            Event::Tick(id, incarnation) => self.tick(id, incarnation),
+            Event::Heartbeat(id, incarnation) => self.heartbeat(id, incarnation),
+            Event::Beat { node, incarnation, sent_ns } => self.beat(node, incarnation, sent_ns),
+            Event::Ask(change) => {
+                let copies = self.control.copies;
+                self.control.ask(self.now_ns, change);
+                if self.control.copies > copies {
+                    self.joined(change.partition);
+                }
+                self.publish();
+            }
+            Event::News(id, incarnation, news) => {
+                let is_life = |node: &&mut Node| node.is_up && node.incarnation == incarnation;
+                if let Some(node) = self.nodes.get_mut(&id).filter(is_life) {
+                    node.news.push_back(*news);
+                    self.read_news(id, incarnation);
+                }
+            }
+            Event::ReadNews(id, incarnation) => self.read_news(id, incarnation),
+            Event::Dial => {
+                self.dial();
+                self.at(DIAL_NS, Event::Dial);
+            }
+            Event::Control => {
+                self.control.tick(self.now_ns);
+                self.publish();
+                self.retire();
+                self.at(CONTROL_TICK_NS, Event::Control);
+            }
+            Event::Call => self.call(),
+            Event::Trouble(trouble) => self.trouble(trouble),
+        }
+    }
+
+    fn connected(&mut self, key: LinkKey, number: u64, side: usize) {
+        let Some((id, peer)) = self.at_side(key, side) else { return };
+        let links = self.conns[&key].links;
+        self.note([2, number, side as u64], || {
+            format!("{id} connected to {peer:?} {key:?} {number}")
+        });
+        self.with_node(id, |node, env| {
+            if node.connected(peer, (key.4, links), number).is_some() {
+                node.advance_busy(env);
+                let now = node.now(env.true_ns);
+                node.flush(now, env);
+            }
+        });
+    }
+
+    fn arrive(&mut self, key: LinkKey, number: u64, side: usize, mut bytes: Vec<u8>) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        if conn.number == number {
+            conn.under_way[side] = conn.under_way[side].saturating_sub(bytes.len());
+        }
+        if let Some(left) = conn.cuts.get_mut(&number) {
+            bytes.truncate(left[side]);
+            left[side] -= bytes.len();
+        }
+        let Some((id, peer)) = self.at_side(key, side) else { return };
+        let reads_on = self.profile.lacks(cluster::Bug::OlderLinkReadOn);
+        let figures = &mut self.report.figures;
+        let node = self.nodes.get_mut(&id).expect("it is there");
+        let link = node
+            .shared
+            .links
+            .iter_mut()
+            .find(|link| (link.peer, link.incarnation, link.k) == (peer.0, peer.1, key.4));
+        let Some(link) = link else { return };
+        let is_current = link.sender.number() == number;
+        figures.overtaken += u64::from(!is_current);
+        if is_current || reads_on {
+            link.receiver.inbound.push(&bytes);
+        }
+    }
+
+    fn step(&mut self, id: NodeId, incarnation: Incarnation, worker: usize) {
+        let is_life = |node: &&Node| node.is_up && node.incarnation == incarnation;
+        let Some(node) = self.nodes.get(&id).filter(is_life) else { return };
+        let is_between = node.is_between_rounds(worker);
+        self.with_node(id, |node, env| node.step(worker, env));
+        let stalls = !self.is_healed && self.rng.chance(1, self.profile.stall_in * 10);
+        let pause = if stalls {
+            self.report.figures.stalls_in_rounds += u64::from(!is_between);
+            self.rng.between(MS, 600 * MS)
+        } else if is_between {
+            self.rng.between(MS / 10, MS)
+        } else {
+            self.rng.between(1000, MS / 10)
+        };
+        self.at(pause, Event::Step(id, incarnation, worker));
+    }
+
+    fn tick(&mut self, id: NodeId, incarnation: Incarnation) {
+        let is_life = |node: &&Node| node.is_up && node.incarnation == incarnation;
+        if !self.nodes.get(&id).as_ref().is_some_and(is_life) {
             return;
         }
-        let Some(node) = self.nodes.get_mut(&to).filter(|node| node.is_up) else { return };
-        match parcel {
-            Parcel::Reply { partition, session, reply } => {
-                // Only a primary that takes what was relayed for new gives it another core.
-                if (SessionId { core: 0, ..session }) == node.session.id() {
-                    let (mut sends, mut endings) = (Vec::new(), Vec::new());
-                    let now = node.now(now_ns);
-                    node.session.answered(now, partition, reply, &mut sends, &mut endings);
-                    self.send_ops(to, sends);
-                    self.end(to, endings);
-                }
-            }
-            Parcel::Map { incarnation, sent_ns, entries } => {
-                if incarnation == node.incarnation {
-                    self.learn(to, sent_ns, entries);
-                }
-            }
-            parcel => {
-                if let Some((partition, actions)) = node.take(now_ns, parcel) {
-                    self.carry_out(to, partition, actions);
-                    self.watch(to, partition);
-                }
-            }
-        }
+        let evicts = !self.is_healed;
+        self.with_node(id, |node, env| node.tick(env, evicts));
+        self.look_at_times(id);
+        self.at(TICK_NS, Event::Tick(id, incarnation));
     }
 
-    fn count(&mut self, parcel: &Parcel) {
-        let relays = u64::from(matches!(parcel, Parcel::Relayed(_)));
-        self.report.figures.relayed += relays;
-        let figures = &mut self.report.figures;
-        figures.messages += 1;
-        match parcel {
-            Parcel::Copy { message: Message::Nak(Nak::Gap(_)), .. } => figures.gaps += 1,
-            Parcel::Copy { message: Message::Nak(Nak::Diverged(_)), .. } => figures.diverged += 1,
-            Parcel::Copy { message: Message::Restart { .. }, .. } => figures.restarts += 1,
-            Parcel::Copy { message: Message::Chunk(_), .. } => figures.pieces += 1,
-            Parcel::Reply { reply, .. } if matches!(reply.outcome, Outcome::Refused(_)) => {
-                figures.refused += 1;
-            }
-            _ => {}
-        }
+    fn heartbeat(&mut self, id: NodeId, incarnation: Incarnation) {
+        let is_life = |node: &&Node| node.is_up && node.incarnation == incarnation;
+        let Some(node) = self.nodes.get(&id).filter(is_life) else { return };
+        let sent_ns = node.now(self.now_ns).mono_ns;
+        self.send_control((id, CONTROL), Event::Beat { node: id, incarnation, sent_ns });
+        self.at(HEARTBEAT_NS, Event::Heartbeat(id, incarnation));
     }
 
-    fn deliver_to_control(&mut self, parcel: &Parcel) {
-        match *parcel {
-            Parcel::Heartbeat { node, incarnation, sent_ns } => {
-                let Some(birth) = self.nodes.get(&node).map(|node| node.birth) else { return };
-                let counts = self.control.heartbeat(self.now_ns, node, birth, incarnation);
-                self.publish();
-                let count = self.control.entries().len();
-                let partitions = (0..count).map(|at| Partition(at as u16));
-                let entries = partitions.map(|at| (at, self.control.entry(at))).collect();
-                let sent_ns = counts.then_some(sent_ns);
-                let parcel = Parcel::Map { incarnation, sent_ns, entries };
-                self.post(CONTROL, node, Partition(0), parcel);
-            }
-            Parcel::Ask(change) => {
-                self.control.ask(self.now_ns, change);
-                self.publish();
-            }
-            _ => {}
-        }
+    fn beat(&mut self, id: NodeId, incarnation: Incarnation, sent_ns: u64) {
+        let Some(birth) = self.nodes.get(&id).map(|node| node.birth) else { return };
+        let counts = self.control.heartbeat(self.now_ns, id, birth, incarnation);
+        self.publish();
+        let all = (0..self.control.entries().len()).map(|at| Partition(at as u16));
+        let news = self.news(counts.then_some(sent_ns), all.collect());
+        self.send_control((CONTROL, id), Event::News(id, incarnation, Box::new(news)));
+    }
+
+    fn news(&self, sent_ns: Option<u64>, partitions: Vec<Partition>) -> News {
+        let states = [NodeState::Joining, NodeState::Active, NodeState::Draining, NodeState::Dead];
+        let nodes = states.into_iter().flat_map(|state| self.control.nodes(state));
+        let lives = nodes.filter_map(|id| Some((id, self.control.incarnation(id)?))).collect();
+        let entries = partitions.into_iter().map(|at| (at, self.control.entry(at))).collect();
+        News { ver: self.control.ver(), sent_ns, lives, last_node: self.last_node, entries }
     }
 
     /// Tells all nodes what has changed in the map.
     fn publish(&mut self) {
-        let changed = std::mem::take(&mut self.control.changed);
+        let changed: Vec<_> = std::mem::take(&mut self.control.changed).into_iter().collect();
         if changed.is_empty() {
             return;
         }
         self.note_lost();
-        let entries: Vec<_> = changed.into_iter().map(|at| (at, self.control.entry(at))).collect();
-        for (at, entry) in &entries {
-            self.note([3, u64::from(at.0), u64::from(entry.ver), u64::from(entry.term.0)], || {
-                format!("map {at} {}", node::describe(entry))
-            });
+        for &at in &changed {
+            let entry = self.control.entry(at);
+            self.note([3, u64::from(at.0), u64::from(entry.ver)], || format!("map {at} {entry:?}"));
         }
         let nodes: Vec<_> = self.nodes.values().map(|node| (node.id, node.incarnation)).collect();
-        for (node, incarnation) in nodes {
-            let parcel = Parcel::Map { incarnation, sent_ns: None, entries: entries.clone() };
-            self.post(CONTROL, node, Partition(0), parcel);
+        let news = self.news(None, changed);
+        for (id, incarnation) in nodes {
+            let event = Event::News(id, incarnation, Box::new(news.clone()));
+            self.send_control((CONTROL, id), event);
         }
     }
 
-    fn learn(
-        &mut self,
-        at: NodeId,
-        sent_ns: Option<u64>,
-        entries: Vec<(Partition, cluster::map::Entry)>,
-    ) {
-        for (partition, entry) in entries {
-            let node = self.nodes.get_mut(&at).expect("it is up");
-            let (actions, sends) = node.learn(self.now_ns, partition, &entry, sent_ns);
-            self.carry_out(at, partition, actions);
-            self.send_ops(at, sends);
-            self.watch(at, partition);
-        }
-    }
-
-    fn tick(&mut self, at: NodeId, incarnation: Incarnation) {
-        let now_ns = self.now_ns;
-        let Some(node) = self.nodes.get_mut(&at) else { return };
-        if !node.is_up || node.incarnation != incarnation {
+    fn read_news(&mut self, id: NodeId, incarnation: Incarnation) {
+        let is_life = |node: &&Node| node.is_up && node.incarnation == incarnation;
+        if !self.nodes.get(&id).as_ref().is_some_and(is_life) {
             return;
         }
-        let count = node.replicas.len();
-        let (mut sends, mut endings) = (Vec::new(), Vec::new());
-        let now = node.now(now_ns);
-        node.session.tick(now, &mut sends, &mut endings);
-        for place in 0..count {
-            let partition = Partition(place as u16);
-            let evicts = !self.is_healed && self.rng.chance(1, 500);
-            let node = self.nodes.get_mut(&at).expect("it is up");
-            let mut actions = node.tick(now_ns, partition);
-            if evicts {
-                actions.extend(node.evict(now_ns, partition));
-            }
-            self.carry_out(at, partition, actions);
-            self.watch(at, partition);
+        if self.with_node(id, Node::read_news) == Some(false) {
+            self.at(MS / 10, Event::ReadNews(id, incarnation));
         }
-        self.send_ops(at, sends);
-        self.end(at, endings);
-        self.at(TICK_NS, Event::Tick(at, incarnation));
     }
 
-    fn heartbeat(&mut self, at: NodeId, incarnation: Incarnation) {
-        let Some(node) = self.nodes.get(&at) else { return };
-        if !node.is_up || node.incarnation != incarnation {
-            return;
+    fn call(&mut self) {
+        let heal_ns = 1_000 * MS + self.profile.base.chaos_ns;
+        if self.now_ns < heal_ns + CALM_NS {
+            // As many as in the other world, several at a time.
+            let pause = self.rng.between(1, self.profile.base.call_ns);
+            self.at(pause, Event::Call);
         }
-        let sent_ns = node.now(self.now_ns).mono_ns;
-        let parcel = Parcel::Heartbeat { node: at, incarnation, sent_ns };
-        self.post(at, CONTROL, Partition(0), parcel);
-        self.at(HEARTBEAT_NS, Event::Heartbeat(at, incarnation));
-    }
-
-    fn end(&mut self, at: NodeId, endings: Vec<(u64, Ending)>) {
-        for (token, ending) in endings {
-            let number = token as usize;
-            let call = &mut self.calls[number];
-            call.ended = match ending {
-                Ending::Done(result) => Ended::Done(Answer::decode(&result)),
-                Ending::NotApplied(_) => Ended::NotApplied,
-                Ending::Unknown => Ended::Unknown,
-            };
-            // What may still be done at any time has not ended.
-            if call.ended != Ended::Unknown {
-                call.ended_ns = self.now_ns;
+        let up: Vec<_> =
+            self.nodes.values().filter(|node| node.is_up).map(|node| node.id).collect();
+        let Some(id) = self.rng.pick(&up) else { return };
+        let node = self.nodes.get_mut(&id).expect("it is up");
+        let worker = self.rng.below(node.workers.len() as u64) as usize;
+        // Phases of some seconds, different at each node.
+        let phase = (self.now_ns / MS + u64::from(id.0) * 1700) / 1500;
+        let only_reads = self.profile.has_readers && !phase.is_multiple_of(3) && !self.is_healed;
+        for _ in 0..self.rng.between(1, 6) {
+            let partition = Partition(self.rng.below(node.replicas.len() as u64) as u16);
+            let key = self.rng.below(u64::from(KEYS)) as u8;
+            let verbs = [Verb::Add, Verb::Add, Verb::Look, Verb::Maybe];
+            let mut verb = self.rng.pick(&verbs).unwrap_or(Verb::Add);
+            if only_reads {
+                verb = Verb::Look;
             }
-            let call = *call;
-            if let (Verb::Hold(_), Ended::Done(answer)) = (call.verb, call.ended)
-                && answer.lease != 0
-            {
-                let node = self.nodes.get_mut(&at).expect("its session ended it");
-                node.leases.push((call.partition, call.key, answer.lease, answer.value));
-            }
-            let kind = match call.ended {
-                Ended::Done(answer) => u64::from(answer.head) << 2,
-                Ended::NotApplied => 1,
-                Ended::Unknown | Ended::Pending => 2,
-            };
-            self.note([4, u64::from(at.0), token, kind], || {
-                format!("{at} call {number} ends: {:?}", call.ended)
+            let number = self.calls.len() as u32;
+            self.calls.push(Call {
+                partition,
+                key,
+                invoked_ns: self.now_ns,
+                ended_ns: u64::MAX,
+                ended: Ended::Pending,
             });
+            self.report.figures.calls += 1;
+            node.workers[worker].clients.push_back((number, partition, verb, key));
+        }
+    }
+
+    fn end(&mut self, id: NodeId, number: u32, ended: Ended, is_direct: bool) {
+        let call = &mut self.calls[number as usize];
+        if call.ended != Ended::Pending {
+            self.violation(format!("{id}: call {number} ends again"));
+            return;
+        }
+        call.ended = ended;
+        // What may still be done at any time has not ended.
+        if ended != Ended::Unknown {
+            call.ended_ns = self.now_ns;
+        }
+        let figures = &mut self.report.figures;
+        match ended {
+            Ended::Done(_) => {
+                figures.done += 1;
+                figures.done_direct += u64::from(is_direct);
+            }
+            Ended::NotApplied => figures.not_applied += 1,
+            Ended::Unknown | Ended::Pending => figures.unknown += 1,
+        }
+        let call = *call;
+        self.note([4, u64::from(number), u64::from(id.0)], || {
+            format!("{id} call {number} {} k{} ends {ended:?}", call.partition, call.key)
+        });
+        if let Ended::Done(answer) = ended {
+            let term = self.journal.step(answer.head).term;
+            let reset = self.control.ends.get(&(call.partition, term)).copied();
+            let can_reset = self.profile.options.lost_after_ns.is_some();
+            self.report.figures.checked_ends += u64::from(can_reset && answer.changed && is_direct);
+            if let Some((End::Reset, end_ns)) = reset
+                && answer.changed
+                && is_direct
+            {
+                let now_ns = self.now_ns;
+                self.violation(format!(
+                    "{id} answers at {now_ns} what it did at {} for {} in term {term}, given up at {end_ns}",
+                    self.journal.step(answer.head).true_ns,
+                    call.partition
+                ));
+            }
+        }
+    }
+
+    /// The time by which a store looks at a copy's items is not before the newest record's, and not after its primary's.
+    fn look_at_times(&mut self, id: NodeId) {
+        let node = &self.nodes[&id];
+        let mut found = Vec::new();
+        for (at, header) in node.headers.iter().enumerate() {
+            let replica = &node.replicas[at];
+            let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
+            let primary = replica
+                .entry()
+                .primary
+                .and_then(|copy| self.nodes.get(&copy.node).filter(|node| is_life(node, copy)));
+            let Some(primary) = primary else { continue };
+            let there = &primary.headers[at];
+            let follows = header.state() == HeaderState::Follows && header.term() == there.term();
+            if !follows || primary.replicas[at].part() != Part::Primary {
+                continue;
+            }
+            let now = node.now(self.now_ns);
+            let time_ns = match replica.time(header, &node.shared, now) {
+                CopyTime::Unknown => continue,
+                CopyTime::At(time_ns) => time_ns,
+                CopyTime::Ahead(ahead_ns) => now.mono_ns.wrapping_add(ahead_ns),
+            };
+            let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
+            self.report.figures.checked_times += 1;
+            if time_ns < header.pt_ns() || time_ns > most.max(header.pt_ns()) {
+                let partition = Partition(at as u16);
+                found.push(format!(
+                    "{id} {partition}: its items are looked at by another clock: at {time_ns}, its newest record is of {}, its primary {} at {}",
+                    header.pt_ns(), primary.id,
+                    most.max(there.pt_ns()),
+                ));
+            }
+        }
+        for what in found {
+            self.violation(what);
         }
     }
 
     /// What must be true at every moment.
-    fn watch(&mut self, at: NodeId, partition: Partition) {
-        let node = &self.nodes[&at];
-        let replica = &node.replicas[partition.index()];
-        let load = replica.load();
-        let options = &self.profile.options;
-        let sessions = self.births as usize + 1;
-        let bounds = [
-            ("unacked", load.unacked, options.unacked_max + 1),
-            ("held", load.held, options.held_max),
-            ("waiting", load.waiting, 2 * options.unacked_max),
-            ("reads", load.reads, 2 * options.reads_max),
-            ("results", load.results, sessions * 2 * options.results_max),
-        ];
-        let over = bounds.iter().find(|(_, count, bound)| count > bound).copied();
-        let is_primary = replica.part() == Part::Primary;
-        let is_whole = is_primary || replica.part() == Part::Backup;
-        let held =
-            is_whole.then(|| (node.position(partition), node.payloads[partition.index()].digest()));
-        let term = replica.term();
-        let route = replica.entry().route();
-        let is_older = node.terms.get(partition.index()).is_some_and(|seen| *seen > term);
-        if let Some((what, count, bound)) = over {
-            self.violation(format!(
-                "{at} {partition}: {count} {what}, at most {bound} are allowed"
-            ));
-        }
-        if is_older {
-            self.violation(format!("{at} {partition}: the term went back to {}", term.0));
-        }
-        if let Some(seen) =
-            self.nodes.get_mut(&at).and_then(|node| node.terms.get_mut(partition.index()))
-        {
-            *seen = term;
-        }
-        if let Some((position, digest)) = held {
-            let known = *self.held.entry((partition, position)).or_insert(digest);
-            if known != digest {
-                self.violation(format!("{at} {partition}: another state at {position:?}"));
+    fn watch(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let figures = &mut self.report.figures;
+        let mut found = Vec::new();
+        for at in 0..node.replicas.len() {
+            let partition = Partition(at as u16);
+            let (header, replica) = (&node.headers[at], &node.replicas[at]);
+            let term = header.term();
+            if term.0 < node.terms[at] {
+                found.push(format!("{id} {partition}: the term went back to {}", term.0));
+            }
+            node.terms[at] = term.0;
+            if node.is_whole(partition) && node.is_free(partition) {
+                let position = node.position(partition);
+                let digest = node.payloads[at].digest();
+                if node.compared[at] != (position, digest) {
+                    node.compared[at] = (position, digest);
+                    let known = self.digests.insert((partition, position), digest);
+                    figures.checked_states += u64::from(known.is_some());
+                    if known.is_some_and(|known| known != digest) {
+                        found.push(format!("{id} {partition}: another state at {position:?}"));
+                    }
+                }
+            }
+            if header.state() == HeaderState::Serves && replica.part() == Part::Primary {
+                let me = replica.entry().primary.unwrap_or_default();
+                let known = *self.primaries.entry((partition, term.0)).or_insert(me);
+                figures.checked_primaries += 1;
+                if known != me || me.node != id {
+                    found.push(format!("{partition} has two primaries in term {}", term.0));
+                }
             }
         }
-        if let (true, Some(route)) = (is_primary, route)
-            && route.term == term
-        {
-            let known = *self.primaries.entry((partition, term.0)).or_insert(route.primary);
-            if known != route.primary || known.node != at {
-                self.violation(format!("{partition} has two primaries in term {}", term.0));
-            }
+        for what in found {
+            self.violation(what);
         }
     }
 }

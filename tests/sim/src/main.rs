@@ -31,7 +31,7 @@ struct Flags {
     /// Nothing goes wrong but links between two nodes, one at a time: then every request is answered.
     #[arg(long)]
     cuts: bool,
-    /// Leave a rule out, by its name among `cluster::replica::Bug`.
+    /// Leave a rule out, by its name among `cluster::Bug`.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
     /// Print everything that happens.
@@ -53,16 +53,18 @@ fn bug(name: &str) -> Result<Bug, String> {
         "AcceptOldTerms" => Bug::AcceptOldTerms,
         "LateMandatory" => Bug::LateMandatory,
         "LearnerBehind" => Bug::LearnerBehind,
-        "AdoptByLength" => Bug::AdoptByLength,
         "TransferUndrained" => Bug::TransferUndrained,
         "ServeInTransfer" => Bug::ServeInTransfer,
         "ClockOfNode" => Bug::ClockOfNode,
         "ReadsUnconfirmed" => Bug::ReadsUnconfirmed,
         "ServeWhenLost" => Bug::ServeWhenLost,
         "AcceptOldAttempts" => Bug::AcceptOldAttempts,
-        "OldStartsCount" => Bug::OldStartsCount,
         "SweepByWall" => Bug::SweepByWall,
-        "CopyWithoutResults" => Bug::CopyWithoutResults,
+        "ChunkWithoutLog" => Bug::ChunkWithoutLog,
+        "DeposalReleases" => Bug::DeposalReleases,
+        "LogDroppedEarly" => Bug::LogDroppedEarly,
+        "ResumeOneBehind" => Bug::ResumeOneBehind,
+        "WordBeforeRefusal" => Bug::WordBeforeRefusal,
         _ => return Err("no such rule".to_owned()),
     })
 }

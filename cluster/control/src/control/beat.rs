@@ -68,11 +68,10 @@ pub(super) async fn run(node: Arc<Node>) {
         }
         last = Instant::now();
         round(&node, &mut flights);
-        sleep(PERIOD_MIN).await;
         tokio::select! {
             biased;
-            () = node.beat_now.notified() => {}
-            () = sleep(period(&node).saturating_sub(PERIOD_MIN)) => {}
+            () = node.beat_now.notified() => sleep(PERIOD_MIN.saturating_sub(last.elapsed())).await,
+            () = sleep(period(&node)) => {}
         }
         while flights.try_join_next().is_some() {}
     }

@@ -16,7 +16,7 @@ use cluster::map::{Command, Map, NodeState, Refused, clocks};
 use cluster::placement::{Holders, Member};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::runs_elsewhere;
 use super::node::LEASE_MAX;
@@ -27,6 +27,10 @@ use crate::store::encode;
 
 /// Between two rounds.
 const PACE: Duration = Duration::from_millis(100);
+/// The same, while nothing is left to do and every node was heard a moment ago, or another node leads.
+const PACE_AT_REST: Duration = Duration::from_millis(250);
+/// A node that was heard this long ago is not called silent before the next round at rest.
+const HEARD_LATELY: Duration = Duration::from_millis(600);
 /// No two are closer than this, whoever asks for one.
 const PACE_MIN: Duration = Duration::from_millis(10);
 /// A commit, or a confirmation by the majority, that takes longer is given up for this round.
@@ -62,13 +66,14 @@ struct Lead {
 }
 
 pub(super) async fn run(node: Arc<Node>) {
-    let mut lead = None;
+    let mut lead: Option<Lead> = None;
     loop {
-        sleep(PACE_MIN).await;
+        let rests = lead.as_ref().is_none_or(|lead| lead.at_rest.is_some() && hears_all(&node));
+        let begun = Instant::now();
         tokio::select! {
             biased;
-            () = node.lead_now.notified() => {}
-            () = sleep(PACE.saturating_sub(PACE_MIN)) => {}
+            () = node.lead_now.notified() => sleep(PACE_MIN.saturating_sub(begun.elapsed())).await,
+            () = sleep(if rests { PACE_AT_REST } else { PACE }) => {}
         }
         let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_aside);
         let (Some(raft), Some(me)) = (raft, node.id()) else {
@@ -80,6 +85,13 @@ pub(super) async fn run(node: Arc<Node>) {
             lead.seat_voters(&node, &raft).await;
         }
     }
+}
+
+/// Whether all nodes were heard a moment ago.
+fn hears_all(node: &Node) -> bool {
+    let (me, now) = (node.id(), node.now());
+    let state = node.state.lock();
+    state.liveness.ages(now).all(|(id, age)| Some(id) == me || age < HEARD_LATELY)
 }
 
 impl Lead {

@@ -74,7 +74,7 @@ fn settle(map: &mut Map) -> [usize; 4] {
 fn frame_bytes(rpc: bytes::Bytes) -> usize {
     let mut out = BytesMut::new();
     let frame = Frame::Call(Carried { id: 1 << 20, wall_ns: 1 << 60, rpc });
-    frame.encode(0, Bounds::default(), &mut out).expect("it fits");
+    frame.encode(Bounds::default(), &mut out).expect("it fits");
     out.len()
 }
 

@@ -519,3 +519,50 @@ fn copies_without_room_and_of_no_key_are_refused() {
     assert_eq!(to.put_copy(now, hash, &[b'k'; 251], &bytes), Err(PutError::NotACopy));
     assert!(to.is_empty());
 }
+
+#[test]
+fn a_bare_count_is_copied_as_its_number() {
+    let (mut from, mut to, mut whole) =
+        (engine(Options::default()), engine(Options::default()), engine(Options::default()));
+    let now = Now::at_ms(1000);
+    let set = |flags, exptime, value: &'static [u8]| {
+        Operation::Set(Set::plain(SetMode::Set, flags, Exptime(exptime), value))
+    };
+    // What is there before, whether it is a bare count, and what the count is then.
+    for (before, count) in [
+        (None, None),
+        (Some(set(0, 0, b"17")), Some(17)),
+        (Some(set(0, 0, b"4294967296")), Some(1 << 32)),
+        (Some(set(3, 0, b"17")), None),
+        (Some(set(0, 60, b"17")), None),
+        (Some(set(0, 0, b"text")), None),
+    ] {
+        for after in [5, u64::MAX] {
+            let key = key_of(1);
+            let hash = hasher().hash(&key);
+            for engine in [&mut from, &mut to, &mut whole] {
+                engine.remove_copy(hash, &key);
+                if let Some(operation) = &before {
+                    let command = Command {
+                        key: Key::plain(&key).expect("a key"),
+                        operation: operation.clone(),
+                    };
+                    engine.begin_at(7);
+                    engine.apply(now, hash, &command);
+                }
+            }
+            assert_eq!(from.bare_count(hash, &key, 7), count);
+            assert_eq!(from.bare_count(hash, &key, 8), None);
+            let mark = to.mark_of(hash, &key);
+            assert_eq!(to.put_bare_count(now, hash, &key, after, 9), Ok(()));
+            assert_ne!(to.mark_of(hash, &key), mark);
+            assert_eq!(to.bare_count(hash, &key, 9), Some(after));
+            let mut bytes = vec![COUNTER];
+            bytes.extend_from_slice(&9_u64.to_le_bytes());
+            bytes.extend_from_slice(&[0; 9]);
+            bytes.extend_from_slice(&after.to_le_bytes());
+            assert_eq!(whole.put_copy(now, hash, &key, &bytes), Ok(()));
+            assert_eq!(copy(&to, &key), copy(&whole, &key));
+        }
+    }
+}

@@ -4,10 +4,10 @@
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::replica::{Ending, Now, Refusal};
+use cluster::replica::{Now, Refusal};
 
 use super::Front;
-use crate::node::delivery::Delivery;
+use crate::node::delivery::{Delivery, Ending};
 
 /// This long after an owner did not answer it is taken to be out of reach still.
 const AWAY_NS: u64 = 500_000_000;
@@ -41,7 +41,7 @@ impl Front {
 
     /// Whether a partition's primary is on a node in no reach.
     pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
-        let route = self.session.route(partition);
+        let route = self.node.space().and_then(|space| space.copies.route(partition));
         route.is_some_and(|route| self.node.ways.is_away(route.primary.node))
     }
 
@@ -60,7 +60,7 @@ impl Front {
     }
 
     /// The same, of what does not try.
-    pub(in crate::node) fn is_resting(&self, now: Now, partition: Partition) -> bool {
+    pub(crate) fn is_resting(&self, now: Now, partition: Partition) -> bool {
         self.is_out_of_reach(partition)
             || self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
     }

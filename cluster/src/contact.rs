@@ -1,0 +1,69 @@
+//! How long a node may serve, and read, without having heard its controller.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::replica::{Now, Options};
+use crate::rules::Bug;
+
+/// When the last heartbeat was sent that the controller answered. One for each node.
+///
+/// It is stored after the map news of that answer has reached every header, and read before a batch reads headers.
+#[derive(Debug, Default)]
+pub struct Contact(AtomicU64);
+
+/// A reading of [`Contact`].
+///
+/// A worker takes one at the beginning of each round and judges by it to the end: what it does by the headers, what it
+/// answers, what it releases. A newer one would say that news of the map have come, but not that the worker has seen them: they
+/// may lie in its inbox.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct LastContact(u64);
+
+impl Contact {
+    /// The controller answered a heartbeat that was sent at `sent_ns` on the monotonic clock.
+    pub fn heard(&self, sent_ns: u64) {
+        self.0.fetch_max(sent_ns, Ordering::AcqRel);
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub fn last(&self) -> LastContact {
+        LastContact(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl LastContact {
+    fn silence_ns(self, now: Now) -> u64 {
+        now.mono_ns.saturating_sub(self.0)
+    }
+
+    /// The partitions may have been given up: nothing is done, and nothing that waits is answered.
+    #[must_use]
+    pub fn is_stopped(self, now: Now, options: &Options) -> bool {
+        self.silence_ns(now) > options.serves_for_ns()
+    }
+
+    /// Nobody else has become primary of what this node served when `now` was read: reads need no round.
+    #[must_use]
+    pub fn has_lease(self, now: Now, options: &Options) -> bool {
+        self.silence_ns(now) < options.read_lease_ns || options.rules.lack(Bug::ReadsUnconfirmed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_stops_after_four_fifths_of_the_patience() {
+        let options =
+            Options { lost_after_ns: Some(1000), read_lease_ns: 100, ..Options::default() };
+        let contact = Contact::default();
+        contact.heard(500);
+        contact.heard(400);
+        let contact = contact.last();
+        let at = |mono_ns| Now { mono_ns, wall_ns: 0 };
+        assert!(!contact.is_stopped(at(1300), &options) && contact.is_stopped(at(1301), &options));
+        assert!(contact.has_lease(at(599), &options) && !contact.has_lease(at(600), &options));
+    }
+}

@@ -1,0 +1,440 @@
+//! Results that are kept until their lane is done with them, so that an operation that is sent again is answered
+//! and not done again.
+//!
+//! A node has one log for each lane, whichever way results came: made here, with records, or with a copy. An entry is
+//! worth as much as the copy it came with, so it names the life of that copy. It is read only for operations that were
+//! sent before.
+
+use std::collections::BTreeMap;
+
+use crate::frames::{ChunkWriter, ExportedResult, RecordResult};
+use crate::id::LaneId;
+use crate::id::{Incarnation, NodeId, Partition, Term};
+use crate::rules::{Bug, Rules};
+
+/// Entries that were never looked at are found by going through so many.
+const UNINDEXED_MAX: usize = 64;
+/// Below so many entries nothing is dropped.
+const ENTRIES_MIN: usize = 256;
+
+/// A copy and the term it is in: what an entry must belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyLife {
+    /// The partition.
+    pub partition: Partition,
+    /// The life of its copy, see `PartitionHeader::life`.
+    pub life: u16,
+    /// The term.
+    pub term: Term,
+}
+
+/// What is known of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known<'a> {
+    /// Nothing: it is to be done.
+    New,
+    /// It was done; its result.
+    Done(RecordResult<'a>),
+    /// Its lane is done with it: it is to be refused.
+    Stale,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Sort {
+    Number,
+    Bytes,
+    None,
+    /// The operation changed nothing: its result, as bytes, counts only in its term.
+    Unchanged,
+}
+
+/// 32 bytes.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    number: u64,
+    /// The counter's value; or where the bytes are, 48 bits, and how many, 16 bits.
+    value: u64,
+    term: Term,
+    partition: Partition,
+    life: u16,
+    sort: Sort,
+}
+
+/// The results of one lane, in the order in which they came.
+#[derive(Debug, Default)]
+pub struct DedupLog {
+    /// No number below is sent any more.
+    done: u64,
+    entries: Vec<Entry>,
+    bytes: Vec<u8>,
+    /// Places of the first entries, by their numbers.
+    index: Vec<u32>,
+    /// With so many entries, those that are done with are dropped.
+    prune_at: usize,
+    rules: Rules,
+}
+
+impl DedupLog {
+    /// An empty log.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// The lane is done with all numbers below `done`.
+    #[inline]
+    pub fn hear(&mut self, done: u64) {
+        self.done = self.done.max(done);
+    }
+
+    /// No number below is sent any more.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// How many results are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no result is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds the result of an operation that made a record.
+    #[inline]
+    pub fn add(&mut self, number: u64, copy: CopyLife, result: RecordResult<'_>) {
+        match result {
+            RecordResult::Bytes(bytes) => self.add_bytes(number, copy, Sort::Bytes, bytes),
+            RecordResult::Number(value) => {
+                self.prune_if_due();
+                self.push(number, copy, Sort::Number, value);
+            }
+            RecordResult::None => {
+                self.prune_if_due();
+                self.push(number, copy, Sort::None, 0);
+            }
+        }
+    }
+
+    /// Adds the result of an operation that changed nothing. Only its primary knows it, and only in this term.
+    pub fn add_unchanged(&mut self, number: u64, copy: CopyLife, result: &[u8]) {
+        self.add_bytes(number, copy, Sort::Unchanged, result);
+    }
+
+    fn add_bytes(&mut self, number: u64, copy: CopyLife, sort: Sort, bytes: &[u8]) {
+        self.prune_if_due();
+        let value = (self.bytes.len() as u64) << 16 | u64::from(bytes.len() as u16);
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(usize::from(u16::MAX))]);
+        self.push(number, copy, sort, value);
+    }
+
+    /// Before the bytes of an entry are added, for they move.
+    #[inline]
+    fn prune_if_due(&mut self) {
+        if self.entries.len() >= self.prune_at {
+            self.prune();
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, number: u64, copy: CopyLife, sort: Sort, value: u64) {
+        let CopyLife { partition, life, term } = copy;
+        self.entries.push(Entry { number, value, term, partition, life, sort });
+    }
+
+    /// Drops what the lane is done with.
+    fn prune(&mut self) {
+        let done = if self.rules.lack(Bug::LogDroppedEarly) { self.done + 3 } else { self.done };
+        let old = std::mem::take(&mut self.bytes);
+        self.entries.retain_mut(|entry| {
+            let is_kept = entry.number >= done;
+            if is_kept && matches!(entry.sort, Sort::Bytes | Sort::Unchanged) {
+                let (from, length) =
+                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
+                entry.value = (self.bytes.len() as u64) << 16 | length as u64;
+                self.bytes.extend_from_slice(&old[from..from + length]);
+            }
+            is_kept
+        });
+        self.index.clear();
+        let least = if self.rules.lack(Bug::LogDroppedEarly) { 8 } else { ENTRIES_MIN };
+        self.prune_at = (2 * self.entries.len()).max(least);
+    }
+
+    fn result(&self, entry: &Entry) -> RecordResult<'_> {
+        match entry.sort {
+            Sort::Number => RecordResult::Number(entry.value),
+            Sort::None => RecordResult::None,
+            Sort::Bytes | Sort::Unchanged => {
+                let (from, length) =
+                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
+                RecordResult::Bytes(&self.bytes[from..from + length])
+            }
+        }
+    }
+
+    /// What is known of an operation, at the moment at which it would be done.
+    pub fn look_up(&mut self, number: u64, copy: CopyLife) -> Known<'_> {
+        if number < self.done && !self.rules.lack(Bug::DoneNotRefused) {
+            return Known::Stale;
+        }
+        if self.rules.lack(Bug::NoDedupe) {
+            return Known::New;
+        }
+        if self.entries.len() - self.index.len() > UNINDEXED_MAX {
+            self.index = (0..self.entries.len() as u32).collect();
+            self.index.sort_by_key(|&place| self.entries[place as usize].number);
+        }
+        let number_at = |place: &u32| self.entries[*place as usize].number;
+        let from = self.index.partition_point(|place| number_at(place) < number);
+        let indexed = self.index[from..].iter().map(|&place| place as usize);
+        let indexed = indexed.take_while(|&place| self.entries[place].number == number);
+        let found = indexed
+            .chain(self.index.len()..self.entries.len())
+            .map(|place| &self.entries[place])
+            .find(|entry| entry.number == number && self.is_of(entry, copy));
+        found.map_or(Known::New, |entry| Known::Done(self.result(entry)))
+    }
+
+    fn is_of(&self, entry: &Entry, copy: CopyLife) -> bool {
+        let is_life = entry.life == copy.life || self.rules.lack(Bug::LogSurvivesWipe);
+        let is_term = entry.sort != Sort::Unchanged
+            || entry.term == copy.term
+            || self.rules.lack(Bug::UnchangedSurvivesDeposal);
+        entry.partition == copy.partition && is_life && is_term
+    }
+
+    /// Calls `each` with the results of this copy from number `from` on, in ascending order, until it returns false;
+    /// answers the number of the first that it did not take.
+    pub fn export(
+        &self,
+        copy: CopyLife,
+        from: u64,
+        mut each: impl FnMut(&ExportedResult<'_>) -> bool,
+    ) -> Option<u64> {
+        let from = from.max(self.done);
+        let is_wanted = |entry: &&Entry| {
+            entry.number >= from && entry.sort != Sort::Unchanged && self.is_of(entry, copy)
+        };
+        let mut wanted: Vec<&Entry> = self.entries.iter().filter(is_wanted).collect();
+        wanted.sort_by_key(|entry| entry.number);
+        wanted.dedup_by_key(|entry| entry.number);
+        let refused = wanted.into_iter().find(|entry| {
+            !each(&ExportedResult { number: entry.number, result: self.result(entry) })
+        });
+        refused.map(|entry| entry.number)
+    }
+}
+
+/// How a node keeps a log: as it is, or behind a lock that threads share.
+pub trait LogCell: From<DedupLog> {
+    /// Reads it.
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T;
+}
+
+impl LogCell for DedupLog {
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T {
+        work(self)
+    }
+}
+
+/// The logs of all lanes that a node has heard of, and the lives of nodes by the map.
+#[derive(Debug)]
+pub struct DedupLogs<L = DedupLog> {
+    logs: BTreeMap<LaneId, L>,
+    lives: BTreeMap<NodeId, Incarnation>,
+    /// The last node id that the map gave.
+    last_node: u32,
+    rules: Rules,
+}
+
+impl<L: LogCell> Default for DedupLogs<L> {
+    fn default() -> Self {
+        Self::new(Rules::default())
+    }
+}
+
+impl<L: LogCell> DedupLogs<L> {
+    /// No logs.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { logs: BTreeMap::new(), lives: BTreeMap::new(), last_node: 0, rules }
+    }
+
+    /// Takes note of the nodes of the map, and of the last node id that it gave. Logs of lives that are over are
+    /// dropped. A node or a life that this map does not have yet keeps its logs, and is admitted once it has it.
+    pub fn set_lives(&mut self, lives: BTreeMap<NodeId, Incarnation>, last_node: u32) {
+        self.lives = lives;
+        self.last_node = last_node;
+        let lives = &self.lives;
+        self.logs.retain(|lane, _| match lives.get(&lane.node) {
+            Some(&incarnation) => incarnation <= lane.incarnation,
+            None => lane.node.0 > last_node,
+        });
+    }
+
+    /// Whether operations of a lane may be done: the map has this life of its node. Of one that it has forgotten it is
+    /// not known any more what was done.
+    #[must_use]
+    pub fn admits(&self, lane: LaneId) -> bool {
+        self.lives.get(&lane.node) == Some(&lane.incarnation)
+            || self.rules.lack(Bug::UnseenLaneIsNew)
+    }
+
+    /// The log of a lane. A server keeps a reference beside each lane that it reads or serves, so that a batch does not
+    /// search for it.
+    pub fn log(&mut self, lane: LaneId) -> &mut L {
+        let rules = self.rules;
+        self.logs.entry(lane).or_insert_with(|| DedupLog::new(rules).into())
+    }
+
+    /// The log of a lane, if there is one.
+    #[must_use]
+    pub fn get(&self, lane: LaneId) -> Option<&L> {
+        self.logs.get(&lane)
+    }
+
+    /// What a lane is done with, as far as is known here.
+    #[must_use]
+    pub fn done(&self, lane: LaneId) -> u64 {
+        self.logs.get(&lane).map_or(0, |log| log.read(DedupLog::done))
+    }
+
+    /// All logs, by lane.
+    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &L)> {
+        self.logs.iter().map(|(lane, log)| (*lane, log))
+    }
+
+    /// Writes the results of a copy into a piece, from a lane and number on, until about `bytes_max` bytes are
+    /// written; answers where to go on, none at the end.
+    pub fn export(
+        &self,
+        copy: CopyLife,
+        from: Option<(LaneId, u64)>,
+        bytes_max: usize,
+        chunk: &mut ChunkWriter<'_>,
+    ) -> Option<(LaneId, u64)> {
+        let first = from.map_or(LaneId::default(), |(lane, _)| lane);
+        let mut bytes = 0;
+        for (&lane, log) in self.logs.range(first..) {
+            let number = from.filter(|(from, _)| *from == lane).map_or(0, |(_, number)| number);
+            let mut is_begun = false;
+            let next = log.read(|log| {
+                log.export(copy, number, |result| {
+                    if bytes > bytes_max {
+                        return false;
+                    }
+                    if !is_begun {
+                        chunk.lane(lane, log.done());
+                        is_begun = true;
+                    }
+                    chunk.result(result);
+                    bytes += 64;
+                    true
+                })
+            });
+            if let Some(next) = next {
+                return Some((lane, next));
+            }
+        }
+        None
+    }
+
+    /// Drops the logs that `is_kept` does not want.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(LaneId) -> bool) {
+        self.logs.retain(|lane, _| is_kept(*lane));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(partition: u16, life: u16, term: u32) -> CopyLife {
+        CopyLife { partition: Partition(partition), life, term: Term(term) }
+    }
+
+    #[test]
+    fn entry_is_32_bytes() {
+        assert_eq!(size_of::<Entry>(), 32);
+    }
+
+    #[test]
+    fn result_counts_for_its_copy_only() {
+        let mut log = DedupLog::default();
+        log.add(5, copy(1, 0, 3), RecordResult::Number(77));
+        log.add(6, copy(1, 0, 3), RecordResult::Bytes(b"STORED"));
+        log.add_unchanged(7, copy(1, 0, 3), b"NOT_STORED");
+        log.add(8, copy(1, 0, 3), RecordResult::None);
+        assert_eq!(log.look_up(5, copy(1, 0, 4)), Known::Done(RecordResult::Number(77)));
+        assert_eq!(log.look_up(6, copy(1, 0, 4)), Known::Done(RecordResult::Bytes(b"STORED")));
+        assert_eq!(log.look_up(7, copy(1, 0, 3)), Known::Done(RecordResult::Bytes(b"NOT_STORED")));
+        assert_eq!(log.look_up(8, copy(1, 0, 4)), Known::Done(RecordResult::None));
+        assert_eq!(log.look_up(7, copy(1, 0, 4)), Known::New, "it ended with its term");
+        assert_eq!(log.look_up(5, copy(1, 1, 3)), Known::New, "its copy was wiped");
+        assert_eq!(log.look_up(5, copy(2, 0, 3)), Known::New);
+        log.hear(6);
+        log.hear(2);
+        assert_eq!(log.look_up(5, copy(1, 0, 3)), Known::Stale);
+    }
+
+    #[test]
+    fn log_keeps_what_its_lane_is_not_done_with() {
+        let mut log = DedupLog::default();
+        for number in 1..=10_000_u64 {
+            let bytes = number.to_le_bytes();
+            let result = if number % 3 == 0 {
+                RecordResult::Bytes(&bytes)
+            } else {
+                RecordResult::Number(number)
+            };
+            log.add(number, copy((number % 4) as u16, 0, 1), result);
+            log.hear(number.saturating_sub(50));
+            let oldest = number.saturating_sub(50).max(1);
+            if number % 7 == 0 {
+                for number in oldest..=number {
+                    let bytes = number.to_le_bytes();
+                    let result = match number % 3 {
+                        0 => RecordResult::Bytes(&bytes),
+                        _ => RecordResult::Number(number),
+                    };
+                    let known = log.look_up(number, copy((number % 4) as u16, 0, 2));
+                    assert_eq!(known, Known::Done(result), "{number}");
+                }
+            }
+        }
+        assert!(log.len() < 2 * ENTRIES_MIN, "{}", log.len());
+        let mut numbers = Vec::new();
+        let next = log.export(copy(3, 0, 1), 0, |result| {
+            numbers.push(result.number);
+            numbers.len() < 5
+        });
+        assert_eq!(numbers, [9951, 9955, 9959, 9963, 9967]);
+        assert_eq!(next, Some(9967), "the last one was not taken");
+    }
+
+    #[test]
+    fn lanes_end_with_the_life_of_their_node() {
+        let lane = |node, incarnation| LaneId {
+            node: NodeId(node),
+            incarnation: Incarnation(incarnation),
+            ..LaneId::default()
+        };
+        let mut logs = DedupLogs::<DedupLog>::default();
+        logs.set_lives([(NodeId(1), Incarnation(4)), (NodeId(2), Incarnation(1))].into(), 2);
+        for lane in [lane(1, 4), lane(1, 5), lane(2, 1)] {
+            logs.log(lane).hear(3);
+        }
+        assert!(logs.admits(lane(1, 4)) && !logs.admits(lane(1, 5)) && !logs.admits(lane(3, 1)));
+        logs.log(lane(3, 1)).hear(1);
+        logs.set_lives([(NodeId(1), Incarnation(5))].into(), 2);
+        let left: Vec<_> = logs.iter().map(|(lane, _)| lane).collect();
+        assert_eq!(left, [lane(1, 5), lane(3, 1)], "the map does not know node 3 yet");
+    }
+}

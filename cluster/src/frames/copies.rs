@@ -1,0 +1,469 @@
+//! What copies of a partition say to each other beside records. These frames are part of the stream, so each
+//! has its place among the records.
+
+use super::fields::{Fields, put_copy, put_lane, put_position};
+use super::records::{
+    KEY_BYTES_MAX, RecordResult, State, put_state, read_state, result_kind, state_kind,
+};
+use super::{Fault, Kind, begin, end};
+use crate::id::LaneId;
+use crate::id::{CopyId, Partition, Term};
+use crate::replica::Position;
+
+/// A new primary to an in-sync copy: follow me, if this is the last record you hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adopt {
+    /// The partition.
+    pub partition: Partition,
+    /// The copy that is asked.
+    pub to: CopyId,
+    /// The primary.
+    pub from: CopyId,
+    /// Its term.
+    pub term: Term,
+    /// Its last record.
+    pub last: Position,
+    /// The partition's time less the primary's monotonic clock; wraps.
+    pub ahead_ns: u64,
+    /// The primary's monotonic clock.
+    pub time_ns: u64,
+}
+
+impl Adopt {
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let adopt = Self {
+            partition: fields.partition()?,
+            to: fields.copy()?,
+            from: fields.copy()?,
+            term: fields.term()?,
+            last: fields.position()?,
+            ahead_ns: fields.u64()?,
+            time_ns: fields.u64()?,
+        };
+        fields.end()?;
+        Ok(adopt)
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let at = begin(out, Kind::Adopt);
+        out.extend_from_slice(&self.partition.0.to_le_bytes());
+        put_copy(out, self.to);
+        put_copy(out, self.from);
+        out.extend_from_slice(&self.term.0.to_le_bytes());
+        put_position(out, self.last);
+        out.extend_from_slice(&self.ahead_ns.to_le_bytes());
+        out.extend_from_slice(&self.time_ns.to_le_bytes());
+        end(out, at);
+    }
+}
+
+/// A primary to a mandatory copy: refuse this if you have seen a newer term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Round {
+    /// The partition.
+    pub partition: Partition,
+    /// The primary's term.
+    pub term: Term,
+}
+
+impl Round {
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let round = Self { partition: fields.partition()?, term: fields.term()? };
+        fields.end()?;
+        Ok(round)
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let at = begin(out, Kind::Round);
+        out.extend_from_slice(&self.partition.0.to_le_bytes());
+        out.extend_from_slice(&self.term.0.to_le_bytes());
+        end(out, at);
+    }
+}
+
+/// A primary to a learner: what you have grown from this start cannot be completed, begin anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restart {
+    /// The partition.
+    pub partition: Partition,
+    /// The learner.
+    pub to: CopyId,
+    /// The primary's term.
+    pub term: Term,
+    /// Which start.
+    pub start: u32,
+}
+
+impl Restart {
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let restart = Self {
+            partition: fields.partition()?,
+            to: fields.copy()?,
+            term: fields.term()?,
+            start: fields.u32()?,
+        };
+        fields.end()?;
+        Ok(restart)
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let at = begin(out, Kind::Restart);
+        out.extend_from_slice(&self.partition.0.to_le_bytes());
+        put_copy(out, self.to);
+        out.extend_from_slice(&self.term.0.to_le_bytes());
+        out.extend_from_slice(&self.start.to_le_bytes());
+        end(out, at);
+    }
+}
+
+/// A learner to its primary: the next piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pull<'a> {
+    /// The partition.
+    pub partition: Partition,
+    /// The learner.
+    pub from: CopyId,
+    /// The primary.
+    pub to: CopyId,
+    /// The term in which the copy is made.
+    pub term: Term,
+    /// Counts the starts of the copy.
+    pub start: u32,
+    /// Where the piece begins; none: at the start.
+    pub cursor: Option<&'a [u8]>,
+}
+
+impl<'a> Pull<'a> {
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &'a [u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let pull = Self {
+            partition: fields.partition()?,
+            from: fields.copy()?,
+            to: fields.copy()?,
+            term: fields.term()?,
+            start: fields.u32()?,
+            cursor: read_cursor(&mut fields)?,
+        };
+        fields.end()?;
+        Ok(pull)
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let at = begin(out, Kind::Pull);
+        out.extend_from_slice(&self.partition.0.to_le_bytes());
+        put_copy(out, self.from);
+        put_copy(out, self.to);
+        out.extend_from_slice(&self.term.0.to_le_bytes());
+        out.extend_from_slice(&self.start.to_le_bytes());
+        put_cursor(out, self.cursor);
+        end(out, at);
+    }
+}
+
+/// The fields of a piece of a copy before its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    /// The partition.
+    pub partition: Partition,
+    /// The learner.
+    pub to: CopyId,
+    /// The primary.
+    pub from: CopyId,
+    /// Its term.
+    pub term: Term,
+    /// Which start it belongs to.
+    pub start: u32,
+    /// It is the first piece of this start.
+    pub is_first: bool,
+    /// The primary's last record.
+    pub last: Position,
+    /// The partition's time less the primary's monotonic clock; wraps.
+    pub ahead_ns: u64,
+    /// The primary's monotonic clock.
+    pub time_ns: u64,
+    /// The newest time that a record of the partition bears.
+    pub pt_ns: u64,
+}
+
+/// A result that is copied, and the operation's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportedResult<'a> {
+    /// The operation's number in its lane.
+    pub number: u64,
+    /// The result.
+    pub result: RecordResult<'a>,
+}
+
+/// The results of one lane in a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneResults {
+    /// The lane.
+    pub lane: LaneId,
+    /// It is done with all numbers below.
+    pub done: u64,
+    /// How many results follow.
+    pub count: u32,
+}
+
+/// Writes a [`Chunk`]: first its keys, then the results.
+#[derive(Debug)]
+pub struct ChunkWriter<'a> {
+    out: &'a mut Vec<u8>,
+    at: usize,
+    keys_at: usize,
+    keys: u32,
+    lanes_at: usize,
+    lanes: u32,
+    results_at: usize,
+    results: u32,
+}
+
+impl<'a> ChunkWriter<'a> {
+    /// Begins the frame.
+    pub fn new(chunk: &Chunk, out: &'a mut Vec<u8>) -> Self {
+        let at = begin(out, Kind::Chunk);
+        out.extend_from_slice(&chunk.partition.0.to_le_bytes());
+        put_copy(out, chunk.to);
+        put_copy(out, chunk.from);
+        out.extend_from_slice(&chunk.term.0.to_le_bytes());
+        out.extend_from_slice(&chunk.start.to_le_bytes());
+        out.push(u8::from(chunk.is_first));
+        put_position(out, chunk.last);
+        out.extend_from_slice(&chunk.ahead_ns.to_le_bytes());
+        out.extend_from_slice(&chunk.time_ns.to_le_bytes());
+        out.extend_from_slice(&chunk.pt_ns.to_le_bytes());
+        let keys_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        Self { out, at, keys_at, keys: 0, lanes_at: 0, lanes: 0, results_at: 0, results: 0 }
+    }
+
+    /// Adds a key. All keys come before the first lane.
+    pub fn key(&mut self, key: &[u8], state: &State<'_>) {
+        self.keys += 1;
+        self.out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        self.out.push(state_kind(state));
+        put_state(self.out, state);
+        self.out.extend_from_slice(key);
+    }
+
+    fn begin_lanes(&mut self) {
+        if self.lanes_at == 0 {
+            self.out[self.keys_at..self.keys_at + 4].copy_from_slice(&self.keys.to_le_bytes());
+            self.lanes_at = self.out.len();
+            self.out.extend_from_slice(&[0; 4]);
+        }
+    }
+
+    fn end_lane(&mut self) {
+        if self.results_at > 0 {
+            let at = self.results_at;
+            self.out[at..at + 4].copy_from_slice(&self.results.to_le_bytes());
+        }
+    }
+
+    /// The results that follow are of this lane.
+    pub fn lane(&mut self, lane: LaneId, done: u64) {
+        self.begin_lanes();
+        self.end_lane();
+        self.lanes += 1;
+        put_lane(self.out, lane);
+        self.out.extend_from_slice(&done.to_le_bytes());
+        self.results_at = self.out.len();
+        self.results = 0;
+        self.out.extend_from_slice(&[0; 4]);
+    }
+
+    /// Adds a result of the lane.
+    pub fn result(&mut self, result: &ExportedResult<'_>) {
+        self.results += 1;
+        self.out.extend_from_slice(&result.number.to_le_bytes());
+        self.out.push(result_kind(&result.result));
+        match result.result {
+            RecordResult::Number(value) => self.out.extend_from_slice(&value.to_le_bytes()),
+            RecordResult::Bytes(bytes) => {
+                self.out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+                self.out.extend_from_slice(bytes);
+            }
+            RecordResult::None => {}
+        }
+    }
+
+    /// Bytes of the frame so far.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.out.len() - self.at
+    }
+
+    /// Ends the frame. `cursor` is where the next piece begins; none behind the last.
+    pub fn finish(mut self, cursor: Option<&[u8]>) {
+        self.begin_lanes();
+        self.end_lane();
+        self.out[self.lanes_at..self.lanes_at + 4].copy_from_slice(&self.lanes.to_le_bytes());
+        put_cursor(self.out, cursor);
+        end(self.out, self.at);
+    }
+}
+
+/// Reads a [`Chunk`]: its fields, then its keys, then lanes with their results.
+#[derive(Debug, Clone)]
+pub struct ChunkReader<'a> {
+    chunk: Chunk,
+    fields: Fields<'a>,
+    keys: u32,
+    lanes: Option<u32>,
+    results: u32,
+}
+
+impl<'a> ChunkReader<'a> {
+    /// Reads the fields before the keys.
+    ///
+    /// # Errors
+    ///
+    /// If they are broken.
+    pub fn new(body: &'a [u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let chunk = Chunk {
+            partition: fields.partition()?,
+            to: fields.copy()?,
+            from: fields.copy()?,
+            term: fields.term()?,
+            start: fields.u32()?,
+            is_first: fields.flag()?,
+            last: fields.position()?,
+            ahead_ns: fields.u64()?,
+            time_ns: fields.u64()?,
+            pt_ns: fields.u64()?,
+        };
+        let keys = fields.u32()?;
+        Ok(Self { chunk, fields, keys, lanes: None, results: 0 })
+    }
+
+    /// The fields before the keys.
+    #[must_use]
+    pub fn chunk(&self) -> &Chunk {
+        &self.chunk
+    }
+
+    /// The next key; none behind the last.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is broken.
+    pub fn next_key(&mut self) -> Result<Option<(&'a [u8], State<'a>)>, Fault> {
+        if self.keys == 0 {
+            return Ok(None);
+        }
+        self.keys -= 1;
+        let length = usize::from(self.fields.u16()?);
+        if length > KEY_BYTES_MAX {
+            return Err(Fault::Range("key"));
+        }
+        let kind = self.fields.u8()?;
+        let state = read_state(kind, &mut self.fields)?;
+        if matches!(state, State::Unchanged | State::Deleted) {
+            return Err(Fault::Range("state of a piece"));
+        }
+        Ok(Some((self.fields.bytes(length)?, state)))
+    }
+
+    /// The next lane, once all keys and all results of the lane before are read; none behind the last.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is broken.
+    pub fn next_lane(&mut self) -> Result<Option<LaneResults>, Fault> {
+        let lanes = match self.lanes {
+            Some(lanes) => lanes,
+            None => self.fields.u32()?,
+        };
+        self.lanes = Some(lanes);
+        if lanes == 0 {
+            return Ok(None);
+        }
+        self.lanes = Some(lanes - 1);
+        let lane = LaneResults {
+            lane: self.fields.lane()?,
+            done: self.fields.u64()?,
+            count: self.fields.u32()?,
+        };
+        self.results = lane.count;
+        Ok(Some(lane))
+    }
+
+    /// The next result of the lane; none behind the last.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is broken.
+    pub fn next_result(&mut self) -> Result<Option<ExportedResult<'a>>, Fault> {
+        if self.results == 0 {
+            return Ok(None);
+        }
+        self.results -= 1;
+        let number = self.fields.u64()?;
+        let result = match self.fields.u8()? {
+            0 => RecordResult::None,
+            1 => RecordResult::Number(self.fields.u64()?),
+            2 => {
+                let length = self.fields.u16()?;
+                RecordResult::Bytes(self.fields.bytes(usize::from(length))?)
+            }
+            _ => return Err(Fault::Range("result")),
+        };
+        Ok(Some(ExportedResult { number, result }))
+    }
+
+    /// Where the next piece begins; none behind the last piece. Called once all lanes are read.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is broken.
+    pub fn finish(mut self) -> Result<Option<&'a [u8]>, Fault> {
+        let cursor = read_cursor(&mut self.fields)?;
+        self.fields.end()?;
+        Ok(cursor)
+    }
+}
+
+fn put_cursor(out: &mut Vec<u8>, cursor: Option<&[u8]>) {
+    out.push(u8::from(cursor.is_some()));
+    if let Some(cursor) = cursor {
+        out.extend_from_slice(&(cursor.len() as u16).to_le_bytes());
+        out.extend_from_slice(cursor);
+    }
+}
+
+fn read_cursor<'a>(fields: &mut Fields<'a>) -> Result<Option<&'a [u8]>, Fault> {
+    if !fields.flag()? {
+        return Ok(None);
+    }
+    let length = fields.u16()?;
+    fields.bytes(usize::from(length)).map(Some)
+}

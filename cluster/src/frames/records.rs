@@ -1,0 +1,308 @@
+//! `Records`: changes of keys, each with its place in the history of its partition and with the result of
+//! the operation that made it.
+
+use super::fields::{Fields, put_lane, term};
+use super::{Fault, Kind, begin, end};
+use crate::id::LaneId;
+use crate::id::{Partition, Term};
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Bytes of a record's fields of fixed width.
+const FIXED_BYTES: usize = 18;
+/// Bytes of a section before its records.
+const SECTION_BYTES: usize = 36;
+/// The key's length does not fit into a byte and follows in two.
+const LONG_KEY: u8 = 255;
+/// The bits of a record's kind.
+const STATE_BITS: u8 = 0b0000_0011;
+const RESULT_BITS: u8 = 0b0000_1100;
+const TIME_BIT: u8 = 0b0001_0000;
+
+/// What a key has become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State<'a> {
+    /// A counter without flags and deadline, whose cas unique is the record's term and number.
+    Counter(u64),
+    /// A whole item, in the state machine's own bytes.
+    Item(&'a [u8]),
+    /// The key is gone.
+    Deleted,
+    /// The key is as it was; only the result is new.
+    Unchanged,
+}
+
+/// The result of the operation that made a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordResult<'a> {
+    /// The counter's value. Only beside [`State::Counter`], whose bytes say it.
+    Number(u64),
+    /// Any other result.
+    Bytes(&'a [u8]),
+    /// No operation made the record, or nothing is to be remembered of its result.
+    None,
+}
+
+/// One change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The partition.
+    pub partition: Partition,
+    /// The operation's number less the first number of the section.
+    pub place: u16,
+    /// The term in which it was made.
+    pub term: Term,
+    /// Counts the records of the partition.
+    pub lsn: u64,
+    /// The partition's time, if it is another than the frame's time and the partition's offset make.
+    pub pt_ns: Option<u64>,
+    /// The key; [`KEY_BYTES_MAX`] at most.
+    pub key: &'a [u8],
+    /// What it has become.
+    pub state: State<'a>,
+    /// What the operation's client is told.
+    pub result: RecordResult<'a>,
+}
+
+/// What the records of a section have in common.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Section {
+    /// Whose operations made them. Node 0: no operations did.
+    pub lane: LaneId,
+    /// The number that a record's place is added to.
+    pub first: u64,
+    /// The lane is done with all numbers below.
+    pub done: u64,
+    /// How many records there are; not 0.
+    pub count: u16,
+}
+
+/// Writes one frame of records after the other into memory that it keeps. One for each worker and link.
+#[derive(Debug, Default)]
+pub struct RecordsWriter {
+    out: Vec<u8>,
+    section: Section,
+    /// Where the section begins, if one was begun.
+    section_at: Option<usize>,
+}
+
+impl RecordsWriter {
+    /// Begins a frame. `time_ns` is the sender's monotonic clock.
+    #[inline]
+    pub fn begin(&mut self, time_ns: u64) {
+        self.out.clear();
+        self.section_at = None;
+        begin(&mut self.out, Kind::Records);
+        self.out.extend_from_slice(&time_ns.to_le_bytes());
+    }
+
+    /// Whether the frame has no records yet.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.section_at.is_none() && self.out.len() <= super::HEADER_BYTES + 8
+    }
+
+    /// The records that follow belong to this lane. A section without records is not sent.
+    pub fn section(&mut self, lane: LaneId, first: u64, done: u64) {
+        self.close();
+        self.section = Section { lane, first, done, count: 0 };
+    }
+
+    /// Appends a record to the section. Its key has [`KEY_BYTES_MAX`] bytes at most and a result 65,535.
+    #[inline]
+    pub fn record(&mut self, record: &Record<'_>) {
+        debug_assert!(record.key.len() <= KEY_BYTES_MAX, "the protocol bounds keys");
+        if self.section_at.is_none() || self.section.count == u16::MAX {
+            self.open();
+        }
+        self.section.count += 1;
+        let length = record.key.len();
+        let (state, result) = (state_kind(&record.state), result_kind(&record.result));
+        let time = if record.pt_ns.is_some() { TIME_BIT } else { 0 };
+        let mut fixed = [0; FIXED_BYTES];
+        fixed[..2].copy_from_slice(&record.partition.0.to_le_bytes());
+        fixed[2] = u8::try_from(length).unwrap_or(LONG_KEY);
+        fixed[3] = state | result << 2 | time;
+        fixed[4..6].copy_from_slice(&record.place.to_le_bytes());
+        fixed[6..10].copy_from_slice(&record.term.0.to_le_bytes());
+        fixed[10..].copy_from_slice(&record.lsn.to_le_bytes());
+        self.out.extend_from_slice(&fixed);
+        if length >= usize::from(LONG_KEY) {
+            self.out.extend_from_slice(&(length as u16).to_le_bytes());
+        }
+        if let Some(pt_ns) = record.pt_ns {
+            self.out.extend_from_slice(&pt_ns.to_le_bytes());
+        }
+        put_state(&mut self.out, &record.state);
+        if let RecordResult::Bytes(bytes) = record.result {
+            self.out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+            self.out.extend_from_slice(bytes);
+        }
+        self.out.extend_from_slice(record.key);
+    }
+
+    /// Ends the frame. What it returns is to be appended to the stream.
+    #[inline]
+    pub fn finish(&mut self) -> &[u8] {
+        self.close();
+        end(&mut self.out, 0);
+        &self.out
+    }
+
+    fn open(&mut self) {
+        self.close();
+        self.section_at = Some(self.out.len());
+        self.section.count = 0;
+        let Section { lane, first, done, .. } = self.section;
+        put_lane(&mut self.out, lane);
+        self.out.extend_from_slice(&first.to_le_bytes());
+        self.out.extend_from_slice(&done.to_le_bytes());
+        self.out.extend_from_slice(&[0, 0]);
+    }
+
+    fn close(&mut self) {
+        if let Some(at) = self.section_at.take() {
+            let count = at + SECTION_BYTES - 2;
+            self.out[count..count + 2].copy_from_slice(&self.section.count.to_le_bytes());
+        }
+    }
+}
+
+/// Reads the records of a frame, one by one, without copying them.
+#[derive(Debug, Clone)]
+pub struct RecordsReader<'a> {
+    fields: Fields<'a>,
+    time_ns: u64,
+    section: Section,
+    /// Records of the section that are still to come.
+    left: u16,
+}
+
+impl<'a> RecordsReader<'a> {
+    /// Begins to read the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is too short.
+    pub fn new(body: &'a [u8]) -> Result<Self, Fault> {
+        let mut fields = Fields(body);
+        let time_ns = fields.u64()?;
+        Ok(Self { fields, time_ns, section: Section::default(), left: 0 })
+    }
+
+    /// The sender's monotonic clock when the frame was made.
+    #[must_use]
+    pub fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    /// The section of the record that was returned last.
+    #[must_use]
+    pub fn section(&self) -> &Section {
+        &self.section
+    }
+
+    /// The next record; none behind the last.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is broken.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<Record<'a>>, Fault> {
+        if self.left == 0 {
+            if self.fields.0.is_empty() {
+                return Ok(None);
+            }
+            self.next_section()?;
+        }
+        self.left -= 1;
+        let fixed = self.fields.array::<FIXED_BYTES>()?;
+        let [p0, p1, length, kind, q0, q1, t0, t1, t2, t3, lsn @ ..] = fixed;
+        if kind & !(STATE_BITS | RESULT_BITS | TIME_BIT) != 0 {
+            return Err(Fault::Range("kind of a record"));
+        }
+        let length = if length == LONG_KEY { self.long_key()? } else { usize::from(length) };
+        let pt_ns = if kind & TIME_BIT == 0 { None } else { Some(self.fields.u64()?) };
+        let state = read_state(kind & STATE_BITS, &mut self.fields)?;
+        let result = match ((kind & RESULT_BITS) >> 2, state) {
+            (0, _) => RecordResult::None,
+            (1, State::Counter(value)) => RecordResult::Number(value),
+            (2, _) => {
+                let length = self.fields.u16()?;
+                RecordResult::Bytes(self.fields.bytes(usize::from(length))?)
+            }
+            _ => return Err(Fault::Range("result of a record")),
+        };
+        Ok(Some(Record {
+            partition: Partition(u16::from_le_bytes([p0, p1])),
+            place: u16::from_le_bytes([q0, q1]),
+            term: term(u32::from_le_bytes([t0, t1, t2, t3]))?,
+            lsn: u64::from_le_bytes(lsn),
+            pt_ns,
+            key: self.fields.bytes(length)?,
+            state,
+            result,
+        }))
+    }
+
+    fn long_key(&mut self) -> Result<usize, Fault> {
+        let length = usize::from(self.fields.u16()?);
+        let is_right = (usize::from(LONG_KEY)..=KEY_BYTES_MAX).contains(&length);
+        is_right.then_some(length).ok_or(Fault::Range("key"))
+    }
+
+    fn next_section(&mut self) -> Result<(), Fault> {
+        self.section = Section {
+            lane: self.fields.lane()?,
+            first: self.fields.u64()?,
+            done: self.fields.u64()?,
+            count: self.fields.u16()?,
+        };
+        self.left = self.section.count;
+        if self.left == 0 { Err(Fault::Range("empty section")) } else { Ok(()) }
+    }
+}
+
+pub(super) fn state_kind(state: &State<'_>) -> u8 {
+    match state {
+        State::Counter(_) => 0,
+        State::Item(_) => 1,
+        State::Deleted => 2,
+        State::Unchanged => 3,
+    }
+}
+
+pub(super) fn result_kind(result: &RecordResult<'_>) -> u8 {
+    match result {
+        RecordResult::None => 0,
+        RecordResult::Number(_) => 1,
+        RecordResult::Bytes(_) => 2,
+    }
+}
+
+#[inline]
+pub(super) fn put_state(out: &mut Vec<u8>, state: &State<'_>) {
+    match state {
+        State::Counter(value) => out.extend_from_slice(&value.to_le_bytes()),
+        State::Item(bytes) => {
+            out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            out.extend_from_slice(bytes);
+        }
+        State::Deleted | State::Unchanged => {}
+    }
+}
+
+#[inline]
+pub(super) fn read_state<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<State<'a>, Fault> {
+    Ok(match kind {
+        0 => State::Counter(fields.u64()?),
+        1 => {
+            let length = fields.u32()?;
+            State::Item(fields.bytes(length as usize)?)
+        }
+        2 => State::Deleted,
+        3 => State::Unchanged,
+        _ => return Err(Fault::Range("state")),
+    })
+}

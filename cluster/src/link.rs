@@ -1,0 +1,317 @@
+//! A connection between two nodes: what is written to it and read from it, and how the next one goes on.
+//!
+//! A link has a number that the node with the lower id counts up. A newer link ends the older: what the older one still
+//! holds is never read. A link counts from its proof on. The first frame each way is a `Word`; before the peer's has
+//! come nothing else is sent.
+
+use crate::frames::{Beat, Fault, LaneDone, RawFrame, Word, cut};
+use crate::receive_stream::ReceiveStream;
+use crate::rules::{Bug, Rules};
+use crate::send_stream::SendStream;
+
+/// A buffer that has grown longer than this is not kept.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// How far a connection is.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// There is none.
+    #[default]
+    Down,
+    /// Our first word is said, the peer's has not come.
+    AwaitsWord,
+    /// Everything may be said.
+    Up,
+}
+
+/// What is written to a link. It lies in a lock, which is always taken last.
+#[derive(Debug, Default)]
+pub struct LinkSender {
+    /// The numbered frames.
+    pub stream: SendStream,
+    /// Frames that are lost with the connection.
+    loose: Vec<u8>,
+    /// What is handed to the connection: whole frames, up to `written` of them.
+    wire: Vec<u8>,
+    written: usize,
+    phase: Phase,
+    number: u64,
+    /// When something was last said.
+    said_ns: u64,
+    rules: Rules,
+}
+
+/// What is read from a link. Only the worker that reads the link has it.
+#[derive(Debug, Default)]
+pub struct LinkReceiver {
+    /// How far the peer's stream is here.
+    pub stream: ReceiveStream,
+    /// Bytes that came and are not gone through.
+    pub inbound: Inbound,
+    /// When the peer last said something that shows that it works: a word or answers.
+    pub progress_ns: u64,
+}
+
+/// Received bytes.
+#[derive(Debug, Default)]
+pub struct Inbound {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Inbound {
+    /// Bytes came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.at == self.bytes.len() {
+            self.clear();
+        } else if self.at > 64 << 10 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The first whole frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is none: the link is to be ended.
+    pub fn frame(&self, body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, Fault> {
+        cut(&self.bytes[self.at..], body_bytes_max)
+    }
+
+    /// So many bytes are gone through.
+    pub fn consume(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    fn clear(&mut self) {
+        if self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = Vec::new();
+        }
+        self.bytes.clear();
+        self.at = 0;
+    }
+}
+
+/// A connection has proved who the peer is: it takes the place of the one before. False: it is not newer, and is to be
+/// closed. Nothing may be read from the older connection any more when this is called.
+pub fn connect(number: u64, sender: &mut LinkSender, receiver: &mut LinkReceiver) -> bool {
+    if number <= sender.number {
+        return false;
+    }
+    if !sender.rules.lack(Bug::OlderLinkReadOn) {
+        receiver.inbound.clear();
+    }
+    receiver.stream.begin_link();
+    sender.number = number;
+    sender.loose.clear();
+    sender.wire.clear();
+    sender.written = 0;
+    sender.phase = Phase::AwaitsWord;
+    receiver.stream.word(&[], &mut sender.wire);
+    true
+}
+
+impl LinkSender {
+    /// A link that has never been connected.
+    #[must_use]
+    pub fn new(stream: SendStream, rules: Rules) -> Self {
+        Self { stream, rules, ..Self::default() }
+    }
+
+    /// The number of the newest connection; 0 before the first.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether anything but the first word may be said.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    /// The connection is lost. Its frames that are not numbered are lost with it.
+    pub fn disconnect(&mut self) {
+        self.phase = Phase::Down;
+        self.loose.clear();
+        self.wire.clear();
+        self.written = 0;
+    }
+
+    /// Where frames that are not numbered are appended; none while they could not be sent, so they are lost.
+    pub fn loose(&mut self) -> Option<&mut Vec<u8>> {
+        self.is_up().then_some(&mut self.loose)
+    }
+
+    /// A word came: the place in the stream is set behind what the peer holds, if it is the first of its connection. Then the
+    /// word's refusals are to be dealt with, then it is to be [acknowledged](SendStream::acknowledge). True: it was the
+    /// first, so what the peer was asked and has not answered is to be sent again.
+    ///
+    /// # Errors
+    ///
+    /// If it does not fit the stream: the link is to be ended.
+    pub fn hear(&mut self, word: &Word<'_>) -> Result<bool, Fault> {
+        if self.phase != Phase::AwaitsWord {
+            return Ok(false);
+        }
+        self.stream.resume(word.held)?;
+        self.phase = Phase::Up;
+        Ok(true)
+    }
+
+    /// What is to be written now: first what was begun, then frames that are not numbered, then the stream.
+    pub fn fill(&mut self, now_ns: u64) -> &[u8] {
+        if self.written == self.wire.len() {
+            self.wire.clear();
+            self.written = 0;
+            if self.is_up() {
+                std::mem::swap(&mut self.wire, &mut self.loose);
+                let unsent = self.stream.unsent();
+                self.wire.extend_from_slice(unsent);
+                let bytes = unsent.len();
+                self.stream.sent(bytes);
+            }
+            if !self.wire.is_empty() {
+                self.said_ns = now_ns;
+            }
+        }
+        &self.wire[self.written..]
+    }
+
+    /// So many of the bytes of [`LinkSender::fill`] were written.
+    pub fn wrote(&mut self, bytes: usize) {
+        self.written += bytes;
+    }
+
+    /// Gives what [`LinkSender::fill`] answers away, to whoever writes it without holding the sender. `memory` takes its
+    /// place: a buffer that is not needed any more.
+    #[must_use]
+    pub fn take(&mut self, now_ns: u64, mut memory: Vec<u8>) -> Vec<u8> {
+        self.fill(now_ns);
+        memory.clear();
+        let mut wire = std::mem::replace(&mut self.wire, memory);
+        wire.drain(..std::mem::take(&mut self.written));
+        wire
+    }
+
+    /// When something was last said.
+    #[must_use]
+    pub fn said_ns(&self) -> u64 {
+        self.said_ns
+    }
+
+    /// Says something if nothing was said for `every_ns`.
+    pub fn beat(&mut self, now_ns: u64, every_ns: u64, done: &[LaneDone]) {
+        if self.is_up() && now_ns.saturating_sub(self.said_ns) >= every_ns {
+            Beat::encode(now_ns, done, &mut self.loose);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::{Kind, Round};
+    use crate::id::{Partition, Term};
+
+    #[derive(Default)]
+    struct End {
+        sender: LinkSender,
+        receiver: LinkReceiver,
+    }
+
+    impl End {
+        fn say(&mut self, lsn: u32) {
+            let round = Round { partition: Partition(0), term: Term(lsn) };
+            self.sender.stream.append_with(0, |out| round.encode(out));
+        }
+
+        /// What was written and not yet read.
+        fn write(&mut self) -> Vec<u8> {
+            let bytes = self.sender.fill(0).to_vec();
+            self.sender.wrote(bytes.len());
+            bytes
+        }
+
+        /// Reads, answers with a word, and returns the numbers that came.
+        fn read(&mut self, bytes: &[u8]) -> Vec<u32> {
+            let mut heard = Vec::new();
+            self.receiver.inbound.push(bytes);
+            while let Some(frame) = self.receiver.inbound.frame(1 << 20).expect("all is right") {
+                let length = frame.bytes();
+                if frame.kind == Kind::Word {
+                    let word = Word::decode(frame.body).expect("it is a word");
+                    self.sender.hear(&word).expect("it fits");
+                    self.sender.stream.acknowledge(word.held, 0).expect("it fits");
+                } else {
+                    heard.push(Round::decode(frame.body).expect("it is a round").term.0);
+                    self.receiver.stream.advance(length);
+                }
+                self.receiver.inbound.consume(length);
+            }
+            if self.receiver.stream.owes_word()
+                && let Some(out) = self.sender.loose()
+            {
+                self.receiver.stream.word(&[], out);
+            }
+            heard
+        }
+    }
+
+    fn connect_both(number: u64, left: &mut End, right: &mut End) {
+        assert!(connect(number, &mut left.sender, &mut left.receiver));
+        assert!(connect(number, &mut right.sender, &mut right.receiver));
+        let (from_left, from_right) = (left.write(), right.write());
+        assert_eq!(right.read(&from_left), []);
+        assert_eq!(left.read(&from_right), []);
+    }
+
+    #[test]
+    fn nothing_comes_twice_or_is_missed_over_many_links() {
+        let (mut left, mut right, mut heard) = (End::default(), End::default(), Vec::new());
+        let mut said = 0;
+        for number in 1..50 {
+            connect_both(number, &mut left, &mut right);
+            assert!(!connect(number, &mut left.sender, &mut left.receiver), "it is not newer");
+            for _ in 0..number % 4 {
+                said += 1;
+                left.say(said);
+            }
+            let bytes = left.write();
+            // A part of it arrives, often cut within a frame; sometimes the word goes back.
+            let arrived = &bytes[..bytes.len() * (number as usize % 5) / 4];
+            heard.extend(right.read(arrived));
+            if number % 3 == 0 {
+                let bytes = right.write();
+                left.read(&bytes);
+            }
+        }
+        connect_both(50, &mut left, &mut right);
+        let bytes = left.write();
+        heard.extend(right.read(&bytes));
+        assert_eq!(heard, (1..=said).collect::<Vec<_>>());
+        let bytes = right.write();
+        left.read(&bytes);
+        assert_eq!(left.sender.stream.unacked(), 0);
+    }
+
+    #[test]
+    fn only_a_word_is_said_before_the_peers_came() {
+        let mut end = End::default();
+        end.say(1);
+        assert_eq!(end.write(), [], "there is no connection");
+        assert!(connect(1, &mut end.sender, &mut end.receiver));
+        assert!(end.sender.loose().is_none());
+        let bytes = end.write();
+        let frame = cut(&bytes, 1 << 20).expect("it is right").expect("it is whole");
+        assert_eq!((frame.kind, frame.bytes()), (Kind::Word, bytes.len()));
+    }
+}

@@ -1,0 +1,31 @@
+//! What can be set about operations.
+
+use super::MS;
+use crate::rules::Rules;
+
+/// When operations end without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpOptions {
+    /// An operation whose owner's link makes no progress for so long is given up.
+    pub deadline_ns: u64,
+    /// An operation is given up after so long, whatever makes progress.
+    pub patience_ns: u64,
+    /// An operation that was refused by a node that is about to be its owner is sent again after this time.
+    pub retry_ns: u64,
+    /// Most requests of a frame.
+    pub frame_requests_max: usize,
+    /// Which rules are in force.
+    pub rules: Rules,
+}
+
+impl Default for OpOptions {
+    fn default() -> Self {
+        Self {
+            deadline_ns: 1000 * MS,
+            patience_ns: 10_000 * MS,
+            retry_ns: 10 * MS,
+            frame_requests_max: 4096,
+            rules: Rules::default(),
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! Replies that wait until other copies hold what they tell.
+//!
+//! The replies of a batch wait as one piece, in the order of the positions that they need on each link. Normally a piece
+//! is released as a whole. It is *opened* when something happens to one of its partitions: then each of its operations waits
+//! for what it needs itself, and some are sent again. One [`ParkedReplies`] for each worker.
+
+use std::collections::VecDeque;
+
+use crate::id::LinkIndex;
+use crate::id::{Partition, Term};
+use crate::replica::{Cause, Opening};
+use crate::replica_set::LINKS_MAX;
+use crate::rules::{Bug, Rules};
+
+/// A position that a piece needs on a link.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// The link.
+    pub link: LinkIndex,
+    /// Everything before is to be acknowledged.
+    pub position: u64,
+}
+
+/// Most positions that one piece needs: one for each link that the records of its batch went over.
+pub const NEEDS_MAX: usize = 8;
+
+/// An operation of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParkedOp {
+    /// The partition of its key.
+    pub partition: Partition,
+    /// The term in which it was done.
+    pub term: Term,
+    /// Which of the worker's lanes its number counts in; 0xffff if it has none.
+    pub lane: u16,
+    /// Its number.
+    pub number: u64,
+    /// Which of the piece's needs are its own, as bits.
+    pub needs: u8,
+    /// For the server; see `frames::sort`.
+    pub sort: u8,
+    /// Where its reply ends in the text.
+    pub text_end: u32,
+    /// Where its line ends in the lines.
+    pub line_end: u32,
+    /// It was released or is sent again.
+    is_over: bool,
+}
+
+impl ParkedOp {
+    /// An operation without number, text and line.
+    #[must_use]
+    pub fn new(partition: Partition, term: Term, sort: u8) -> Self {
+        Self {
+            partition,
+            term,
+            lane: u16::MAX,
+            number: 0,
+            needs: 0,
+            sort,
+            text_end: 0,
+            line_end: 0,
+            is_over: false,
+        }
+    }
+}
+
+/// The replies of a batch. It keeps its memory when it is used again.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// Where the replies belong, for the server.
+    pub token: u64,
+    /// When its operations were done, on the monotonic clock.
+    since_ns: u64,
+    ops: Vec<ParkedOp>,
+    needs: [Need; NEEDS_MAX],
+    needs_count: u8,
+    /// Needs that are not met, as bits.
+    left: u8,
+    is_opened: bool,
+    /// Operations that are neither released nor sent again.
+    ops_left: u32,
+    text: Vec<u8>,
+    lines: Vec<u8>,
+    /// Which use of its place this is; 0: none.
+    id: u64,
+}
+
+impl Piece {
+    /// Its operations.
+    #[must_use]
+    pub fn ops(&self) -> &[ParkedOp] {
+        &self.ops
+    }
+
+    /// All replies, one behind the other.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The reply of one operation.
+    #[must_use]
+    pub fn text_of(&self, place: usize) -> &[u8] {
+        let from = place.checked_sub(1).map_or(0, |before| self.ops[before].text_end);
+        &self.text[from as usize..self.ops[place].text_end as usize]
+    }
+
+    /// The line of one operation.
+    #[must_use]
+    pub fn line_of(&self, place: usize) -> &[u8] {
+        let from = place.checked_sub(1).map_or(0, |before| self.ops[before].line_end);
+        &self.lines[from as usize..self.ops[place].line_end as usize]
+    }
+
+    /// Adds a need; answers its bit.
+    pub fn need(&mut self, need: Need) -> u8 {
+        let count = usize::from(self.needs_count);
+        if let Some(place) = self.needs[..count].iter().position(|known| known.link == need.link) {
+            self.needs[place].position = self.needs[place].position.max(need.position);
+            return 1 << place;
+        }
+        if count == NEEDS_MAX {
+            // The batch has more links than a piece: the caller begins another piece before this.
+            debug_assert!(false, "a piece has {NEEDS_MAX} needs at most");
+            return 0;
+        }
+        self.needs[count] = need;
+        self.needs_count += 1;
+        1 << count
+    }
+
+    /// Whether it has room for the needs of one more operation.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        usize::from(self.needs_count) + LINKS_MAX <= NEEDS_MAX
+    }
+
+    /// Whether it has to wait for nothing.
+    #[must_use]
+    pub fn needs_nothing(&self) -> bool {
+        self.needs_count == 0
+    }
+
+    /// Adds an operation with its reply and its line.
+    pub fn push(&mut self, op: ParkedOp, text: &[u8], line: &[u8]) {
+        self.text.extend_from_slice(text);
+        self.lines.extend_from_slice(line);
+        let (text_end, line_end) = (self.text.len() as u32, self.lines.len() as u32);
+        self.ops.push(ParkedOp { text_end, line_end, ..op });
+    }
+
+    /// What is needed on a link.
+    fn position_on(&self, link: LinkIndex) -> Option<(u8, u64)> {
+        let needs = &self.needs[..usize::from(self.needs_count)];
+        let place = needs.iter().position(|need| need.link == link)?;
+        Some((1 << place, needs[place].position))
+    }
+
+    fn give_up(&mut self, each: &mut impl FnMut(&Self, usize)) {
+        for place in 0..self.ops.len() {
+            if !self.ops[place].is_over {
+                self.ops[place].is_over = true;
+                each(self, place);
+            }
+        }
+        self.ops_left = 0;
+    }
+
+    fn clear(&mut self) {
+        self.ops.clear();
+        self.text.clear();
+        self.lines.clear();
+        self.needs_count = 0;
+        self.is_opened = false;
+        self.id = 0;
+    }
+}
+
+/// What becomes of a piece, or of one of its operations.
+#[derive(Debug, Clone, Copy)]
+pub enum Released<'a> {
+    /// All replies may be told.
+    Whole(&'a Piece),
+    /// The reply of the operation at this place may be told; its piece was opened.
+    One(&'a Piece, usize),
+    /// The operation at this place is to be sent again, under its number, to the newest route. The reply that is here is
+    /// not to be told. A read may be done anew.
+    Again(&'a Piece, usize),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    position: u64,
+    place: u32,
+    id: u64,
+}
+
+/// All pieces of a worker.
+#[derive(Debug, Default)]
+pub struct ParkedReplies {
+    pieces: Vec<Piece>,
+    free: Vec<u32>,
+    /// For each link the pieces that wait for it, in order.
+    queues: Vec<(LinkIndex, VecDeque<Waiting>)>,
+    waiting: usize,
+    /// Pieces that were opened since the last release.
+    opened: Vec<u32>,
+    /// Counts the pieces.
+    parked: u64,
+    rules: Rules,
+}
+
+impl ParkedReplies {
+    /// No pieces.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// How many pieces wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Whether something waits for a link's stream up to this position.
+    #[must_use]
+    pub fn is_due(&self, link: LinkIndex, acked: u64) -> bool {
+        let queue = self.queues.iter().find(|(known, _)| *known == link);
+        queue.and_then(|(_, queue)| queue.front()).is_some_and(|first| first.position <= acked)
+    }
+
+    /// The links that pieces wait for.
+    pub fn links(&self) -> impl Iterator<Item = LinkIndex> + '_ {
+        self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(link, _)| *link)
+    }
+
+    /// An empty piece of operations that are done at `now_ns`, to be filled and then [parked](Self::park).
+    pub fn begin(&mut self, token: u64, now_ns: u64) -> Piece {
+        let place = self.free.last().map(|&place| place as usize);
+        let mut piece =
+            place.map_or(Piece::default(), |place| std::mem::take(&mut self.pieces[place]));
+        piece.clear();
+        (piece.token, piece.since_ns) = (token, now_ns);
+        piece
+    }
+
+    /// Lets a piece wait for its needs; at least one. Each operation's `needs` are set.
+    pub fn park(&mut self, mut piece: Piece) {
+        debug_assert!(piece.needs_count > 0, "what needs nothing is told at once");
+        if self.rules.lack(Bug::PieceNeedsOneLink) {
+            piece.needs_count = 1;
+            piece.ops.iter_mut().for_each(|op| op.needs &= 1);
+        }
+        piece.left = ((1_u16 << piece.needs_count) - 1) as u8;
+        piece.ops_left = piece.ops.len() as u32;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.pieces.push(Piece::default());
+            self.pieces.len() as u32 - 1
+        });
+        self.parked += 1;
+        let id = self.parked;
+        piece.id = id;
+        for need in &piece.needs[..usize::from(piece.needs_count)] {
+            let queue = queue_of(&mut self.queues, need.link);
+            // A piece never waits for less than the one before it: a queue is in order without a search.
+            let position = queue.back().map_or(0, |last| last.position).max(need.position);
+            queue.push_back(Waiting { position, place, id });
+        }
+        self.pieces[place as usize] = piece;
+        self.waiting += 1;
+    }
+
+    /// A link's stream is acknowledged up to `acked`, and the inbox was emptied after that was read: calls `each` for
+    /// whatever waited for nothing else.
+    #[inline]
+    pub fn release(&mut self, link: LinkIndex, acked: u64, mut each: impl FnMut(Released<'_>)) {
+        let Some(at) = self.queues.iter().position(|(known, _)| *known == link) else { return };
+        while let Some(waiting) = self.queues[at].1.pop_front_if(|first| first.position <= acked) {
+            let piece = &mut self.pieces[waiting.place as usize];
+            if piece.id != waiting.id || piece.ops_left == 0 {
+                continue;
+            }
+            let Some((bit, _)) = piece.position_on(link) else { continue };
+            piece.left &= !bit;
+            if piece.is_opened {
+                release_ready(piece, &mut each);
+            } else if piece.left == 0 {
+                piece.ops_left = 0;
+                each(Released::Whole(piece));
+            }
+            self.recycle(waiting.place);
+        }
+    }
+
+    /// Something happened to a partition: opens the pieces that have operations of it. Calls `each` for those that are to be
+    /// sent again. Nothing is released before the whole inbox was emptied, for another opening may lie behind this one: see
+    /// [`ParkedReplies::release_opened`].
+    pub fn open(&mut self, opening: &Opening, mut each: impl FnMut(Released<'_>)) {
+        let is_deposal = matches!(opening.cause, Cause::Deposed { .. });
+        if is_deposal && self.rules.lack(Bug::DeposalOpensNothing) {
+            return;
+        }
+        for place in 0..self.pieces.len() {
+            let piece = &mut self.pieces[place];
+            if piece.ops_left == 0 {
+                continue;
+            }
+            open_piece(piece, opening, self.rules, &mut each);
+            if piece.is_opened {
+                self.opened.push(place as u32);
+            }
+            self.recycle(place as u32);
+        }
+    }
+
+    /// Releases the operations that need nothing more since their pieces were opened. Called once the inbox is empty.
+    pub fn release_opened(&mut self, mut each: impl FnMut(Released<'_>)) {
+        while let Some(place) = self.opened.pop() {
+            let piece = &mut self.pieces[place as usize];
+            if piece.is_opened && piece.ops_left > 0 {
+                release_ready(piece, &mut each);
+                self.recycle(place);
+            }
+        }
+    }
+
+    /// Gives up the pieces that `is_late` tells are late, by when their operations were done and a link that they wait for: calls
+    /// `each` for each of their operations. Whether one of them counts is not known then.
+    pub fn expire(
+        &mut self,
+        mut is_late: impl FnMut(u64, LinkIndex) -> bool,
+        mut each: impl FnMut(&Piece, usize),
+    ) {
+        for place in 0..self.pieces.len() {
+            let piece = &mut self.pieces[place];
+            let needs = &piece.needs[..usize::from(piece.needs_count)];
+            let mut waits = needs.iter().enumerate().filter(|(bit, _)| piece.left >> bit & 1 == 1);
+            if piece.ops_left > 0 && waits.any(|(_, need)| is_late(piece.since_ns, need.link)) {
+                piece.give_up(&mut each);
+                self.recycle(place as u32);
+            }
+        }
+    }
+
+    /// No set names this link any more: nothing waits for it.
+    pub fn forget(&mut self, link: LinkIndex) {
+        self.queues.retain(|(known, _)| *known != link);
+    }
+
+    /// Everything that waits is given up: calls `each` for each operation. The node has lost its contact and its clients.
+    pub fn drain(&mut self, mut each: impl FnMut(&Piece, usize)) {
+        for piece in &mut self.pieces {
+            if piece.ops_left == 0 {
+                continue;
+            }
+            piece.give_up(&mut each);
+        }
+        self.queues.iter_mut().for_each(|(_, queue)| queue.clear());
+        self.opened.clear();
+        self.free = (0..self.pieces.len() as u32).collect();
+        self.pieces.iter_mut().for_each(Piece::clear);
+        self.waiting = 0;
+    }
+
+    fn recycle(&mut self, place: u32) {
+        let piece = &mut self.pieces[place as usize];
+        if piece.ops_left == 0 && !piece.ops.is_empty() {
+            piece.clear();
+            self.free.push(place);
+            self.waiting -= 1;
+        }
+    }
+}
+
+fn queue_of(
+    queues: &mut Vec<(LinkIndex, VecDeque<Waiting>)>,
+    link: LinkIndex,
+) -> &mut VecDeque<Waiting> {
+    let place = queues.iter().position(|(known, _)| *known == link).unwrap_or_else(|| {
+        queues.push((link, VecDeque::new()));
+        queues.len() - 1
+    });
+    &mut queues[place].1
+}
+
+/// Opens a piece if the cause concerns one of its operations.
+fn open_piece(
+    piece: &mut Piece,
+    opening: &Opening,
+    rules: Rules,
+    each: &mut impl FnMut(Released<'_>),
+) {
+    let need = match opening.cause {
+        Cause::Refused { link, from, .. } => {
+            piece.position_on(link).filter(|&(_, position)| position >= from)
+        }
+        Cause::Removed { link, up_to } => {
+            piece.position_on(link).filter(|&(_, position)| position <= up_to)
+        }
+        Cause::Deposed { .. } => Some((0, 0)),
+    };
+    let Some((bit, _)) = need else { return };
+    for place in 0..piece.ops.len() {
+        let op = &mut piece.ops[place];
+        if op.is_over || op.partition != opening.partition {
+            continue;
+        }
+        let is_again = match opening.cause {
+            Cause::Refused { term, .. } => op.term == term && op.needs & bit != 0,
+            Cause::Deposed { below } => op.term < below,
+            Cause::Removed { .. } => false,
+        };
+        if matches!(opening.cause, Cause::Removed { .. }) && op.needs & bit != 0 {
+            op.needs &= !bit;
+            piece.is_opened = true;
+            if rules.lack(Bug::RemovalFreesWholePiece) {
+                piece.ops.iter_mut().for_each(|op| op.needs &= !bit);
+            }
+        } else if is_again {
+            piece.is_opened = true;
+            if rules.lack(Bug::DeposalReleases) && matches!(opening.cause, Cause::Deposed { .. }) {
+                piece.ops[place].needs = 0;
+                continue;
+            }
+            piece.ops[place].is_over = true;
+            piece.ops_left -= 1;
+            each(Released::Again(piece, place));
+        }
+    }
+}
+
+/// Releases the operations of an opened piece that need nothing more.
+fn release_ready(piece: &mut Piece, each: &mut impl FnMut(Released<'_>)) {
+    for place in 0..piece.ops.len() {
+        let op = &mut piece.ops[place];
+        if !op.is_over && op.needs & piece.left == 0 {
+            op.is_over = true;
+            piece.ops_left -= 1;
+            each(Released::One(piece, place));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: LinkIndex = LinkIndex(1);
+    const TWO: LinkIndex = LinkIndex(2);
+
+    #[derive(Debug, PartialEq, Eq)]
+    enum Seen {
+        Whole(u64),
+        One(u64, usize),
+        Again(u64, usize),
+    }
+
+    fn note(seen: &mut Vec<Seen>) -> impl FnMut(Released<'_>) + '_ {
+        |released| {
+            seen.push(match released {
+                Released::Whole(piece) => Seen::Whole(piece.token),
+                Released::One(piece, place) => Seen::One(piece.token, place),
+                Released::Again(piece, place) => Seen::Again(piece.token, place),
+            });
+        }
+    }
+
+    /// A piece of operations of these partitions, each of which needs these links at `position`.
+    fn park(parked: &mut ParkedReplies, token: u64, position: u64, ops: &[(u16, &[LinkIndex])]) {
+        let mut piece = parked.begin(token, 0);
+        for (partition, links) in ops {
+            let mut op = ParkedOp::new(Partition(*partition), Term(3), 0);
+            for &link in *links {
+                op.needs |= piece.need(Need { link, position });
+            }
+            piece.push(op, b"text", b"line");
+        }
+        parked.park(piece);
+    }
+
+    #[test]
+    fn piece_is_released_when_each_link_has_its_position() {
+        let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
+        park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[TWO])]);
+        park(&mut parked, 2, 20, &[(0, &[ONE])]);
+        parked.release(ONE, 9, note(&mut seen));
+        assert_eq!(seen, []);
+        parked.release(ONE, 20, note(&mut seen));
+        assert_eq!(seen, [Seen::Whole(2)]);
+        parked.release(TWO, 10, note(&mut seen));
+        assert_eq!(seen, [Seen::Whole(2), Seen::Whole(1)]);
+        assert!(parked.is_empty());
+        park(&mut parked, 3, 30, &[(0, &[ONE])]);
+        assert_eq!(parked.pieces.len(), 2, "places are used again");
+    }
+
+    #[test]
+    fn refusal_sends_operations_of_its_partition_again() {
+        let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
+        park(&mut parked, 1, 10, &[(0, &[ONE])]);
+        park(&mut parked, 2, 20, &[(0, &[ONE]), (1, &[ONE])]);
+        let cause = Cause::Refused { term: Term(3), link: ONE, from: 20 };
+        parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
+        assert_eq!(seen, [Seen::Again(2, 0)]);
+        parked.release(ONE, 20, note(&mut seen));
+        assert_eq!(seen, [Seen::Again(2, 0), Seen::Whole(1), Seen::One(2, 1)]);
+        assert!(parked.is_empty());
+    }
+
+    #[test]
+    fn removal_frees_operations_of_its_partition_only() {
+        let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
+        park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[ONE]), (0, &[ONE, TWO])]);
+        let cause = Cause::Removed { link: ONE, up_to: 10 };
+        parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
+        assert_eq!(seen, [], "another opening may follow");
+        parked.release_opened(note(&mut seen));
+        assert_eq!(seen, [Seen::One(1, 0)]);
+        parked.release(TWO, 10, note(&mut seen));
+        parked.release(ONE, 10, note(&mut seen));
+        assert_eq!(seen, [Seen::One(1, 0), Seen::One(1, 2), Seen::One(1, 1)]);
+    }
+
+    #[test]
+    fn deposal_releases_nothing() {
+        let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
+        park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[ONE])]);
+        let cause = Cause::Deposed { below: Term(4) };
+        parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
+        parked.release(ONE, 10, note(&mut seen));
+        assert_eq!(seen, [Seen::Again(1, 0), Seen::One(1, 1)]);
+    }
+}

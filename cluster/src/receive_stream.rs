@@ -1,0 +1,184 @@
+//! The receiving end of a link's stream: up to where it was gone through, and what of it was refused.
+
+use crate::frames::{LaneDone, Refused, WordWriter};
+use crate::id::Partition;
+use crate::rules::{Bug, Rules};
+
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    refused: Refused,
+    is_said: bool,
+}
+
+/// What the receiver of a stream owes its sender. One for each link; only the worker that reads the link has it.
+#[derive(Debug, Default)]
+pub struct ReceiveStream {
+    /// All frames before this position were gone through.
+    held: u64,
+    /// What was refused and is refused still: at most one for each partition.
+    standing: Vec<Standing>,
+    /// Numbered frames came since the last word.
+    owes_word: bool,
+    /// The newest time that the peer has said, on its monotonic clock.
+    time_ns: u64,
+    rules: Rules,
+}
+
+impl ReceiveStream {
+    /// The receiver of a stream that begins.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// All frames before this position were gone through.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Where a numbered frame of so many bytes ends, if it is the next one.
+    #[must_use]
+    #[inline]
+    pub fn end_of(&self, bytes: usize) -> u64 {
+        self.held + bytes as u64
+    }
+
+    /// The next numbered frame was gone through: all of it was taken or refused.
+    #[inline]
+    pub fn advance(&mut self, bytes: usize) {
+        self.held += bytes as u64;
+        self.owes_word = true;
+    }
+
+    /// The peer's monotonic clock was here.
+    #[inline]
+    pub fn heard_time(&mut self, time_ns: u64) {
+        self.time_ns = self.time_ns.max(time_ns);
+    }
+
+    /// The newest time that the peer has said, on its monotonic clock.
+    #[must_use]
+    pub fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    /// A copy did not take something. `is_origin`: it was an `Adopt` or a first `Chunk`, with which the sender begins to
+    /// count anew. Of the others only the first is said, for what follows it in its term is refused as well.
+    pub fn refuse(&mut self, refused: Refused, is_origin: bool) {
+        self.owes_word = true;
+        let new = Standing { refused, is_said: false };
+        let mut known = self.standing.iter_mut();
+        match known.find(|standing| standing.refused.partition == refused.partition) {
+            Some(standing) => {
+                let old = standing.refused;
+                if is_origin || old.term != refused.term || old.copy_term != refused.copy_term {
+                    // Of one origin the first refused position stays.
+                    let is_same = !is_origin && old.term == refused.term;
+                    let end = if is_same { old.end } else { refused.end };
+                    *standing = Standing { refused: Refused { end, ..refused }, ..new };
+                }
+            }
+            None => self.standing.push(new),
+        }
+    }
+
+    /// An `Adopt` or a first `Chunk` of this stream was taken.
+    pub fn taken(&mut self, partition: Partition) {
+        self.standing.retain(|standing| standing.refused.partition != partition);
+    }
+
+    /// How many refusals stand.
+    #[must_use]
+    pub fn refusals(&self) -> usize {
+        self.standing.len()
+    }
+
+    /// A new connection: its first word says all refusals that stand.
+    pub fn begin_link(&mut self) {
+        self.owes_word = true;
+        if self.rules.lack(Bug::RefusalLostWithLink) {
+            self.standing.clear();
+        }
+        self.standing.iter_mut().for_each(|standing| standing.is_said = false);
+    }
+
+    /// Whether there is anything to say.
+    #[must_use]
+    #[inline]
+    pub fn owes_word(&self) -> bool {
+        self.owes_word
+    }
+
+    /// Appends a word for all that came so far, at the end of each read and first on each connection.
+    #[inline]
+    pub fn word(&mut self, done: &[LaneDone], out: &mut Vec<u8>) {
+        if self.rules.lack(Bug::WordBeforeRefusal) && self.standing.iter().any(|one| !one.is_said) {
+            WordWriter::new(out).finish(self.held, done);
+        }
+        let mut word = WordWriter::new(out);
+        for standing in self.standing.iter_mut().filter(|standing| !standing.is_said) {
+            word.refused(&standing.refused);
+            standing.is_said = true;
+        }
+        word.finish(self.held, done);
+        self.owes_word = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::{Kind, Word, cut};
+    use crate::id::Term;
+    use crate::replica::Position;
+
+    fn refused(partition: u16, term: u32, end: u64) -> Refused {
+        Refused {
+            partition: Partition(partition),
+            term: Term(term),
+            copy_term: Term(9),
+            end,
+            last: Position::default(),
+        }
+    }
+
+    fn said(stream: &mut ReceiveStream) -> (Vec<Refused>, u64) {
+        let mut out = Vec::new();
+        stream.word(&[], &mut out);
+        let frame = cut(&out, usize::MAX).expect("it is a frame").expect("it is whole");
+        assert_eq!(frame.kind, Kind::Word);
+        let word = Word::decode(frame.body).expect("it is a word");
+        (word.refused().collect(), word.held)
+    }
+
+    #[test]
+    fn refusal_is_said_once_a_link_until_it_ends() {
+        let mut stream = ReceiveStream::default();
+        stream.advance(10);
+        stream.refuse(refused(1, 2, 20), false);
+        stream.advance(10);
+        assert_eq!(said(&mut stream), (vec![refused(1, 2, 20)], 20));
+        stream.refuse(refused(1, 2, 30), false);
+        stream.advance(10);
+        assert_eq!(said(&mut stream), (vec![], 30));
+        stream.begin_link();
+        assert_eq!(said(&mut stream), (vec![refused(1, 2, 20)], 30));
+        stream.taken(Partition(1));
+        stream.begin_link();
+        assert_eq!(said(&mut stream), (vec![], 30));
+    }
+
+    #[test]
+    fn refused_beginning_replaces_what_was_refused_before() {
+        let mut stream = ReceiveStream::default();
+        stream.refuse(refused(1, 2, 20), false);
+        said(&mut stream);
+        stream.refuse(refused(1, 2, 40), true);
+        assert_eq!(said(&mut stream).0, [refused(1, 2, 40)]);
+        stream.refuse(refused(1, 2, 50), false);
+        assert_eq!(said(&mut stream).0, []);
+        stream.refuse(refused(1, 3, 60), false);
+        assert_eq!(said(&mut stream).0, [refused(1, 3, 60)]);
+    }
+}

@@ -1,0 +1,192 @@
+//! Sets of copies: which links the records of a partition go over, and which of them an answer waits for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::id::LinkIndex;
+use crate::placement::COPIES_MAX;
+
+/// Most links of a set: a partition has at most [`COPIES_MAX`] copies in sync, the primary among them, and a
+/// learner only where there are fewer; one more for what the map may yet allow.
+pub const LINKS_MAX: usize = COPIES_MAX;
+
+/// A row in the table of sets. 0: the empty set.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetIndex(pub u16);
+
+/// The links that records go over; the mandatory ones come first.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ReplicaSet {
+    links: [LinkIndex; LINKS_MAX],
+    count: u8,
+    mandatory: u8,
+}
+
+impl ReplicaSet {
+    /// A set: first the links that an answer waits for, then the others. Together [`LINKS_MAX`] at most.
+    #[must_use]
+    pub fn new(mandatory: &[LinkIndex], others: &[LinkIndex]) -> Self {
+        let mut set = Self::default();
+        for &link in mandatory.iter().chain(others).take(LINKS_MAX) {
+            set.links[usize::from(set.count)] = link;
+            set.count += 1;
+        }
+        set.mandatory = mandatory.len().min(LINKS_MAX) as u8;
+        set
+    }
+
+    /// All links.
+    #[must_use]
+    #[inline]
+    pub fn links(&self) -> &[LinkIndex] {
+        &self.links[..usize::from(self.count)]
+    }
+
+    /// The links that an answer waits for; their slots are the first ones of [`ReplicaSet::links`].
+    #[must_use]
+    #[inline]
+    pub fn mandatory(&self) -> &[LinkIndex] {
+        &self.links[..usize::from(self.mandatory)]
+    }
+
+    /// Whether no link is in it.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    #[inline]
+    fn pack(self) -> u64 {
+        let [a, b, c] = self.links.map(|link| u64::from(link.0));
+        a | b << 16 | c << 32 | u64::from(self.count) << 48 | u64::from(self.mandatory) << 56
+    }
+
+    #[inline]
+    fn unpack(packed: u64) -> Self {
+        Self {
+            links: [0, 16, 32].map(|shift| LinkIndex((packed >> shift) as u16)),
+            count: (packed >> 48) as u8,
+            mandatory: (packed >> 56) as u8,
+        }
+    }
+}
+
+/// The rows of all sets, read without a lock.
+#[derive(Debug, Clone)]
+pub struct ReplicaSetTable(Arc<[AtomicU64]>);
+
+impl ReplicaSetTable {
+    /// A row. The caller holds the shard of a partition whose header names it, so it is not used for another set.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: SetIndex) -> ReplicaSet {
+        ReplicaSet::unpack(self.0[usize::from(index.0)].load(Ordering::Acquire))
+    }
+}
+
+/// Gives rows to sets, and takes them back when no partition names them any more.
+#[derive(Debug)]
+pub struct ReplicaSets {
+    table: ReplicaSetTable,
+    /// How many partitions name each row; the empty set's row is not counted.
+    uses: Vec<u32>,
+    rows: BTreeMap<u64, SetIndex>,
+    free: Vec<SetIndex>,
+}
+
+impl ReplicaSets {
+    /// A table with room for `rows` sets, 65,536 at most; beyond it [`ReplicaSets::acquire`] gives none.
+    #[must_use]
+    pub fn new(rows: usize) -> Self {
+        let rows = rows.clamp(1, 1 << 16);
+        let table = (0..rows).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            table: ReplicaSetTable(table),
+            uses: vec![0],
+            rows: BTreeMap::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// The rows, for threads that only read them.
+    #[must_use]
+    pub fn table(&self) -> ReplicaSetTable {
+        self.table.clone()
+    }
+
+    /// A set.
+    #[must_use]
+    pub fn get(&self, index: SetIndex) -> ReplicaSet {
+        self.table.get(index)
+    }
+
+    /// The row of a set, for one more partition. None: the table is full.
+    pub fn acquire(&mut self, set: ReplicaSet) -> Option<SetIndex> {
+        if set.is_empty() {
+            return Some(SetIndex(0));
+        }
+        let packed = set.pack();
+        if let Some(&index) = self.rows.get(&packed) {
+            self.uses[usize::from(index.0)] += 1;
+            return Some(index);
+        }
+        let index = self.free.pop().or_else(|| {
+            let row = self.uses.len();
+            (row < self.table.0.len()).then(|| {
+                self.uses.push(0);
+                SetIndex(row as u16)
+            })
+        })?;
+        self.table.0[usize::from(index.0)].store(packed, Ordering::Release);
+        self.uses[usize::from(index.0)] = 1;
+        self.rows.insert(packed, index);
+        Some(index)
+    }
+
+    /// A partition names this row no more.
+    pub fn release(&mut self, index: SetIndex) {
+        if index == SetIndex(0) {
+            return;
+        }
+        let uses = &mut self.uses[usize::from(index.0)];
+        *uses = uses.saturating_sub(1);
+        if *uses == 0 {
+            self.rows.remove(&self.table.get(index).pack());
+            self.free.push(index);
+        }
+    }
+
+    /// Whether any set names this link. If none does, the row of the link may be used again.
+    #[must_use]
+    pub fn names(&self, link: LinkIndex) -> bool {
+        self.rows.keys().any(|&packed| ReplicaSet::unpack(packed).links().contains(&link))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_is_used_again_once_nobody_names_it() {
+        let mut sets = ReplicaSets::new(3);
+        let (one, two, three) = (LinkIndex(1), LinkIndex(2), LinkIndex(40_000));
+        let first = ReplicaSet::new(&[one], &[two]);
+        let second = ReplicaSet::new(&[one, three], &[]);
+        let row = sets.acquire(first).expect("there is room");
+        assert_eq!(sets.acquire(first), Some(row));
+        let other = sets.acquire(second).expect("there is room");
+        assert_eq!((sets.get(row), sets.get(other)), (first, second));
+        assert_eq!(sets.get(other).mandatory(), [one, three]);
+        assert_eq!(sets.get(row).mandatory(), [one]);
+        assert_eq!(sets.acquire(ReplicaSet::new(&[two], &[])), None, "the table is full");
+        sets.release(row);
+        assert!(sets.names(two));
+        sets.release(row);
+        assert!(!sets.names(two) && sets.names(three));
+        assert_eq!(sets.acquire(ReplicaSet::new(&[two], &[])), Some(row));
+        assert_eq!(sets.acquire(ReplicaSet::default()), Some(SetIndex(0)));
+    }
+}

@@ -1,0 +1,122 @@
+//! A stream that one thread reads and several threads write.
+//!
+//! Here: calls that never wait, and readiness for the thread that reads. Not here: which thread may
+//! write when (`crate::node::links`).
+
+use std::io;
+use std::task::{Context, Poll};
+
+use rustix::net::{SendFlags, send};
+use tokio::io::{Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::{DetachedStream, Stream, poll_recv};
+
+/// A stream on the runtime of the thread that attached it. That thread alone waits for readiness.
+#[derive(Debug)]
+pub(crate) struct SharedStream(Socket);
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    #[cfg(feature = "simulation")]
+    Simulated(parking_lot::Mutex<super::simulated::Stream>),
+}
+
+impl SharedStream {
+    /// Registers the stream with the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn attach(stream: DetachedStream) -> io::Result<Self> {
+        Ok(Self(match stream.attach()? {
+            Stream::Tcp(stream) => Socket::Tcp(stream),
+            Stream::Unix(stream) => Socket::Unix(stream),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(stream) => Socket::Simulated(parking_lot::Mutex::new(stream)),
+        }))
+    }
+
+    /// Reads into `room` by one system call. Returns 0 at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        room: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(room);
+        let polled = match &self.0 {
+            Socket::Tcp(stream) => poll_recv(stream, context, &mut buffer),
+            Socket::Unix(stream) => loop {
+                match stream.poll_read_ready(context)? {
+                    Poll::Ready(()) => {}
+                    Poll::Pending => break Poll::Pending,
+                }
+                match stream.try_read(buffer.initialize_unfilled()) {
+                    Ok(count) => {
+                        buffer.advance(count);
+                        break Poll::Ready(Ok(()));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => break Poll::Ready(Err(error)),
+                }
+            },
+            #[cfg(feature = "simulation")]
+            Socket::Simulated(stream) => {
+                use tokio::io::AsyncRead as _;
+                std::pin::Pin::new(&mut *stream.lock()).poll_read(context, &mut buffer)
+            }
+        };
+        polled.map_ok(|()| buffer.filled().len())
+    }
+
+    /// Returns whether there is something to read; if not, wakes the context's task when there is.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.0 {
+            Socket::Tcp(stream) => stream.poll_read_ready(context),
+            Socket::Unix(stream) => stream.poll_read_ready(context),
+            #[cfg(feature = "simulation")]
+            Socket::Simulated(stream) => stream.lock().poll_readable(context),
+        }
+    }
+
+    /// Writes the front of `bytes` by one system call, from any thread. Returns the number of bytes
+    /// that the socket took.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if the socket takes none now; else the system's error.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.0 {
+            Socket::Tcp(stream) => {
+                stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
+            }
+            Socket::Unix(stream) => stream.try_write(bytes),
+            #[cfg(feature = "simulation")]
+            Socket::Simulated(stream) => stream.lock().try_send(bytes),
+        }
+    }
+
+    /// Returns whether the socket takes bytes; if not, wakes the context's task when it does.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.0 {
+            Socket::Tcp(stream) => stream.poll_write_ready(context),
+            Socket::Unix(stream) => stream.poll_write_ready(context),
+            #[cfg(feature = "simulation")]
+            Socket::Simulated(stream) => stream.lock().poll_writable(context),
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Operations on open headers, with the records of what they change.
+//!
+//! Here: one operation under its shard's lock, the records of a batch, the positions that its replies need. Not here: what
+//! the operations are (`session`, `quick`), whose they are and where replies wait (`front`).
+//!
+//! A batch holds its shards from its first operation until its records are appended, its positions noted and its results
+//! logged: a takeover, a piece of a copy or a resend sees all of that or nothing.
+
+use std::hint::cold_path;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use cluster::dedup_log::{CopyLife, DedupLog};
+use cluster::frames::{Record, RecordResult, RecordsWriter, State};
+use cluster::parked_reply::Need;
+use cluster::replica::At;
+use cluster::replica_set::{LINKS_MAX, ReplicaSet};
+use cluster::{LaneId, LinkIndex};
+use engine::{Engine, ItemMark};
+
+use super::copies::Copies;
+use super::links::{Links, PeerLink};
+use super::serving::{Placed, Serving};
+use crate::shards::HELD_MAX;
+
+/// The links of a node as a worker knows them, and those that it has appended to since it sent last.
+#[derive(Default)]
+pub(crate) struct LinkCache {
+    generation: u64,
+    links: Vec<Option<Arc<PeerLink>>>,
+    touched: Vec<LinkIndex>,
+}
+
+impl LinkCache {
+    /// Takes note of links that came or went. Once a round.
+    pub(crate) fn refresh(&mut self, links: &Links) {
+        let generation = links.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.links.clear();
+        }
+    }
+
+    /// A link.
+    #[inline]
+    pub(crate) fn get(&mut self, links: &Links, index: LinkIndex) -> Option<&Arc<PeerLink>> {
+        let place = usize::from(index.0);
+        if self.links.get(place).is_none_or(Option::is_none) {
+            self.fetch(links, index);
+        }
+        self.links[place].as_ref()
+    }
+
+    #[cold]
+    fn fetch(&mut self, links: &Links, index: LinkIndex) {
+        let place = usize::from(index.0);
+        if self.links.len() <= place {
+            self.links.resize_with(place + 1, || None);
+        }
+        self.links[place] = links.get(index);
+    }
+
+    /// Whether the streams to all copies of a set take one more record.
+    #[inline]
+    pub(crate) fn may_append(&mut self, links: &Links, set: ReplicaSet) -> bool {
+        set.links().iter().all(|link| self.get(links, *link).is_some_and(|link| !link.is_full()))
+    }
+
+    /// Something was appended to a link: it is to be sent at the end of the round.
+    pub(crate) fn touch(&mut self, index: LinkIndex) {
+        if !self.touched.contains(&index) {
+            self.touched.push(index);
+        }
+    }
+
+    /// Sends what was appended.
+    pub(crate) fn flush(&mut self, links: &Links, now_ns: u64) {
+        while let Some(index) = self.touched.pop() {
+            if let Some(link) = self.get(links, index) {
+                link.flush(now_ns);
+            }
+        }
+    }
+}
+
+/// What an operation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    /// The item is a bare count, of the operation's own cas unique.
+    Count(u64),
+    /// The item lies at the end of the recorder's memory.
+    Item,
+    Deleted,
+}
+
+/// Whose operation it is: what its record and its entry in the log say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Name {
+    pub(crate) lane: LaneId,
+    /// The number that places are added to, and what the lane is done with.
+    pub(crate) first: u64,
+    pub(crate) done: u64,
+    pub(crate) number: u64,
+}
+
+/// An operation of the batch.
+pub(crate) struct Row {
+    pub(crate) hash: u64,
+    pub(crate) set: ReplicaSet,
+    pub(crate) at: At,
+    /// It has made a record.
+    pub(crate) is_changed: bool,
+    name: Option<Name>,
+    result: RowResult,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum RowResult {
+    None,
+    Number(u64),
+    /// Bytes of the output.
+    Text(u32, u32),
+}
+
+/// The records of one batch. A worker has one, and it keeps its memory.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    rows: ArrayVec<Row, HELD_MAX>,
+    links: Vec<LinkRecords>,
+    state: Vec<u8>,
+    /// Some operation's partition has other copies.
+    has_copies: bool,
+    /// Where the reply of the last operation begins.
+    start: u32,
+    /// What the last operation changed.
+    change: Option<(Change, RowResult)>,
+}
+
+struct LinkRecords {
+    link: LinkIndex,
+    writer: RecordsWriter,
+    section: Option<(LaneId, u64)>,
+    is_used: bool,
+    /// Where the batch ends in the link's stream.
+    end: u64,
+}
+
+/// How much an operation may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touches {
+    /// Nothing that other copies must know.
+    Nothing,
+    /// The number of its key's item.
+    Count,
+    /// Anything of its key's item.
+    Item,
+}
+
+impl Recorder {
+    /// Begins a batch.
+    pub(crate) fn begin(&mut self) {
+        self.rows.clear();
+        self.has_copies = false;
+        self.links.iter_mut().for_each(|records| records.is_used = false);
+    }
+
+    /// Keeps the reply of the operation that was done last, and made no record, for whoever sends it again.
+    #[inline]
+    pub(crate) fn keep(&mut self, name: Name, out: &[u8]) {
+        let start = self.start;
+        let Some(row) = self.rows.last_mut() else { return };
+        (row.name, row.result) = (Some(name), RowResult::Text(start, out.len() as u32));
+    }
+
+    /// Whether any of the operations has to be known elsewhere.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has_copies
+    }
+
+    /// The operations that were done, in order.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Does an operation on a key whose shard is held: `answer` does it and appends its reply to `out`; false: it is to go the long
+    /// way. If it has changed something, `name` gives its name for the record, and [`Recorder::record`] is to be called.
+    #[inline]
+    pub(crate) fn run(
+        &mut self,
+        serving: &Serving<'_>,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        (placed, touches): (Placed, Touches),
+        out: &mut Vec<u8>,
+        answer: impl FnOnce(&mut Engine, &mut Vec<u8>) -> bool,
+    ) -> Ran {
+        let unique = placed.unique();
+        let start = out.len() as u32;
+        self.start = start;
+        if placed.set.is_empty() {
+            if !engine.with_unique(unique, |engine| answer(engine, out)) {
+                return Ran::Apart;
+            }
+            serving.header(hash).take(placed.at);
+            self.push(hash, placed);
+            return Ran::Done;
+        }
+        self.has_copies = true;
+        let before = match touches {
+            // A count that was done has the operation's unique number.
+            Touches::Nothing | Touches::Count => None,
+            Touches::Item => Some(engine.mark_before_change(hash, key)),
+        };
+        let is_answered = engine.with_unique(unique, |engine| answer(engine, out));
+        let change = match before {
+            Some(before) => self.change(engine, (key, hash), before, unique),
+            None if touches == Touches::Count && is_answered => {
+                self.change_of_count(engine, (key, hash), unique)
+            }
+            None => Change::Nothing,
+        };
+        if change == Change::Nothing {
+            if !is_answered {
+                return Ran::Apart;
+            }
+            self.push(hash, placed);
+            return Ran::Done;
+        }
+        serving.header(hash).take(placed.at);
+        self.push(hash, placed);
+        let result = match (is_answered, change, touches) {
+            (false, ..) => RowResult::None,
+            (true, Change::Count(count), Touches::Count) => RowResult::Number(count),
+            _ => RowResult::Text(start, out.len() as u32),
+        };
+        self.change = Some((change, result));
+        if is_answered { Ran::Changed } else { Ran::ChangedApart }
+    }
+
+    fn push(&mut self, hash: u64, Placed { at, set }: Placed) {
+        let (name, result) = (None, RowResult::None);
+        self.rows.push(Row { hash, set, at, is_changed: false, name, result });
+    }
+
+    #[inline]
+    fn change_of_count(
+        &mut self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        unique: u64,
+    ) -> Change {
+        if let Some(count) = engine.bare_count(hash, key, unique) {
+            return Change::Count(count);
+        }
+        cold_path();
+        if engine.mark_of(hash, key).is_none_or(|mark| mark.cas() != unique) {
+            return Change::Nothing;
+        }
+        self.copy(engine, (key, hash))
+    }
+
+    fn copy(&mut self, engine: &mut Engine, (key, hash): (&[u8], u64)) -> Change {
+        self.state.clear();
+        if engine.copy_of(hash, key, &mut self.state) { Change::Item } else { Change::Deleted }
+    }
+
+    #[inline]
+    fn change(
+        &mut self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        before: Option<ItemMark>,
+        unique: u64,
+    ) -> Change {
+        let after = engine.mark_of(hash, key);
+        if before == after {
+            return Change::Nothing;
+        }
+        if after.is_none() {
+            return Change::Deleted;
+        }
+        if let Some(count) = engine.bare_count(hash, key, unique) {
+            return Change::Count(count);
+        }
+        self.copy(engine, (key, hash))
+    }
+
+    /// Writes the record of the operation that was done last, and changed something. `name`: whose it is; none: it has no
+    /// result that is to be kept.
+    #[inline]
+    pub(crate) fn record(
+        &mut self,
+        serving: &Serving<'_>,
+        key: &[u8],
+        name: Option<Name>,
+        out: &[u8],
+    ) {
+        let Some((change, result)) = self.change.take() else { return };
+        let Some(row) = self.rows.last_mut() else { return };
+        row.is_changed = true;
+        let name = name.filter(|_| !matches!(result, RowResult::None));
+        (row.name, row.result) = (name, result);
+        let frame_ns = serving.now().mono_ns;
+        let record = Record {
+            partition: serving.partition(row.hash),
+            place: name.map_or(0, |name| (name.number - name.first) as u16),
+            term: row.at.term,
+            lsn: row.at.lsn,
+            pt_ns: serving.header(row.hash).time_beside(frame_ns, row.at),
+            key,
+            state: match change {
+                Change::Count(count) => State::Counter(count),
+                Change::Item => State::Item(&self.state),
+                Change::Deleted => State::Deleted,
+                Change::Nothing => State::Unchanged,
+            },
+            result: record_result(result, out),
+        };
+        for &link in row.set.links() {
+            let records = records_of(&mut self.links, link);
+            if !records.is_used {
+                records.is_used = true;
+                records.section = None;
+                records.writer.begin(frame_ns);
+            }
+            let section = name.map_or((LaneId::default(), 0), |name| (name.lane, name.first));
+            if records.section != Some(section) {
+                records.section = Some(section);
+                records.writer.section(section.0, section.1, name.map_or(0, |name| name.done));
+            }
+            records.writer.record(&record);
+        }
+    }
+
+    /// Ends a batch whose shards are still held: appends its records, notes their positions and logs the results. `out` is what
+    /// the replies were appended to.
+    pub(crate) fn finish(
+        &mut self,
+        serving: &Serving<'_>,
+        (links, cache): (&Links, &mut LinkCache),
+        copies: &Copies,
+        out: &[u8],
+    ) {
+        let now_ns = serving.now().mono_ns;
+        for records in self.links.iter_mut().filter(|records| records.is_used) {
+            let Some(link) = cache.get(links, records.link) else { continue };
+            records.end = link.append(now_ns, records.writer.finish());
+            cache.touch(records.link);
+        }
+        for row in self.rows.iter().filter(|row| row.is_changed) {
+            let header = serving.header(row.hash);
+            for (slot, &link) in row.set.links().iter().enumerate() {
+                if let Some(records) = self.links.iter().find(|records| records.link == link) {
+                    header.set_position(slot, records.end);
+                }
+            }
+        }
+        let mut rest = &self.rows[..];
+        while let Some(from) = rest.iter().position(|row| row.name.is_some()) {
+            rest = &rest[from..];
+            let lane = rest[0].name.map_or_else(LaneId::default, |name| name.lane);
+            let is_other = |row: &Row| row.name.is_some_and(|name| name.lane != lane);
+            let (rows, others) =
+                rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
+            rest = others;
+            if let Some(log) = copies.logs().log_of(lane) {
+                keep_results(&mut log.lock(), serving, rows, out);
+            }
+        }
+    }
+
+    /// The positions that the reply of an operation needs before it is told; called after [`Recorder::finish`].
+    #[inline]
+    pub(crate) fn needs(
+        row: &Row,
+        serving: &Serving<'_>,
+        (links, cache): (&Links, &mut LinkCache),
+    ) -> ArrayVec<Need, LINKS_MAX> {
+        let mut needs = ArrayVec::new();
+        for (slot, &index) in row.set.mandatory().iter().enumerate() {
+            let position = serving.header(row.hash).position(slot);
+            let Some(link) = cache.get(links, index) else { continue };
+            let is_held = link.acked.get() >= position;
+            let may_be_early = || {
+                serving.answers_early()
+                    && link.age_ns(serving.now().mono_ns) < serving.early_lag_ns()
+            };
+            if !is_held && !may_be_early() {
+                needs.push(Need { link: index, position });
+            }
+        }
+        needs
+    }
+}
+
+/// How an operation of a batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ran {
+    /// Its reply is there, and there is nothing to record.
+    Done,
+    /// Its reply is there; it is to be recorded.
+    Changed,
+    /// It has changed its key, which is to be recorded, but has to go the long way.
+    ChangedApart,
+    /// It has done nothing and has to go the long way.
+    Apart,
+}
+
+/// Adds results to the log of their lane.
+fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[Row], out: &[u8]) {
+    for row in rows {
+        let Some(name) = row.name else { continue };
+        let life = serving.header(row.hash).life();
+        let copy = CopyLife { partition: serving.partition(row.hash), life, term: row.at.term };
+        match row.result {
+            // What changed nothing is true as long as this node is primary; with other copies they may know better.
+            RowResult::Text(from, to) if !row.is_changed && !row.set.is_empty() => {
+                log.add_unchanged(name.number, copy, &out[from as usize..to as usize]);
+            }
+            result => log.add(name.number, copy, record_result(result, out)),
+        }
+    }
+}
+
+fn record_result(result: RowResult, out: &[u8]) -> RecordResult<'_> {
+    match result {
+        RowResult::None => RecordResult::None,
+        RowResult::Number(count) => RecordResult::Number(count),
+        RowResult::Text(from, to) => RecordResult::Bytes(&out[from as usize..to as usize]),
+    }
+}
+
+fn records_of(all: &mut Vec<LinkRecords>, link: LinkIndex) -> &mut LinkRecords {
+    let place = all.iter().position(|records| records.link == link).unwrap_or_else(|| {
+        let writer = RecordsWriter::default();
+        all.push(LinkRecords { link, writer, section: None, is_used: false, end: 0 });
+        all.len() - 1
+    });
+    &mut all[place]
+}

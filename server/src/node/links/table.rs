@@ -1,0 +1,205 @@
+//! All data links of the node, by row, by node and life.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cluster::LinkIndex;
+use cluster::id::{Incarnation, NodeId};
+use parking_lot::RwLock;
+
+use super::peer_link::{LifeTime, PeerLink};
+
+/// Rows are used again only beyond so many, so that a number in a log line rarely means two links.
+const FRESH_ROWS: usize = 1024;
+/// A row is a `u16`.
+const ROWS_MAX: usize = 1 << 16;
+
+/// All data links.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    table: RwLock<Table>,
+    generation: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    rows: Vec<Option<Arc<PeerLink>>>,
+    free: VecDeque<LinkIndex>,
+    nodes: BTreeMap<NodeId, Lives>,
+}
+
+/// The lives of one node.
+#[derive(Debug, Default)]
+struct Lives {
+    /// The newest one is last.
+    lives: Vec<Life>,
+    /// This life of the node and those before have ended: no link to them begins.
+    ended: Incarnation,
+}
+
+#[derive(Debug)]
+struct Life {
+    incarnation: Incarnation,
+    /// It is over in the map; its links stay until no set names them.
+    is_over: bool,
+    time: Arc<LifeTime>,
+    /// By `k`.
+    links: Box<[Arc<PeerLink>]>,
+}
+
+impl Links {
+    /// The link in a row.
+    pub(crate) fn get(&self, index: LinkIndex) -> Option<Arc<PeerLink>> {
+        self.table.read().rows.get(usize::from(index.0))?.clone()
+    }
+
+    /// Grows when a link is added or ends: whoever keeps links looks them up again.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// All links.
+    pub(crate) fn all(&self) -> Vec<Arc<PeerLink>> {
+        self.table.read().rows.iter().flatten().cloned().collect()
+    }
+
+    /// How many links are up.
+    pub(crate) fn up(&self) -> usize {
+        self.table.read().rows.iter().flatten().filter(|link| link.is_up()).count()
+    }
+
+    /// The link to a life of a node for the partitions of a shard. None before the first connection, and once the
+    /// life is over.
+    pub(crate) fn link_to(
+        &self,
+        node: NodeId,
+        life: Incarnation,
+        partition_shard: usize,
+    ) -> Option<LinkIndex> {
+        let table = self.table.read();
+        let life = table.nodes.get(&node)?.life(life).filter(|life| !life.is_over)?;
+        let k = partition_shard.checked_rem(life.links.len())?;
+        Some(life.links[k].index)
+    }
+
+    /// The link to the newest life of a node for the operations of a worker.
+    pub(crate) fn of_worker(&self, node: NodeId, worker: u16) -> Option<Arc<PeerLink>> {
+        let table = self.table.read();
+        let life = table.nodes.get(&node)?.lives.last().filter(|life| !life.is_over)?;
+        let k = usize::from(worker).checked_rem(life.links.len())?;
+        Some(Arc::clone(&life.links[k]))
+    }
+
+    /// The newest time that a life of a node has said, on its monotonic clock; 0: none.
+    pub(crate) fn peer_time_ns(&self, node: NodeId, life: Incarnation) -> u64 {
+        let table = self.table.read();
+        let life = table.nodes.get(&node).and_then(|lives| lives.life(life));
+        life.map_or(0, |life| life.time.time_ns.load(Ordering::Acquire))
+    }
+
+    /// Ends the links to lives that are over in the map, once no set names them. `is_over` is asked for each life that
+    /// has links.
+    pub(crate) fn retain_lives(
+        &self,
+        is_over: impl Fn(NodeId, Incarnation) -> bool,
+        is_named: impl Fn(LinkIndex) -> bool,
+    ) {
+        let over = self.note_over(is_over);
+        if over.is_empty() {
+            return;
+        }
+        // Asked without the lock: nobody finds these links any more, so no set comes to name one.
+        let named: Vec<LinkIndex> = over.into_iter().filter(|index| is_named(*index)).collect();
+        let mut table = self.table.write();
+        let Table { rows, free, nodes } = &mut *table;
+        let is_kept = |life: &Life| {
+            !life.is_over || life.links.iter().any(|link| named.contains(&link.index))
+        };
+        for Lives { lives, ended } in nodes.values_mut() {
+            for life in lives.extract_if(.., |life| !is_kept(life)) {
+                *ended = life.incarnation.max(*ended);
+                for link in life.links {
+                    link.transport.fail(io::ErrorKind::ConnectionAborted);
+                    rows[usize::from(link.index.0)] = None;
+                    free.push_back(link.index);
+                }
+            }
+        }
+        drop(table);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Marks the lives that are over. Returns their links.
+    fn note_over(&self, is_over: impl Fn(NodeId, Incarnation) -> bool) -> Vec<LinkIndex> {
+        let mut table = self.table.write();
+        let mut over = Vec::new();
+        for (node, known) in &mut table.nodes {
+            for life in &mut known.lives {
+                life.is_over |= is_over(*node, life.incarnation);
+                if life.is_over {
+                    over.extend(life.links.iter().map(|link| link.index));
+                }
+            }
+        }
+        over
+    }
+
+    /// Forgets which lives of nodes have ended, of nodes that cannot come back.
+    pub(in crate::node) fn retain_nodes(&self, is_known: impl Fn(NodeId) -> bool) {
+        self.table.write().nodes.retain(|node, known| is_known(*node) || !known.lives.is_empty());
+    }
+
+    /// The links to a life of a node, which are made when it is first met. None: the life has ended, or there is a newer
+    /// one, or no row is left.
+    pub(super) fn meet(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        count: u16,
+        k: u16,
+    ) -> Option<Arc<PeerLink>> {
+        let mut table = self.table.write();
+        let Table { rows, free, nodes } = &mut *table;
+        let known = nodes.entry(node).or_default();
+        if incarnation <= known.ended && known.ended != Incarnation::default() {
+            return None;
+        }
+        let newest = known.lives.last().map(|life| life.incarnation);
+        if newest.is_some_and(|newest| newest > incarnation) {
+            return None;
+        }
+        if newest != Some(incarnation) {
+            let time = Arc::new(LifeTime::default());
+            let mut links = Vec::new();
+            for k in 0..count {
+                let index = row(rows, free)?;
+                let link = Arc::new(PeerLink::new(index, node, incarnation, k, &time));
+                rows[usize::from(index.0)] = Some(Arc::clone(&link));
+                links.push(link);
+            }
+            known.lives.push(Life { incarnation, is_over: false, time, links: links.into() });
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        known.lives.last()?.links.get(usize::from(k)).cloned()
+    }
+}
+
+/// A row that is not in use.
+fn row(rows: &mut Vec<Option<Arc<PeerLink>>>, free: &mut VecDeque<LinkIndex>) -> Option<LinkIndex> {
+    if rows.len() >= FRESH_ROWS
+        && let Some(index) = free.pop_front()
+    {
+        return Some(index);
+    }
+    let index = LinkIndex(u16::try_from(rows.len()).ok().filter(|_| rows.len() < ROWS_MAX)?);
+    rows.push(None);
+    Some(index)
+}
+
+impl Lives {
+    fn life(&self, incarnation: Incarnation) -> Option<&Life> {
+        self.lives.iter().find(|life| life.incarnation == incarnation)
+    }
+}

@@ -1,0 +1,530 @@
+//! Links on sockets of this process: streams over many connections, order, bounds, silence, TLS.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::task::Poll;
+use std::thread;
+
+use cluster::LinkIndex;
+use cluster::frames::{Refused, Round};
+use cluster::id::{Incarnation, Partition, Term};
+use cluster::replica::{AckMode, Options, Position};
+use tokio::runtime::Runtime;
+use tokio_rustls::rustls;
+
+use super::transport::Life;
+use super::*;
+use crate::node::NodeOptions;
+
+const MS: u64 = 1_000_000;
+const PEER: NodeId = NodeId(2);
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime")
+}
+
+fn round(number: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    Round { partition: Partition(number as u16), term: Term(number) }.encode(&mut frame);
+    frame
+}
+
+/// Notes what comes; `refuses` numbers.
+#[derive(Default)]
+struct Heard {
+    numbers: Vec<u32>,
+    loose: usize,
+    refused: Vec<Refused>,
+    refuses: Vec<u32>,
+    ups: usize,
+    acknowledged: usize,
+}
+
+impl LinkHandler<()> for Heard {
+    fn has_read(&mut self, (): &mut ()) {}
+
+    fn link_frame(
+        &mut self,
+        (): &mut (),
+        _: &Arc<PeerLink>,
+        stream: &mut ReceiveStream,
+        kind: Kind,
+        body: &[u8],
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        if kind != Kind::Round {
+            self.loose += 1;
+            return Ok(());
+        }
+        let Round { partition, term } = Round::decode(body)?;
+        if self.refuses.contains(&term.0) {
+            let end = stream.end_of(bytes);
+            let (copy_term, last) = (Term(9), Position::default());
+            stream.refuse(Refused { partition, term, copy_term, end, last }, false);
+        }
+        self.numbers.push(term.0);
+        Ok(())
+    }
+
+    fn word(&mut self, (): &mut (), link: &Arc<PeerLink>, word: &Word<'_>) {
+        for refused in word.refused() {
+            assert!(link.acked.get() < refused.end, "refusals come before the acknowledgement");
+            self.refused.push(refused);
+        }
+    }
+
+    fn acknowledged(&mut self, (): &mut (), _: &Arc<PeerLink>) {
+        self.acknowledged += 1;
+    }
+
+    fn link_up(&mut self, (): &mut (), _: &Arc<PeerLink>) {
+        self.ups += 1;
+    }
+
+    fn touched(&mut self, link: &Arc<PeerLink>) {
+        link.flush(0);
+    }
+
+    fn lanes_done(&mut self, _: &mut Vec<LaneDone>) {}
+}
+
+/// One end of a link, with the worker that reads it.
+struct End {
+    node: Node,
+    links: Arc<DataLinks>,
+    link: Arc<PeerLink>,
+    worker: WorkerLinks,
+    heard: Heard,
+    now_ns: u64,
+}
+
+impl End {
+    fn new() -> Self {
+        let (ack, copies) = (AckMode::Replica, Options::default());
+        let node = Node::new(NodeOptions { ack, copies, workers: 1, memory_bytes: 1 << 20 });
+        let links = Arc::new(DataLinks::new(PEER, "a:1", Timing::default()));
+        let link = node.links().meet(PEER, Incarnation(1), 1, 0).expect("it is new");
+        let (worker, heard) = (WorkerLinks::default(), Heard::default());
+        Self { node, links, link, worker, heard, now_ns: 0 }
+    }
+
+    /// Hands a connection to the worker.
+    fn connect(&mut self, runtime: &Runtime, number: u64, stream: UnixStream) {
+        self.connect_with(runtime, number, stream, None);
+    }
+
+    fn connect_with(
+        &mut self,
+        runtime: &Runtime,
+        number: u64,
+        stream: UnixStream,
+        tls: Option<Box<TlsConnection>>,
+    ) {
+        stream.set_nonblocking(true).expect("it is a socket");
+        let wire = Detached::Socket(DetachedStream::Unix(stream));
+        let (links, link, rest) =
+            (Arc::clone(&self.links), Arc::clone(&self.link), BytesMut::new());
+        let arrival = Arrival { links, link, number, wire, tls, rest };
+        let mut arrival = Some(arrival);
+        runtime.block_on(poll_fn(|context| {
+            if let Some(arrival) = arrival.take() {
+                self.worker.adopt(&self.node, 0, context, arrival);
+            }
+            Poll::Ready(())
+        }));
+    }
+
+    /// Some rounds of the worker.
+    fn work(&mut self, runtime: &Runtime) {
+        let mut scratch = vec![0; 8 << 10];
+        for _ in 0..4 {
+            runtime.block_on(tokio::task::yield_now());
+            runtime.block_on(poll_fn(|_| {
+                let Self { node, worker, heard, now_ns, .. } = self;
+                worker.read(node, *now_ns, &mut scratch, &mut (), heard);
+                Poll::Ready(())
+            }));
+        }
+    }
+
+    fn append(&self, number: u32) -> u64 {
+        self.link.append(0, &round(number))
+    }
+}
+
+/// A way between two ends of which a test takes what it wants.
+struct Between {
+    left: UnixStream,
+    right: UnixStream,
+    /// What was taken of each side, not yet given to the other.
+    to_right: VecDeque<u8>,
+    to_left: VecDeque<u8>,
+}
+
+impl Between {
+    /// Connects two ends.
+    fn new(runtime: &Runtime, number: u64, ends: &mut [End; 2]) -> Self {
+        let (left, left_theirs) = UnixStream::pair().expect("a pair");
+        let (right, right_theirs) = UnixStream::pair().expect("a pair");
+        ends[0].connect(runtime, number, left_theirs);
+        ends[1].connect(runtime, number, right_theirs);
+        for side in [&left, &right] {
+            side.set_nonblocking(true).expect("it is a socket");
+        }
+        Self { left, right, to_right: VecDeque::new(), to_left: VecDeque::new() }
+    }
+
+    fn take(mut from: &UnixStream, to: &mut VecDeque<u8>) {
+        let mut room = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut room) {
+            to.extend(&room[..count]);
+        }
+    }
+
+    fn give(mut to: &UnixStream, from: &mut VecDeque<u8>, most: usize) {
+        let bytes = &*from.make_contiguous();
+        // Who closed does not hear it; who is full hears it later.
+        let count = to.write(&bytes[..most.min(bytes.len())]).unwrap_or(0);
+        from.drain(..count);
+    }
+
+    /// Gives at most so many bytes to each side.
+    fn carry(&mut self, most: usize) {
+        Self::take(&self.left, &mut self.to_right);
+        Self::take(&self.right, &mut self.to_left);
+        Self::give(&self.right, &mut self.to_right, most);
+        Self::give(&self.left, &mut self.to_left, most);
+    }
+
+    fn settle(&mut self, runtime: &Runtime, ends: &mut [End; 2]) {
+        for _ in 0..8 {
+            self.carry(usize::MAX);
+            for end in &mut *ends {
+                end.work(runtime);
+            }
+        }
+    }
+}
+
+#[test]
+fn streams_survive_connections_cut_within_frames() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut said = [0_u32; 2];
+    for number in 1..120 {
+        let mut between = Between::new(&runtime, number, &mut ends);
+        for (at, end) in ends.iter().enumerate() {
+            for _ in 0..number % 5 {
+                said[at] += 1;
+                end.append(said[at]);
+            }
+        }
+        for step in 0..number % 7 {
+            for end in &ends {
+                end.link.flush(0);
+            }
+            between.carry((number * 13 % 31 + step) as usize);
+            for end in &mut ends {
+                end.work(&runtime);
+            }
+        }
+        if number % 3 == 0 {
+            // The next one overtakes it.
+            std::mem::forget(between);
+        }
+    }
+    let mut between = Between::new(&runtime, 120, &mut ends);
+    between.settle(&runtime, &mut ends);
+    for (at, end) in ends.iter().enumerate() {
+        assert!(end.heard.numbers.iter().copied().eq(1..=said[1 - at]), "{:?}", end.heard.numbers);
+        assert_eq!(end.link.acked.get(), end.link.end());
+        assert!(end.heard.ups > 10 && end.heard.acknowledged > 10);
+        assert!(end.link.is_up());
+    }
+}
+
+#[test]
+fn refusals_are_said_before_and_again_after_a_loss() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    ends[1].heard.refuses = vec![2];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let first = ends[0].append(1);
+    let second = ends[0].append(2);
+    ends[0].link.flush(0);
+    between.carry(usize::MAX);
+    ends[1].work(&runtime);
+    // Its word is lost.
+    drop(between);
+    for end in &mut ends {
+        end.work(&runtime);
+    }
+    assert_eq!(ends[0].link.acked.get(), 0);
+    let mut between = Between::new(&runtime, 2, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let refused: Vec<u64> = ends[0].heard.refused.iter().map(|refused| refused.end).collect();
+    assert_eq!((refused, ends[0].link.acked.get()), (vec![second], second));
+    assert!(first < second);
+}
+
+#[test]
+fn newer_connection_ends_the_older_for_good() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut older = Between::new(&runtime, 5, &mut ends);
+    older.settle(&runtime, &mut ends);
+    ends[0].append(1);
+    ends[0].link.flush(0);
+    // It lies in the socket of the older connection when the newer one comes.
+    older.carry(usize::MAX);
+    let mut newer = Between::new(&runtime, 7, &mut ends);
+    newer.settle(&runtime, &mut ends);
+    assert_eq!(ends[1].heard.numbers, [1], "it came once");
+    let (late, _theirs) = UnixStream::pair().expect("a pair");
+    ends[0].connect(&runtime, 6, late);
+    newer.settle(&runtime, &mut ends);
+    ends[0].append(2);
+    ends[0].link.flush(0);
+    newer.settle(&runtime, &mut ends);
+    assert_eq!(ends[1].heard.numbers, [1, 2]);
+}
+
+#[test]
+fn nothing_but_a_word_may_come_first() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut end = End::new();
+    let (mut theirs, ours) = UnixStream::pair().expect("a pair");
+    end.connect(&runtime, 1, ours);
+    assert!(!end.link.say(|out| out.extend_from_slice(b"lost")));
+    theirs.write_all(&round(1)).expect("it is open");
+    end.work(&runtime);
+    assert_eq!((end.heard.numbers.len(), end.link.is_up()), (0, false));
+    let mut rest = Vec::new();
+    theirs.read_to_end(&mut rest).expect("it was closed");
+}
+
+#[test]
+fn full_socket_keeps_what_was_appended_in_order() {
+    const COUNT: u32 = 200_000;
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    for number in 1..=COUNT {
+        ends[0].append(number);
+        if number % 100 == 0 {
+            ends[0].link.flush(0);
+        }
+    }
+    assert!(ends[0].link.transport.is_blocked());
+    assert!(ends[0].link.quarters() >= 2 && !ends[0].link.is_full());
+    assert_eq!(ends[0].link.acked.get(), 0);
+    for _ in 0..10_000 {
+        between.carry(usize::MAX);
+        for end in &mut ends {
+            end.work(&runtime);
+        }
+        if ends[0].link.acked.get() == ends[0].link.end() {
+            break;
+        }
+    }
+    assert!(ends[1].heard.numbers.iter().copied().eq(1..=COUNT));
+    assert!(!ends[0].link.is_full() && ends[0].link.quarters() == 0);
+}
+
+#[test]
+fn frames_of_many_threads_arrive_in_the_order_of_each() {
+    const EACH: u32 = 3000;
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let (left, right) = UnixStream::pair().expect("a pair");
+    ends[0].connect(&runtime, 1, left);
+    ends[1].connect(&runtime, 1, right);
+    let link = Arc::clone(&ends[0].link);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let link = &link;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    link.append(0, &round(thread << 16 | number));
+                    if number % 7 == 6 || number + 1 == EACH {
+                        link.flush(0);
+                    }
+                }
+            });
+        }
+        while ends[1].heard.numbers.len() < 4 * EACH as usize {
+            for end in &mut ends {
+                end.work(&runtime);
+            }
+        }
+    });
+    for thread in 0..4 {
+        let of = ends[1].heard.numbers.iter().filter(|number| **number >> 16 == thread);
+        assert!(of.map(|number| number & 0xffff).eq(0..EACH), "thread {thread}");
+    }
+}
+
+#[test]
+fn silent_link_says_nothing_until_it_is_heard() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let link = Arc::clone(&ends[0].link);
+    assert!(link.say(|_| ()));
+    assert!(!link.transport.tick(0), "a new socket was blocked at first");
+    assert!(!link.transport.tick(50 * MS));
+    assert!(link.transport.tick(100 * MS), "it asks");
+    assert!(!link.transport.tick(399 * MS));
+    assert_eq!(link.transport.look_for_life(399 * MS), Life::Known);
+    assert!(!link.transport.tick(400 * MS) && link.is_up(), "its worker is to look");
+    assert_eq!(link.transport.look_for_life(400 * MS), Life::Silent);
+    assert!(!link.is_up() && !link.say(|_| ()));
+    let before = ends[0].heard.ups;
+    ends[0].append(1);
+    link.flush(0);
+    between.settle(&runtime, &mut ends);
+    assert!(link.is_up(), "the answer came after all");
+    assert_eq!((ends[0].heard.ups, &ends[1].heard.numbers[..]), (before + 1, &[1][..]));
+    assert!(link.transport.tick(500 * MS));
+    assert_eq!(link.transport.look_for_life(3499 * MS), Life::Silent);
+    assert_eq!(link.transport.look_for_life(3499 * MS), Life::Known);
+    assert_eq!(link.transport.look_for_life(3500 * MS), Life::Lost);
+}
+
+#[test]
+fn answer_that_waits_in_the_socket_counts() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    let link = Arc::clone(&ends[0].link);
+    let _ = link.transport.tick(0);
+    assert!(link.transport.tick(1000 * MS), "an idle link is asked too");
+    link.flush(0);
+    between.carry(usize::MAX);
+    ends[1].work(&runtime);
+    between.carry(usize::MAX);
+    // The process did not run for a while; its worker reads first.
+    ends[0].now_ns = 9000 * MS;
+    assert!(!link.transport.tick(9000 * MS));
+    ends[0].work(&runtime);
+    assert!(link.is_up());
+}
+
+/// Two ends of a TLS connection, after the handshake.
+fn tls_pair() -> [TlsConnection; 2] {
+    let made = rcgen::generate_simple_self_signed(vec!["node".to_owned()]).expect("a certificate");
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
+    let certificate = made.cert.der().clone();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.clone()).expect("a certificate");
+    let server = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("known versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key.expect("a key"))
+        .expect("they fit");
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("known versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from("node").expect("a name");
+    let client = rustls::ClientConnection::new(Arc::new(client), name).expect("it is set up");
+    let server = rustls::ServerConnection::new(Arc::new(server)).expect("it is set up");
+    let mut ends = [TlsConnection::from(client), TlsConnection::from(server)];
+    while ends.iter().any(|end| end.is_handshaking() || end.wants_write()) {
+        for from in 0..2 {
+            let mut bytes = Vec::new();
+            while ends[from].wants_write() {
+                ends[from].write_tls(&mut bytes).expect("into memory");
+            }
+            let mut bytes = &bytes[..];
+            while !bytes.is_empty() {
+                ends[1 - from].read_tls(&mut bytes).expect("from memory");
+                ends[1 - from].process_new_packets().expect("a good handshake");
+            }
+        }
+    }
+    ends
+}
+
+#[test]
+fn tls_carries_more_than_its_buffers() {
+    const COUNT: u32 = 50_000;
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let (left, right) = UnixStream::pair().expect("a pair");
+    let [client, server] = tls_pair();
+    ends[0].connect_with(&runtime, 1, left, Some(Box::new(client)));
+    ends[1].connect_with(&runtime, 1, right, Some(Box::new(server)));
+    for number in 1..=COUNT {
+        ends[0].append(number);
+    }
+    for _ in 0..10_000 {
+        for end in &mut ends {
+            end.work(&runtime);
+        }
+        if ends[0].link.acked.get() == ends[0].link.end() {
+            break;
+        }
+    }
+    assert!(ends[1].heard.numbers.iter().copied().eq(1..=COUNT));
+    let garbage = ends[1].link.transport.decrypt(1, &[9; 100], &mut Vec::new());
+    assert!(garbage.is_err());
+}
+
+#[test]
+fn peer_that_closed_is_noticed_by_the_sender() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    drop(between);
+    ends[0].append(1);
+    ends[0].link.flush(0);
+    ends[0].work(&runtime);
+    assert!(!ends[0].link.is_up());
+    assert_eq!(ends[0].append(2), ends[0].link.end(), "it waits for the next connection");
+}
+
+#[test]
+fn links_last_as_long_as_the_life_and_its_sets() {
+    let links = Links::default();
+    let (old, new) = (Incarnation(3), Incarnation(5));
+    assert!(links.of_worker(PEER, 0).is_none() && links.link_to(PEER, old, 0).is_none());
+    let first = links.meet(PEER, old, 2, 1).expect("it is new");
+    assert_eq!((first.k, links.generation()), (1, 1));
+    assert_eq!(links.link_to(PEER, old, 7), Some(first.index));
+    assert_eq!(links.of_worker(PEER, 3).expect("it is there").index, first.index);
+    let second = links.meet(PEER, new, 2, 1).expect("a newer life");
+    assert_ne!(first.index, second.index);
+    assert_eq!(links.of_worker(PEER, 3).expect("it is there").index, second.index);
+    assert!(links.meet(PEER, old, 2, 1).is_none(), "an older life");
+    let is_over = |_: NodeId, life| life == old;
+    links.retain_lives(is_over, |index| index == first.index);
+    assert_eq!(links.link_to(PEER, old, 7), None);
+    assert!(links.get(first.index).is_some(), "a set names it");
+    links.retain_lives(is_over, |_| false);
+    assert!(links.get(first.index).is_none() && links.get(second.index).is_some());
+    links.retain_lives(|_, _| true, |_: LinkIndex| false);
+    assert!(links.of_worker(PEER, 0).is_none());
+    assert!(links.meet(PEER, new, 2, 0).is_none(), "that life has ended");
+    assert!(links.meet(PEER, Incarnation(6), 2, 0).is_some());
+}

@@ -1,0 +1,268 @@
+//! A connection of a data link through a third node, for as long as there is no direct one.
+//!
+//! Here: the bytes of one connection as frames that a relay passes on, at either end. Not here: which node is the
+//! relay (`crate::node::reach`), when one is opened (`dial`).
+//!
+//! The relay may drop a frame: its successor does not fit, and the connection ends. What is under way is
+//! bounded by a window that the receiver moves, because the relay's own lanes are bounded.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use cluster::id::NodeId;
+use cluster::message::Frame;
+use cluster::message::hello::DataLinkId;
+use cluster::message::tunnel::{End, Part, Tunnel as Piece};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::lanes::{Lane, Shed};
+
+/// Most bytes under way in one direction: all tunnels to a node take a part of the window of a lane.
+const WINDOW_BYTES: u64 = 64 << 10;
+/// Most bytes of one frame.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// One end of a connection.
+pub(super) struct Tunnel {
+    me: NodeId,
+    peer: NodeId,
+    id: DataLinkId,
+    /// The lane to the relay.
+    lane: Lane,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What came and was not read; the bytes before `at` were.
+    inbound: Vec<u8>,
+    at: usize,
+    /// Bytes that came.
+    came: u64,
+    /// Bytes that came and were read, as the peer was told.
+    told: u64,
+    /// Bytes that were sent.
+    sent: u64,
+    /// Of these the peer has read so many.
+    read: u64,
+    /// The lane takes no more: it is tried again at the next tick.
+    is_held_up: bool,
+    has_ended: bool,
+    waker: Option<Waker>,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "tunnel to {} {:?}", self.peer, self.id)
+    }
+}
+
+/// The tunnels of a node.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Tunnels {
+    /// By peer and `k`.
+    known: Mutex<BTreeMap<(NodeId, u16), Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    tunnel: Weak<Tunnel>,
+    /// Who waits for the peer to say that it begins.
+    opened: Option<oneshot::Sender<End>>,
+}
+
+impl Tunnels {
+    /// A connection begins, at this end; an older one of the same link is forgotten. `opened` is told when the peer agrees.
+    pub(super) fn begin(
+        &self,
+        (me, peer): (NodeId, NodeId),
+        id: DataLinkId,
+        lane: Lane,
+        opened: Option<oneshot::Sender<End>>,
+    ) -> Arc<Tunnel> {
+        let tunnel = Arc::new(Tunnel { me, peer, id, lane, state: Mutex::default() });
+        let known = Known { tunnel: Arc::downgrade(&tunnel), opened };
+        self.known.lock().insert((peer, id.index), known);
+        tunnel
+    }
+
+    /// The peer agrees to a connection.
+    pub(super) fn opened(&self, peer: NodeId, id: DataLinkId, end: End) {
+        let mut known = self.known.lock();
+        if let Some(known) = known.get_mut(&(peer, id.index))
+            && known.tunnel.upgrade().is_some_and(|tunnel| tunnel.id == id)
+            && let Some(opened) = known.opened.take()
+        {
+            // Who does not wait any more has given up.
+            let _ = opened.send(end);
+        }
+    }
+
+    /// This end of a connection.
+    pub(super) fn get(&self, peer: NodeId, id: DataLinkId) -> Option<Arc<Tunnel>> {
+        let tunnel = self.known.lock().get(&(peer, id.index))?.tunnel.upgrade()?;
+        (tunnel.id == id).then_some(tunnel)
+    }
+}
+
+/// A piece for `to`, as a relay passes it on.
+pub(super) fn wrap(me: NodeId, to: NodeId, id: DataLinkId, part: Part) -> Frame {
+    Frame::Relay { from: me, to, frame: Box::new(Frame::Tunnel(Piece { id, part })) }
+}
+
+impl Tunnel {
+    pub(super) fn say(&self, part: Part) -> Result<(), Shed> {
+        self.lane.send(wrap(self.me, self.peer, self.id, part))
+    }
+
+    /// Takes a piece that came.
+    pub(super) fn hear(&self, at: u64, taken: u64, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        let is_next = at == state.came && taken <= state.sent;
+        let room = (WINDOW_BYTES * 2).saturating_sub((state.inbound.len() - state.at) as u64);
+        if !is_next || bytes.len() as u64 > room {
+            state.has_ended = true;
+        } else {
+            state.came += bytes.len() as u64;
+            state.read = state.read.max(taken);
+            state.inbound.extend_from_slice(bytes);
+        }
+        state.wake();
+    }
+
+    /// The peer has ended the connection.
+    pub(super) fn ended(&self) {
+        let mut state = self.state.lock();
+        state.has_ended = true;
+        state.wake();
+    }
+
+    /// Ends the connection.
+    pub(super) fn close(&self) {
+        if !std::mem::replace(&mut self.state.lock().has_ended, true) {
+            // If it is lost, silence tells.
+            let _ = self.say(Part::End);
+        }
+    }
+
+    /// Tries a lane again that had no room.
+    pub(super) fn retry(&self) {
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.is_held_up) {
+            state.wake();
+        }
+    }
+
+    pub(super) fn poll_recv(
+        &self,
+        context: &Context<'_>,
+        room: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.state.lock();
+        let waiting = &state.inbound[state.at..];
+        let count = waiting.len().min(room.len());
+        room[..count].copy_from_slice(&waiting[..count]);
+        state.at += count;
+        if state.at == state.inbound.len() {
+            state.inbound.clear();
+            state.at = 0;
+        }
+        let told = state.told;
+        if state.taken() - told >= WINDOW_BYTES / 2 {
+            let part = state.piece(&[]);
+            if self.say(part).is_err() {
+                state.told = told;
+                state.is_held_up = true;
+            }
+        }
+        if count == 0 && !state.has_ended {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    pub(super) fn poll_readable(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.state.lock();
+        if state.at < state.inbound.len() || state.has_ended {
+            return Poll::Ready(Ok(()));
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    pub(super) fn poll_writable(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.state.lock();
+        if state.has_ended || state.room() > 0 && !state.is_held_up {
+            return Poll::Ready(Ok(()));
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Sends the front of `bytes`, as much as there is room for.
+    pub(super) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.state.lock();
+        let mut sent = 0;
+        while sent < bytes.len() {
+            if state.has_ended {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let count = (bytes.len() - sent).min(PIECE_BYTES).min(state.room() as usize);
+            if count == 0 {
+                break;
+            }
+            let told = state.told;
+            let part = state.piece(&bytes[sent..sent + count]);
+            match self.say(part) {
+                Ok(()) => {
+                    state.sent += count as u64;
+                    sent += count;
+                }
+                Err(Shed::Full(_)) => {
+                    state.told = told;
+                    state.is_held_up = true;
+                    break;
+                }
+                Err(Shed::Gone) => state.has_ended = true,
+            }
+        }
+        if sent == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(sent)
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl State {
+    /// Bytes that came and were read.
+    fn taken(&self) -> u64 {
+        self.came - (self.inbound.len() - self.at) as u64
+    }
+
+    fn room(&self) -> u64 {
+        WINDOW_BYTES.saturating_sub(self.sent - self.read)
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Part {
+        self.told = self.taken();
+        Part::Bytes { at: self.sent, taken: self.told, bytes: Bytes::copy_from_slice(bytes) }
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}

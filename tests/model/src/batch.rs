@@ -1,0 +1,850 @@
+//! A worker: its rounds, step by step, and the batches that it does as an owner.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use cluster::contact::LastContact;
+use cluster::dedup_log::{CopyLife, Known};
+use cluster::frames::{
+    Answers, AnswersWriter, ExceptionKind, Forward, Record, RecordResult, RecordsWriter, Round,
+    cut, sort,
+};
+use cluster::op_stream::{OpStreams, Submitted};
+use cluster::parked_reply::{Need, ParkedOp, ParkedReplies, Piece, Released};
+use cluster::partition_header::HeaderState;
+use cluster::replica::{Admission, At, Now, Outside as _, Refusal};
+use cluster::{Bug, LaneId, LinkIndex};
+use cluster::{CopyId, Partition, Term};
+
+use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
+use super::payload::{LINE_BYTES, Sort, Verb, encode, marks, with_state};
+use super::world::Ended;
+
+/// Where the answer of a forwarded operation goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reply {
+    /// None: to the worker itself.
+    link: Option<LinkIndex>,
+    sending: u64,
+    place: u16,
+}
+
+/// An operation that waits at its owner.
+#[derive(Debug, Clone)]
+pub(super) struct HeldOp {
+    pub(super) worker: usize,
+    pub(super) reply: Reply,
+    item: Box<Item>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Direct { call: u32 },
+    Forward { lane: LaneId, number: u64, reply: Reply, is_looked_up: bool },
+}
+
+/// An operation in a batch.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    partition: Partition,
+    term: Term,
+    sort: u8,
+    line: [u8; LINE_BYTES],
+    source: Source,
+}
+
+impl Item {
+    pub(super) fn of_held(op: HeldOp) -> Self {
+        *op.item
+    }
+}
+
+/// What became of an operation, before it may be told.
+#[derive(Debug)]
+struct Outcome {
+    item: Item,
+    /// The worker's lane and the number, if it is this node's own and was given one.
+    own: Option<(u16, u64)>,
+    at: At,
+    text: Vec<u8>,
+    changed: Option<(u8, u32)>,
+    /// It was done before.
+    is_found: bool,
+}
+
+/// A batch between two steps.
+#[derive(Debug, Default)]
+struct Batch {
+    now: Now,
+    had_lease: bool,
+    shards: BTreeSet<usize>,
+    outcomes: Vec<Outcome>,
+    /// Things to tell that wait for nothing.
+    told: Vec<(Option<u32>, Option<Reply>, Told)>,
+    parked: Vec<(Outcome, Vec<Need>)>,
+}
+
+type Told = Result<Vec<u8>, ExceptionKind>;
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Read,
+    Apply,
+    Append,
+    Release,
+    Send,
+    Acked,
+    Inbox,
+    Tell,
+}
+
+pub(super) struct Worker {
+    pub(super) streams: OpStreams,
+    pub(super) parked: ParkedReplies,
+    pub(super) inbox: Vec<Note>,
+    pub(super) todo: VecDeque<Vec<Item>>,
+    /// Calls of clients: number, partition, verb, key.
+    pub(super) clients: VecDeque<(u32, Partition, Verb, u8)>,
+    /// Answers to forwards that leave at the end of the round; the last says whether they rest on a lease.
+    pub(super) told: Vec<(Reply, Told, bool)>,
+    /// Answers to clients, likewise.
+    ended: Vec<(u32, Vec<u8>, bool)>,
+    batch: Batch,
+    phase: Phase,
+    /// Read at the beginning of the round.
+    contact: LastContact,
+    acked: Vec<u64>,
+    /// For each piece, where its operations' replies go.
+    origins: BTreeMap<u64, Vec<Origin>>,
+    tokens: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Origin {
+    Direct { call: u32 },
+    Forward { reply: Reply },
+}
+
+impl Node {
+    /// One step of a worker's round.
+    pub(super) fn step(&mut self, at: usize, env: &mut Env<'_>) {
+        let swaps = self.profile.lacks(Bug::AckedBeforeInbox);
+        let has_more = !self.workers[at].todo.is_empty();
+        self.workers[at].phase = match self.workers[at].phase {
+            Phase::Read => {
+                self.workers[at].contact = self.contact.last();
+                // A worker that has much to do leaves the rest in its sockets, where a lost connection ends it.
+                if self.workers[at].todo.len() < self.profile.todo_max {
+                    self.read_links(at, env);
+                    self.take_clients(at, env);
+                }
+                Phase::Apply
+            }
+            Phase::Apply if !has_more => Phase::Send,
+            Phase::Apply => {
+                if self.apply(at, env) {
+                    Phase::Append
+                } else {
+                    Phase::Apply
+                }
+            }
+            Phase::Append => {
+                self.append(at, env);
+                Phase::Release
+            }
+            Phase::Release => {
+                self.release_shards(at, env);
+                if has_more && env.rng.chance(3, 4) { Phase::Apply } else { Phase::Send }
+            }
+            Phase::Send => {
+                self.send(at, env);
+                if swaps { Phase::Inbox } else { Phase::Acked }
+            }
+            Phase::Acked => {
+                let links = &self.shared.links;
+                let acked = links.iter().map(|link| link.sender.stream.acked().get()).collect();
+                self.workers[at].acked = acked;
+                if swaps { Phase::Tell } else { Phase::Inbox }
+            }
+            Phase::Inbox => {
+                self.empty_inbox(at, env);
+                if swaps { Phase::Acked } else { Phase::Tell }
+            }
+            Phase::Tell => {
+                self.tell(at, env);
+                Phase::Read
+            }
+        };
+    }
+
+    /// Whether a round has ended.
+    pub(super) fn is_between_rounds(&self, at: usize) -> bool {
+        self.workers[at].phase == Phase::Read
+    }
+
+    /// Calls of clients go into a batch, or to the owner of their key.
+    fn take_clients(&mut self, at: usize, env: &mut Env<'_>) {
+        let now = self.now(env.true_ns);
+        let mut batch = Vec::new();
+        for _ in 0..16 {
+            let Some((call, partition, verb, key)) = self.workers[at].clients.pop_front() else {
+                break;
+            };
+            let header = &self.headers[partition.index()];
+            let line = encode(call, verb, key);
+            let sort = marks(verb, key);
+            if header.state() == HeaderState::Serves && self.is_free(partition) {
+                let term = header.term();
+                batch.push(Item { partition, term, sort, line, source: Source::Direct { call } });
+                continue;
+            }
+            self.submit(at, call, partition, sort, &line, now, env);
+        }
+        if !batch.is_empty() {
+            self.workers[at].todo.push_back(batch);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of an operation")]
+    fn submit(
+        &mut self,
+        at: usize,
+        call: u32,
+        partition: Partition,
+        sort: u8,
+        raw: &[u8],
+        now: Now,
+        env: &mut Env<'_>,
+    ) {
+        let owner = self.route(partition).map_or(self.id, |route| route.primary.node);
+        let worker = &mut self.workers[at];
+        let lane = worker.streams.lane_for(owner);
+        let submitted = Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
+        if !worker.streams.submit(lane, &submitted, raw, now) {
+            env.out.push(Output::Ended(call, Ended::NotApplied, false));
+        }
+    }
+
+    /// Requests came for this node as their owner.
+    pub(super) fn forward(&mut self, at: usize, link: Option<LinkIndex>, body: &[u8]) {
+        let forward = Forward::decode(body).expect("frames are right");
+        let mut batch = Vec::new();
+        if self.shared.logs.admits(forward.lane) {
+            self.shared.logs.log(forward.lane).hear(forward.done);
+        }
+        for (place, request) in forward.requests().enumerate() {
+            let reply = Reply { link, sending: forward.sending, place: place as u16 };
+            let raw = &forward.lines[place * LINE_BYTES..(place + 1) * LINE_BYTES];
+            batch.push(Item {
+                partition: request.partition,
+                term: request.term,
+                sort: request.sort,
+                line: raw.try_into().expect("a line has its length"),
+                source: Source::Forward {
+                    lane: forward.lane,
+                    number: forward.first + place as u64,
+                    reply,
+                    is_looked_up: request.sort & sort::AGAIN != 0,
+                },
+            });
+        }
+        for some in batch.chunks(16) {
+            self.workers[at].todo.push_back(some.to_vec());
+        }
+    }
+
+    pub(super) fn answers(&mut self, at: usize, body: &[u8], env: &mut Env<'_>) {
+        let now = self.now(env.true_ns);
+        let answers = Answers::decode(body).expect("frames are right");
+        let out = &mut *env.out;
+        self.workers[at].streams.hear(&answers, now, |one| {
+            out.push(Output::Ended(one.token as u32, Ended::of(&one.ending), false));
+        });
+    }
+
+    /// Holds the shards and does the operations; false: a shard is held by another worker.
+    fn apply(&mut self, at: usize, env: &mut Env<'_>) -> bool {
+        let Some(items) = self.workers[at].todo.pop_front() else { return true };
+        let shards: BTreeSet<usize> =
+            items.iter().map(|item| self.shared.shard(item.partition)).collect();
+        if shards.iter().any(|shard| self.held[*shard].is_some()) {
+            self.workers[at].todo.push_front(items);
+            return false;
+        }
+        for &shard in &shards {
+            self.held[shard] = Some(at);
+        }
+        // The round's clock was read before the shards were held.
+        let now = self.now(env.true_ns - env.rng.below(50_000).min(env.true_ns));
+        let contact = self.workers[at].contact;
+        let had_lease = contact.has_lease(now, &self.profile.options);
+        self.workers[at].batch = Batch { now, had_lease, shards, ..Batch::default() };
+        let is_stopped = contact.is_stopped(now, &self.profile.options);
+        for item in items {
+            self.apply_one(at, item, is_stopped, env);
+        }
+        true
+    }
+
+    fn refuse(&mut self, at: usize, item: &Item, kind: ExceptionKind) {
+        let told = match item.source {
+            Source::Direct { call } => (Some(call), None, Err(kind)),
+            Source::Forward { reply, .. } => (None, Some(reply), Err(kind)),
+        };
+        self.workers[at].batch.told.push(told);
+    }
+
+    fn apply_one(&mut self, at: usize, mut item: Item, is_stopped: bool, env: &mut Env<'_>) {
+        let place = item.partition.index();
+        let now = self.workers[at].batch.now;
+        if is_stopped {
+            env.figures.stopped += 1;
+            self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stopped));
+            return;
+        }
+        // The lane may have ended since the operation came: then its log is gone.
+        if let Source::Forward { lane, .. } = item.source
+            && !self.shared.logs.admits(lane)
+        {
+            self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stale));
+            return;
+        }
+        let on_arrival = self.profile.lacks(Bug::LookedUpOnArrival);
+        if on_arrival && self.look_up(at, &mut item, env) {
+            return;
+        }
+        let header = &self.headers[place];
+        let is_other_term = item.term != header.term();
+        let accepts_old = self.profile.lacks(Bug::AcceptOldAttempts);
+        if header.state() != HeaderState::Serves || (is_other_term && !accepts_old) {
+            self.admit(at, item, env);
+            return;
+        }
+        if !on_arrival && self.look_up(at, &mut item, env) {
+            return;
+        }
+        let header = &self.headers[place];
+        let set = self.shared.sets.get(header.set());
+        let is_full =
+            set.links().iter().any(|link| self.shared.link(*link).sender.stream.is_full());
+        if is_full {
+            self.refuse(at, &item, ExceptionKind::Refused(Refusal::Busy));
+            return;
+        }
+        let mut own = None;
+        if let Source::Direct { call } = item.source
+            && let Some(&link) = set.links().first()
+        {
+            let owner = self.shared.link(link).peer;
+            let streams = &mut self.workers[at].streams;
+            let lane = streams.lane_for(owner);
+            let (partition, sort) = (item.partition, item.sort);
+            let submitted =
+                Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
+            let Some(number) = streams.number(lane, &submitted, now) else {
+                self.refuse(at, &item, ExceptionKind::Refused(Refusal::Busy));
+                return;
+            };
+            own = Some((lane, number));
+        }
+        let header = &self.headers[place];
+        let Some(position) = header.next(now) else { unreachable!("it serves") };
+        let (changed, answer) = self.payloads[place].apply(position, &item.line, env.journal);
+        if changed.is_some() {
+            header.take(position);
+        }
+        env.figures.performed += 1;
+        let text = answer.encode().to_vec();
+        let outcome = Outcome { item, own, at: position, text, changed, is_found: false };
+        self.workers[at].batch.outcomes.push(outcome);
+    }
+
+    /// What an operation of a partition that is not served in its term becomes.
+    fn admit(&mut self, at: usize, item: Item, env: &mut Env<'_>) {
+        let place = item.partition.index();
+        let now = self.workers[at].batch.now;
+        let Source::Forward { reply, .. } = item.source else {
+            let Source::Direct { call } = item.source else { return };
+            self.submit(at, call, item.partition, item.sort, &item.line, now, env);
+            return;
+        };
+        match self.replicas[place].admit(&self.headers[place], item.term) {
+            Admission::Refer(route) => {
+                env.figures.not_owner += 1;
+                self.refuse(at, &item, ExceptionKind::NotOwner(route));
+            }
+            Admission::Refuse(refusal) => {
+                self.refuse(at, &item, ExceptionKind::Refused(refusal));
+            }
+            Admission::Hold | Admission::Perform => {
+                env.figures.held += 1;
+                let mut item = item;
+                if let Source::Forward { is_looked_up, .. } = &mut item.source
+                    && !self.profile.lacks(Bug::LookedUpOnArrival)
+                {
+                    *is_looked_up = true;
+                }
+                let deadline_ns = now.mono_ns + 1_000_000_000;
+                let op = HeldOp { worker: at, reply, item: Box::new(item) };
+                self.replicas[place].hold(now, op, deadline_ns);
+            }
+        }
+    }
+
+    /// Looks up what was sent before; true: it is dealt with.
+    fn look_up(&mut self, at: usize, item: &mut Item, env: &mut Env<'_>) -> bool {
+        let place = item.partition.index();
+        let Source::Forward { lane, number, is_looked_up, .. } = &mut item.source else {
+            return false;
+        };
+        let (lane, number) = (*lane, *number);
+        let header = &self.headers[place];
+        let copy = CopyLife { partition: item.partition, life: header.life(), term: header.term() };
+        let is_new = !*is_looked_up;
+        if self.profile.lacks(Bug::LookedUpOnArrival) {
+            *is_looked_up = false;
+        }
+        let log = self.shared.logs.log(lane);
+        if is_new {
+            if number >= log.done() {
+                return false;
+            }
+            if self.profile.lacks(Bug::DoneNotRefused) {
+                return false;
+            }
+            self.refuse(at, item, ExceptionKind::Refused(Refusal::Stale));
+            return true;
+        }
+        let text = match log.look_up(number, copy) {
+            Known::New => return false,
+            Known::Stale => {
+                self.refuse(at, item, ExceptionKind::Refused(Refusal::Stale));
+                return true;
+            }
+            Known::Done(result) => Self::text_of(result),
+        };
+        if header.state() != HeaderState::Serves || header.term() != item.term {
+            // Only where it is looked up on arrival.
+            return false;
+        }
+        env.figures.found += 1;
+        let position = At { pt_ns: 0, term: header.term(), lsn: header.lsn() };
+        let item = item.clone();
+        let outcome =
+            Outcome { item, own: None, at: position, text, changed: None, is_found: true };
+        self.workers[at].batch.outcomes.push(outcome);
+        true
+    }
+
+    /// The positions that an answer about a partition needs now.
+    fn needs(&self, partition: Partition) -> Vec<Need> {
+        let header = &self.headers[partition.index()];
+        let set = self.shared.sets.get(header.set());
+        let needs = set.mandatory().iter().enumerate();
+        needs.map(|(slot, &link)| Need { link, position: header.position(slot) }).collect()
+    }
+
+    /// Appends the batch's records, notes where they end, and keeps the results.
+    fn append(&mut self, at: usize, env: &mut Env<'_>) {
+        let mut batch = std::mem::take(&mut self.workers[at].batch);
+        let now = batch.now;
+        let mut writers: BTreeMap<LinkIndex, RecordsWriter> = BTreeMap::new();
+        for outcome in &batch.outcomes {
+            let Some((key, step)) = outcome.changed else { continue };
+            let (lane, number, done) = self.name(at, outcome);
+            let header = &self.headers[outcome.item.partition.index()];
+            let set = self.shared.sets.get(header.set());
+            for &link in set.links() {
+                let writer = writers.entry(link).or_insert_with(|| {
+                    let mut writer = RecordsWriter::default();
+                    writer.begin(now.mono_ns);
+                    writer
+                });
+                writer.section(lane, number, done);
+                with_state(key, step, |state| {
+                    let result = match Sort::of(key) {
+                        Sort::Counter | Sort::Early => RecordResult::Number(u64::from(step)),
+                        Sort::Item | Sort::Plain => RecordResult::Bytes(&outcome.text),
+                    };
+                    writer.record(&Record {
+                        partition: outcome.item.partition,
+                        place: 0,
+                        term: outcome.at.term,
+                        lsn: outcome.at.lsn,
+                        pt_ns: header.time_beside(now.mono_ns, outcome.at),
+                        key: &[key],
+                        state: *state,
+                        result,
+                    });
+                });
+            }
+        }
+        let mut ends = BTreeMap::new();
+        for (link, mut writer) in writers {
+            let sender = &mut self.shared.link_mut(link).sender;
+            ends.insert(link, sender.stream.append(writer.finish(), now.mono_ns));
+        }
+        for outcome in &batch.outcomes {
+            self.note_positions(outcome, &ends);
+            self.keep_result(at, outcome);
+        }
+        let mut rounds = BTreeMap::new();
+        for outcome in std::mem::take(&mut batch.outcomes) {
+            self.sort_out(at, outcome, &mut batch, &mut rounds, env);
+        }
+        self.workers[at].batch = batch;
+    }
+
+    /// The lane, number and done number of an operation.
+    fn name(&self, at: usize, outcome: &Outcome) -> (LaneId, u64, u64) {
+        match (outcome.own, outcome.item.source) {
+            (_, Source::Forward { lane, number, .. }) => {
+                (lane, number, self.shared.logs.done(lane))
+            }
+            (Some((lane, number)), _) => {
+                let streams = &self.workers[at].streams;
+                (streams.id(lane), number, streams.done(lane))
+            }
+            (None, Source::Direct { .. }) => (LaneId::default(), 0, 0),
+        }
+    }
+
+    fn note_positions(&self, outcome: &Outcome, ends: &BTreeMap<LinkIndex, u64>) {
+        if outcome.changed.is_none() {
+            return;
+        }
+        let header = &self.headers[outcome.item.partition.index()];
+        let set = self.shared.sets.get(header.set());
+        for (slot, link) in set.links().iter().enumerate() {
+            header.set_position(slot, ends[link]);
+        }
+    }
+
+    fn keep_result(&mut self, at: usize, outcome: &Outcome) {
+        let (lane, number, done) = self.name(at, outcome);
+        if lane == LaneId::default() || outcome.is_found || outcome.item.sort & sort::READ != 0 {
+            return;
+        }
+        let header = &self.headers[outcome.item.partition.index()];
+        let partition = outcome.item.partition;
+        let copy = CopyLife { partition, life: header.life(), term: outcome.at.term };
+        let log = self.shared.logs.log(lane);
+        log.hear(done);
+        match outcome.changed {
+            Some((key, step)) if matches!(Sort::of(key), Sort::Counter | Sort::Early) => {
+                log.add(number, copy, RecordResult::Number(u64::from(step)));
+            }
+            Some(_) => log.add(number, copy, RecordResult::Bytes(&outcome.text)),
+            None => log.add_unchanged(number, copy, &outcome.text),
+        }
+    }
+
+    /// Whether an answer waits, and for what.
+    fn sort_out(
+        &mut self,
+        at: usize,
+        outcome: Outcome,
+        batch: &mut Batch,
+        rounds: &mut BTreeMap<Partition, Vec<Need>>,
+        env: &mut Env<'_>,
+    ) {
+        let partition = outcome.item.partition;
+        let mut needs = self.needs(partition);
+        let fresh = self.now(env.true_ns);
+        let is_early = outcome.item.sort & sort::OWNER != 0 && {
+            let lag_ns = self.profile.options.owner_lag_ns;
+            let age_ns =
+                |need: &Need| self.shared.link(need.link).sender.stream.age_ns(fresh.mono_ns);
+            needs.iter().all(|need| age_ns(need) < lag_ns)
+                || self.profile.lacks(Bug::OwnerUnbounded)
+        };
+        let is_look = outcome.changed.is_none();
+        // The clock is read after the look, for what waits outlives the round.
+        let contact = self.workers[at].contact;
+        let has_lease = batch.had_lease && contact.has_lease(fresh, &self.profile.options);
+        if is_look && !needs.is_empty() && !has_lease {
+            env.figures.rounds_asked += 1;
+            if let Some(known) = rounds.get(&partition) {
+                needs.clone_from(known);
+            } else {
+                self.ask_round(partition, &needs, fresh);
+                for need in &mut needs {
+                    need.position = self.shared.end(need.link);
+                }
+                rounds.insert(partition, needs.clone());
+            }
+        }
+        let is_met = |need: &Need| self.shared.acked(need.link) >= need.position;
+        let is_free = needs.iter().all(is_met)
+            || (is_early && (has_lease || !is_look))
+            || (outcome.is_found && self.profile.lacks(Bug::FoundAnsweredAtOnce))
+            || (is_look && has_lease && self.profile.lacks(Bug::ReadNotParked))
+            || self.profile.lacks(Bug::AnswerEarly);
+        if !is_free {
+            batch.parked.push((outcome, needs));
+            return;
+        }
+        env.figures.at_once += 1;
+        if let Some((lane, number)) = outcome.own {
+            self.workers[at].streams.answered(lane, number);
+        }
+        let told = match outcome.item.source {
+            Source::Direct { call } => (Some(call), None, Ok(outcome.text)),
+            Source::Forward { reply, .. } => (None, Some(reply), Ok(outcome.text)),
+        };
+        batch.told.push(told);
+    }
+
+    fn ask_round(&mut self, partition: Partition, needs: &[Need], now: Now) {
+        let term = self.headers[partition.index()].term();
+        let round = Round { partition, term };
+        for need in needs {
+            let stream = &mut self.shared.link_mut(need.link).sender.stream;
+            stream.append_with(now.mono_ns, |out| round.encode(out));
+        }
+    }
+
+    /// Releases the shards; what waits becomes pieces.
+    fn release_shards(&mut self, at: usize, env: &mut Env<'_>) {
+        let batch = std::mem::take(&mut self.workers[at].batch);
+        for shard in &batch.shards {
+            self.held[*shard] = None;
+        }
+        let worker = &mut self.workers[at];
+        for (call, reply, told) in batch.told {
+            match (call, reply, told) {
+                (Some(call), _, Ok(text)) => worker.ended.push((call, text, batch.had_lease)),
+                (Some(call), _, Err(_)) => {
+                    env.out.push(Output::Ended(call, Ended::NotApplied, false));
+                }
+                (None, Some(reply), told) => worker.told.push((reply, told, batch.had_lease)),
+                (None, None, _) => {}
+            }
+        }
+        let mut piece: Option<(Piece, Vec<Origin>)> = None;
+        for (outcome, needs) in batch.parked {
+            if piece.as_ref().is_some_and(|(piece, _)| !piece.has_room()) {
+                worker.park(piece.take());
+            }
+            let (piece, origins) = piece.get_or_insert_with(|| {
+                worker.tokens += 1;
+                (worker.parked.begin(worker.tokens, 0), Vec::new())
+            });
+            let Outcome { item, own, at, text, .. } = outcome;
+            let mut op = ParkedOp::new(item.partition, at.term, item.sort);
+            if let Some((lane, number)) = own {
+                (op.lane, op.number) = (lane, number);
+            }
+            for need in needs {
+                op.needs |= piece.need(need);
+            }
+            piece.push(op, &text, &item.line);
+            origins.push(match item.source {
+                Source::Direct { call } => Origin::Direct { call },
+                Source::Forward { reply, .. } => Origin::Forward { reply },
+            });
+        }
+        worker.park(piece);
+    }
+
+    /// Forwards what is for others, and writes all links.
+    fn send(&mut self, at: usize, env: &mut Env<'_>) {
+        let now = self.now(env.true_ns);
+        for lane in 0..self.workers[at].streams.all_done().count() as u16 {
+            let owner = self.workers[at].streams.id(lane).owner;
+            let replicas = &self.replicas;
+            let route = |partition: Partition| replicas[partition.index()].route();
+            if owner == self.id {
+                self.workers[at].streams.send_new(lane, now, route, None);
+                continue;
+            }
+            let link = self.shared.lane_link(owner, at);
+            let out = link.and_then(|link| self.shared.link_mut(link).sender.loose());
+            self.workers[at].streams.send_new(lane, now, route, out);
+        }
+        self.send_again(at, now);
+        self.flush(now, env);
+    }
+
+    fn send_again(&mut self, at: usize, now: Now) {
+        let mut own = Vec::new();
+        let (me, shared, replicas) = (self.id, &mut self.shared, &self.replicas);
+        let route = |partition: Partition| replicas[partition.index()].route();
+        self.workers[at].streams.send_again(now, route, |copy: CopyId, frame: &[u8]| {
+            if copy.node == me {
+                own.push(frame.to_vec());
+                return true;
+            }
+            let link = shared.lane_link(copy.node, at);
+            let Some(link) = link else { return false };
+            let Some(out) = shared.link_mut(link).sender.loose() else { return false };
+            out.extend_from_slice(frame);
+            true
+        });
+        for frame in own {
+            let frame = cut(&frame, BODY_BYTES_MAX).expect("it is right").expect("it is whole");
+            self.forward(at, None, frame.body);
+        }
+    }
+
+    fn empty_inbox(&mut self, at: usize, env: &mut Env<'_>) {
+        let now = self.now(env.true_ns);
+        for note in std::mem::take(&mut self.workers[at].inbox) {
+            match note {
+                Note::LinkUp(peer) => self.workers[at].streams.link_up(peer, now),
+                Note::Routes => {
+                    let replicas = &self.replicas;
+                    let route = |partition: Partition| replicas[partition.index()].route();
+                    self.workers[at].streams.routes_changed(now, route);
+                }
+                Note::Open(opening) => {
+                    let mut parked = std::mem::take(&mut self.workers[at].parked);
+                    let mut released = Vec::new();
+                    parked.open(&opening, |one| released.push(Outcomes::of(&one)));
+                    self.workers[at].parked = parked;
+                    self.carry_out(at, released, env);
+                }
+            }
+        }
+    }
+
+    /// What a piece says becomes answers, or is sent again.
+    fn carry_out(&mut self, at: usize, released: Vec<Outcomes>, env: &mut Env<'_>) {
+        let now = self.now(env.true_ns);
+        for one in released {
+            let route = self.route(one.op.partition);
+            let worker = &mut self.workers[at];
+            let origin = worker.origins[&one.token][one.place];
+            match origin {
+                Origin::Direct { call } if one.is_again => {
+                    env.figures.reopened += 1;
+                    let is_open = worker.streams.reopen(one.op.lane, one.op.number, &one.line, now);
+                    if !is_open {
+                        let what = format!("call {call} is answered and opened");
+                        env.out.push(Output::Broken(what));
+                    }
+                }
+                Origin::Direct { call } => {
+                    worker.streams.answered(one.op.lane, one.op.number);
+                    worker.ended.push((call, one.text, false));
+                }
+                Origin::Forward { reply } if one.is_again => {
+                    worker.told.push((reply, Err(ExceptionKind::Deposed(route)), false));
+                }
+                Origin::Forward { reply } => worker.told.push((reply, Ok(one.text), false)),
+            }
+        }
+    }
+
+    /// Releases what was acknowledged, and lets the round's answers leave.
+    fn tell(&mut self, at: usize, env: &mut Env<'_>) {
+        let now = self.now(env.true_ns);
+        let options = self.profile.options;
+        let contact = self.workers[at].contact;
+        let (is_stopped, has_lease) =
+            (contact.is_stopped(now, &options), contact.has_lease(now, &options));
+        if !is_stopped {
+            let mut parked = std::mem::take(&mut self.workers[at].parked);
+            let mut released = Vec::new();
+            for (place, acked) in self.workers[at].acked.iter().enumerate() {
+                parked.release(LinkIndex(place as u16), *acked, |one| match one {
+                    Released::Whole(piece) => {
+                        env.figures.pieces += 1;
+                        released.extend(
+                            (0..piece.ops().len()).map(|place| Outcomes::of_op(piece, place)),
+                        );
+                    }
+                    one => released.push(Outcomes::of(&one)),
+                });
+            }
+            parked.release_opened(|one| released.push(Outcomes::of(&one)));
+            self.workers[at].parked = parked;
+            self.carry_out(at, released, env);
+        }
+        let may_tell = |had_lease: bool| !is_stopped && (!had_lease || has_lease);
+        for (call, text, had_lease) in std::mem::take(&mut self.workers[at].ended) {
+            let ended = if may_tell(had_lease) { Ended::of_text(&text) } else { Ended::Unknown };
+            env.out.push(Output::Ended(call, ended, true));
+        }
+        let told = std::mem::take(&mut self.workers[at].told);
+        for (reply, told, had_lease) in told {
+            let told = match told {
+                Ok(_) if !may_tell(had_lease) => Err(ExceptionKind::Deposed(None)),
+                told => told,
+            };
+            let mut writer = AnswersWriter::default();
+            match told {
+                Ok(text) => writer.text(&text),
+                Err(kind) => writer.exception(reply.place, kind),
+            }
+            let mut out = Vec::new();
+            writer.finish(reply.sending, reply.place, &mut out);
+            match reply.link {
+                None => {
+                    let frame = cut(&out, BODY_BYTES_MAX).expect("it is right");
+                    self.answers(at, frame.expect("it is whole").body, env);
+                }
+                Some(link) => {
+                    if let Some(loose) = self.shared.link_mut(link).sender.loose() {
+                        loose.extend_from_slice(&out);
+                    }
+                }
+            }
+        }
+        self.send_again(at, now);
+        self.flush(now, env);
+    }
+}
+
+/// What was released of a piece.
+struct Outcomes {
+    token: u64,
+    place: usize,
+    op: ParkedOp,
+    text: Vec<u8>,
+    line: Vec<u8>,
+    is_again: bool,
+}
+
+impl Outcomes {
+    fn of_op(piece: &Piece, place: usize) -> Self {
+        let (text, line) = (piece.text_of(place).to_vec(), piece.line_of(place).to_vec());
+        let (token, op) = (piece.token, piece.ops()[place]);
+        Self { token, place, op, text, line, is_again: false }
+    }
+
+    fn of(released: &Released<'_>) -> Self {
+        match *released {
+            Released::Whole(piece) => Self::of_op(piece, 0),
+            Released::One(piece, place) => Self::of_op(piece, place),
+            Released::Again(piece, place) => Self { is_again: true, ..Self::of_op(piece, place) },
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn new(streams: OpStreams, parked: ParkedReplies) -> Self {
+        Self {
+            streams,
+            parked,
+            inbox: Vec::new(),
+            todo: VecDeque::new(),
+            clients: VecDeque::new(),
+            told: Vec::new(),
+            ended: Vec::new(),
+            batch: Batch::default(),
+            phase: Phase::Read,
+            contact: LastContact::default(),
+            acked: Vec::new(),
+            origins: BTreeMap::new(),
+            tokens: 0,
+        }
+    }
+
+    fn park(&mut self, piece: Option<(Piece, Vec<Origin>)>) {
+        if let Some((piece, origins)) = piece {
+            self.origins.insert(piece.token, origins);
+            self.parked.park(piece);
+        }
+    }
+}
