@@ -181,7 +181,7 @@ impl Proxies {
 /// Passes on what one side says.
 fn pump(mut from: TcpStream, mut to: TcpStream, fate: &Mutex<Fate>) {
     from.set_read_timeout(Some(Duration::from_millis(5))).expect("it is open");
-    let mut room = [0; 65536];
+    let mut room = vec![0; 65536].into_boxed_slice();
     loop {
         let read = from.read(&mut room);
         let fate = *fate.lock().expect("no holder panics");

@@ -106,6 +106,11 @@ impl<'a> Serving<'a> {
         engine::Now { mono: items_time(at.pt_ns), unix_ms: self.now.wall_ns / 1_000_000 }
     }
 
+    /// Whether nobody else can have become primary meanwhile.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.has_lease
+    }
+
     /// Replies that need not wait for copies do so while the oldest byte that a copy lacks is this old, nanoseconds.
     pub(crate) fn early_lag_ns(&self) -> u64 {
         self.owner_lag_ns
