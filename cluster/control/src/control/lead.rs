@@ -27,7 +27,7 @@ use crate::store::encode;
 
 /// Between two rounds.
 const PACE: Duration = Duration::from_millis(100);
-/// The same, while nothing is left to do and every node was heard a moment ago, or another node leads.
+/// The same, while nothing is left to do and every node was heard a moment ago.
 const PACE_AT_REST: Duration = Duration::from_millis(250);
 /// A node that was heard this long ago is not called silent before the next round at rest.
 const HEARD_LATELY: Duration = Duration::from_millis(600);
@@ -68,7 +68,7 @@ struct Lead {
 pub(super) async fn run(node: Arc<Node>) {
     let mut lead: Option<Lead> = None;
     loop {
-        let rests = lead.as_ref().is_none_or(|lead| lead.at_rest.is_some() && hears_all(&node));
+        let rests = lead.as_ref().is_some_and(|lead| lead.at_rest.is_some() && hears_all(&node));
         let begun = Instant::now();
         tokio::select! {
             biased;
