@@ -2,6 +2,9 @@
 //!
 //! Here: two nodes of one worker each in this process, whose allocator counts, and whose threads the system counts.
 //! One test, because all threads of the process are counted. Not here: a server by itself (`allocations`).
+//!
+//! Built beside the simulation, nodes have parts that allocate: `cargo test -p tollgate --test cluster_costs` builds them alone.
+#![cfg(not(feature = "simulation"))]
 
 use std::alloc::System;
 use std::fs;
