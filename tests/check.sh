@@ -39,9 +39,6 @@ step 'build of server and tests'
 cargo build --workspace --lib --bins --tests --examples --locked
 step 'tests'
 cargo test --workspace --locked 2>&1 | tee "$log"
-# Without the simulation, whose parts of a node allocate.
-step 'what an operation costs a cluster'
-cargo test --locked -p tollgate --test cluster_costs 2>&1 | tee -a "$log"
 # The command of the README. What it builds is also the server of the next steps.
 step 'installing, as the README does'
 cargo install --locked --path server --root target/installed --no-track --force
