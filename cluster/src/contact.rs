@@ -14,8 +14,8 @@ pub struct Contact(AtomicU64);
 /// A reading of [`Contact`].
 ///
 /// A worker takes one at the beginning of each round and judges by it to the end: what it does by the headers, what it
-/// answers, what it releases. A newer one would say that news of the map have come, but not that the worker has seen them: they
-/// may lie in its inbox.
+/// answers, what it releases. A newer reading may stand for news of the map that
+/// the worker has not taken out of its inbox yet.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct LastContact(u64);
 

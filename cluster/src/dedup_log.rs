@@ -300,7 +300,7 @@ impl<L: LogCell> DedupLogs<L> {
         self.logs.get(&lane)
     }
 
-    /// What a lane is done with, as far as is known here.
+    /// The number below which the lane sends nothing any more, as far as this node has heard; 0 if it has heard nothing.
     #[must_use]
     pub fn done(&self, lane: LaneId) -> u64 {
         self.logs.get(&lane).map_or(0, |log| log.read(DedupLog::done))

@@ -1,4 +1,4 @@
-//! What the cluster counts with: nodes and their lives, partitions, copies, terms, lanes, links.
+//! Identifiers: of nodes and their lives, partitions, copies, terms, lanes and links.
 //!
 //! Here: the small types, and how they print. Not here: who holds what (`map`), or how they travel
 //! (`message`).
@@ -61,9 +61,9 @@ pub struct CopyId {
 pub struct LaneId {
     /// The node that sends. 0 in a section whose records belong to no operation.
     pub node: NodeId,
-    /// Which life of it.
+    /// The life of that node.
     pub incarnation: Incarnation,
-    /// Which of its workers.
+    /// The number of the worker in that node.
     pub worker: u16,
     /// The node that was asked first. Of operations that a node does itself: the node of the first link of
     /// the partition's set.

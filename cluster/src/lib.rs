@@ -1,4 +1,4 @@
-//! Who owns a key, how its copies stay equal, and how operations reach it.
+//! Placement of keys, replication of their partitions, and the way of operations to their owners.
 //!
 //! Pure: no clock, no socket, no task, no randomness. Time, bytes and events come in, bytes and events go out.
 //! `ALGORITHM.md` says why each rule is needed.

@@ -131,8 +131,6 @@ pub(crate) struct Recorder {
     state: Vec<u8>,
     /// Some operation's partition has other copies.
     has_copies: bool,
-    /// Where the reply of the last operation begins.
-    start: u32,
     /// What the last operation changed.
     change: Option<(Change, RowResult)>,
 }
@@ -167,10 +165,10 @@ impl Recorder {
 
     /// Keeps the reply of the operation that was done last, and made no record, for whoever sends it again.
     #[inline]
-    pub(crate) fn keep(&mut self, name: Name, out: &[u8]) {
-        let start = self.start;
-        let Some(row) = self.rows.last_mut() else { return };
-        (row.name, row.result) = (Some(name), RowResult::Text(start, out.len() as u32));
+    pub(crate) fn keep(&mut self, name: Name) {
+        if let Some(row) = self.rows.last_mut() {
+            row.name = Some(name);
+        }
     }
 
     /// Whether any of the operations has to be known elsewhere.
@@ -197,13 +195,12 @@ impl Recorder {
     ) -> Ran {
         let unique = placed.unique();
         let start = out.len() as u32;
-        self.start = start;
         if placed.set.is_empty() {
             if !engine.with_unique(unique, |engine| answer(engine, out)) {
                 return Ran::Apart;
             }
             serving.header(hash).take(placed.at);
-            self.push(hash, placed);
+            self.push(hash, placed, RowResult::Text(start, out.len() as u32));
             return Ran::Done;
         }
         self.has_copies = true;
@@ -226,11 +223,11 @@ impl Recorder {
                 out.truncate(start as usize);
                 return Ran::Apart;
             }
-            self.push(hash, placed);
+            self.push(hash, placed, RowResult::Text(start, out.len() as u32));
             return Ran::Done;
         }
         serving.header(hash).take(placed.at);
-        self.push(hash, placed);
+        self.push(hash, placed, RowResult::None);
         let result = match (is_answered, change, touches) {
             (false, ..) => RowResult::None,
             (true, Change::Count(count), Touches::Count) => RowResult::Number(count),
@@ -240,9 +237,8 @@ impl Recorder {
         if is_answered { Ran::Changed } else { Ran::ChangedApart }
     }
 
-    fn push(&mut self, hash: u64, Placed { at, set }: Placed) {
-        let (name, result) = (None, RowResult::None);
-        self.rows.push(Row { hash, set, at, is_changed: false, name, result });
+    fn push(&mut self, hash: u64, Placed { at, set }: Placed, result: RowResult) {
+        self.rows.push(Row { hash, set, at, is_changed: false, name: None, result });
     }
 
     #[inline]

@@ -64,9 +64,8 @@ pub(crate) struct Copies {
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
     contact: Contact,
-    options: RwLock<Options>,
-    /// The same, as copies take them: they do not ask when a partition is given up.
-    shared_options: Arc<Options>,
+    /// Copies share those of the time when they were made: they do not ask when a partition is given up.
+    options: RwLock<Arc<Options>>,
     /// Never locked while another lock is waited for.
     pub(super) sets: Mutex<ReplicaSets>,
     set_table: ReplicaSetTable,
@@ -140,8 +139,7 @@ impl Copies {
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
             are_shared,
             contact: Contact::default(),
-            options: RwLock::new(options),
-            shared_options: Arc::new(options),
+            options: RwLock::new(Arc::new(options)),
             set_table: sets.table(),
             sets: Mutex::new(sets),
             logs: Logs::new(options.rules),
@@ -190,7 +188,7 @@ impl Copies {
 
     /// How copies behave.
     pub(crate) fn options(&self) -> Options {
-        *self.options.read()
+        **self.options.read()
     }
 
     /// The sets of links that headers name.
@@ -250,7 +248,7 @@ impl Copies {
         }
         let promoted = newer.filter(|new| before.is_some_and(|old| new.term > old.term));
         if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
-            let replica = Replica::new(partition, node, incarnation, &self.shared_options);
+            let replica = Replica::new(partition, node, incarnation, &self.options.read());
             slot.replica = Some(Box::new(replica));
         }
         self.call(hands, partition, (header, &mut slot), |replica, turn| {
@@ -261,7 +259,7 @@ impl Copies {
 
     /// The cluster's setting: see [`Options::lost_after_ns`].
     pub(crate) fn set_lost_after(&self, lost_after_ns: Option<u64>) {
-        self.options.write().lost_after_ns = lost_after_ns;
+        Arc::make_mut(&mut self.options.write()).lost_after_ns = lost_after_ns;
     }
 
     /// How many copies are here.

@@ -22,7 +22,7 @@ use cluster::op_stream::Submitted;
 use cluster::replica::{AckMode, Now, Refusal};
 use slab::Slab;
 
-pub(crate) use self::common::touches;
+pub(crate) use self::common::Common;
 use self::owner::line_of;
 use self::plane::{EndedOp, Plane};
 use super::copies::{Hands, Work};

@@ -10,9 +10,9 @@ use protocol::{BOUND_POLICY, Quick};
 
 use super::looked_up::look_up_in;
 use super::short::{Short, read_batch};
-use super::{Asked, LookedUp, Pause, Round, Session, answer_at, is_quick, pause_before};
-use crate::node::batch::{Ran, Touches};
-use crate::node::front::{Asking, Front, lent, touches};
+use super::{Asked, LookedUp, Pause, Round, Session, answer_at, pause_before};
+use crate::node::batch::Ran;
+use crate::node::front::{Asking, Common, Front, lent};
 use crate::node::machine::{COUNTED_ELSEWHERE, Sort};
 use crate::node::serving::Serving;
 use crate::quick::may_be_held;
@@ -39,48 +39,12 @@ struct Batch<'b> {
     input: &'b [u8],
 }
 
-impl Batch<'_> {
-    /// Whether a request may be done while shards are held.
+impl<'b> Batch<'b> {
     #[inline]
-    fn is_quick(&self, position: usize) -> bool {
-        let looked = self.looked.get(position);
-        looked.is_none_or(|looked| is_quick(&self.requests[position].quick, looked))
-    }
-
-    /// The key that a request counts under.
-    #[inline]
-    fn key(&self, position: usize) -> &[u8] {
-        let own = self.requests[position].quick.key();
-        self.looked.get(position).map_or(own, |looked| looked.counted(own))
-    }
-
-    #[inline]
-    fn is_bound(&self, position: usize) -> bool {
-        self.looked.get(position).is_some_and(|looked| !looked.is_unbound())
-    }
-
-    #[inline]
-    fn touches(&self, position: usize) -> Touches {
-        if self.is_bound(position) {
-            Touches::Item
-        } else {
-            touches(&self.requests[position].quick)
-        }
-    }
-
-    #[inline]
-    fn answer(
-        &self,
-        round: &mut Round<'_>,
-        engine: &mut Engine,
-        position: usize,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let quick = &self.requests[position].quick;
-        match self.looked.get(position) {
-            None => round.answer_unbound(engine, quick, self.hashes[position], out),
-            Some(looked) => round.answer_quickly(engine, quick, looked, out),
-        }
+    fn common(&self, position: usize) -> Common<'b> {
+        let (requests, looked) = (self.requests, self.looked);
+        let quick = &requests[position].quick;
+        Common { quick, hash: self.hashes[position], looked: looked.get(position) }
     }
 
     /// Where the line of a request begins.
@@ -91,12 +55,12 @@ impl Batch<'_> {
     /// What the owner of a request's key is asked.
     fn asking(&self, position: usize, serving: &Serving<'_>) -> Asking<'_> {
         let from = self.start(position);
-        let Short { quick, end } = &self.requests[position];
-        let is_elsewhere = self.key(position) != quick.key();
+        let common = self.common(position);
+        let elsewhere = if common.is_elsewhere() { COUNTED_ELSEWHERE } else { 0 };
         Asking {
-            partition: serving.partition(self.hashes[position]),
-            sort: sort_of(quick) | if is_elsewhere { COUNTED_ELSEWHERE } else { 0 },
-            line: &self.input[from..*end],
+            partition: serving.partition(common.hash),
+            sort: sort_of(common.quick) | elsewhere,
+            line: &self.input[from..self.requests[position].end],
         }
     }
 }
@@ -217,7 +181,7 @@ impl Session {
     ) -> Stretch {
         let may_be_done = |position: &usize| {
             let hash = batch.hashes[*position];
-            batch.is_quick(*position)
+            batch.common(*position).is_quick()
                 && serving.may_serve(hash)
                 && !front.is_waiting(serving.partition(hash))
         };
@@ -234,31 +198,29 @@ impl Session {
                 break;
             }
             let position = from + place;
-            let Short { quick, end } = &batch.requests[position];
-            let is_read = matches!(quick, Quick::Get { .. });
+            let (common, end) = (batch.common(position), batch.requests[position].end - input_from);
+            let is_read = matches!(common.quick, Quick::Get { .. });
             // The header is looked at while the shard is held.
             let Some(engine) = held.engine_beside(place, *hash) else { break };
             let Some(placed) = serving.next(*hash, is_read) else { break };
-            if !direct.has_room(&placed, is_read) {
-                break;
-            }
+            let Some(lane) = direct.lane_for(placed.set, is_read) else { break };
             round.now = serving.time(placed.at);
-            let key = batch.key(position);
+            let key = common.key();
             let ran = direct.recorder().run(
                 serving,
                 engine,
                 (key, *hash),
-                (placed, batch.touches(position)),
+                (placed, common.touches()),
                 out,
-                |engine, out| batch.answer(round, engine, position, out),
+                |engine, out| common.answer(round, engine, out),
             );
-            let sort = sort_of(quick);
+            let sort = sort_of(common.quick);
             match ran {
-                Ran::Done => direct.push((out.len(), *end - input_from), None, sort),
+                Ran::Done => direct.push((out.len(), end), None, sort),
                 Ran::Changed => {
-                    let name = direct.name(&placed, serving.partition(*hash), serving.now());
+                    let name = direct.name(lane, serving.partition(*hash), serving.now());
                     direct.recorder().record(serving, key, name.map(|(_, name)| name), out);
-                    direct.push((out.len(), *end - input_from), name, sort);
+                    direct.push((out.len(), end), name, sort);
                 }
                 Ran::ChangedApart => {
                     direct.recorder().record(serving, key, None, out);
@@ -295,7 +257,8 @@ impl Session {
         let mut is_apart = false;
         for (position, hash) in batch.hashes.iter().enumerate().skip(from) {
             // What a limit answers without an owner is told at once there.
-            is_apart = !batch.is_quick(position) || front.is_resting(now, serving.partition(*hash));
+            is_apart = !batch.common(position).is_quick()
+                || front.is_resting(now, serving.partition(*hash));
             if is_apart || serving.may_serve(*hash) {
                 break;
             }

@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use cluster::id::NodeId;
 use cluster::map::delta::Item;
 use cluster::map::{Answer, Command, Delta, Map, NodeState, Refused};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -68,12 +69,18 @@ pub(super) async fn run(node: Arc<Node>) {
         }
         last = Instant::now();
         round(&node, &mut flights);
-        tokio::select! {
-            biased;
-            () = node.beat_now.notified() => sleep(PERIOD_MIN.saturating_sub(last.elapsed())).await,
-            () = sleep(period(&node)) => {}
-        }
+        rest(&node.beat_now, PERIOD_MIN, period(&node)).await;
         while flights.try_join_next().is_some() {}
+    }
+}
+
+/// Waits for `longest`, or until somebody asks for a round, but for `least` at least.
+pub(super) async fn rest(asked: &Notify, least: Duration, longest: Duration) {
+    let begun = Instant::now();
+    tokio::select! {
+        biased;
+        () = asked.notified() => sleep(least.saturating_sub(begun.elapsed())).await,
+        () = sleep(longest) => {}
     }
 }
 

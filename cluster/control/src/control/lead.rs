@@ -16,11 +16,11 @@ use cluster::map::{Command, Map, NodeState, Refused, clocks};
 use cluster::placement::{Holders, Member};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::answer::runs_elsewhere;
 use super::node::LEASE_MAX;
-use super::{Node, Raft, disk, step_aside};
+use super::{Node, Raft, beat, disk, step_aside};
 use crate::network::{NoAnswer, Unreachable, node_id};
 use crate::rpc::{Call, Told};
 use crate::store::encode;
@@ -69,12 +69,8 @@ pub(super) async fn run(node: Arc<Node>) {
     let mut lead: Option<Lead> = None;
     loop {
         let rests = lead.as_ref().is_some_and(|lead| lead.at_rest.is_some() && hears_all(&node));
-        let begun = Instant::now();
-        tokio::select! {
-            biased;
-            () = node.lead_now.notified() => sleep(PACE_MIN.saturating_sub(begun.elapsed())).await,
-            () = sleep(if rests { PACE_AT_REST } else { PACE }) => {}
-        }
+        let pace = if rests { PACE_AT_REST } else { PACE };
+        beat::rest(&node.lead_now, PACE_MIN, pace).await;
         let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_aside);
         let (Some(raft), Some(me)) = (raft, node.id()) else {
             lead = None;
@@ -123,6 +119,7 @@ impl Lead {
                 self.at_rest = Some((map.ver(), facts));
                 return Some(());
             }
+            self.at_rest = None;
             confirm(raft).await?;
             if node.published.ver() != map.ver() {
                 node.lead_now.notify_one();

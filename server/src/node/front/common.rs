@@ -40,83 +40,78 @@ pub(super) struct Rest<'a> {
     pub(super) first: u16,
 }
 
-/// A common request, while it is done.
-struct Common<'a> {
+/// One of the commonest requests, and what was found out about its key.
+#[derive(Clone, Copy)]
+pub(crate) struct Common<'b> {
+    pub(crate) quick: &'b Quick<'b>,
+    /// Of the key as it is counted.
+    pub(crate) hash: u64,
+    /// What limits say of the key; none where there are no limits at all.
+    pub(crate) looked: Option<&'b LookedUp<'b>>,
+}
+
+impl<'b> Common<'b> {
+    /// Whether it may be done while shards are held.
+    #[inline]
+    pub(crate) fn is_quick(self) -> bool {
+        match self.looked {
+            None => may_be_held(self.quick),
+            Some(looked) => is_quick(self.quick, looked),
+        }
+    }
+
+    /// The key that it counts under.
+    #[inline]
+    pub(crate) fn key(self) -> &'b [u8] {
+        let own = self.quick.key();
+        self.looked.map_or(own, |looked| looked.counted(own))
+    }
+
+    /// Whether that is another key than the client wrote.
+    pub(crate) fn is_elsewhere(self) -> bool {
+        self.key() != self.quick.key()
+    }
+
+    /// How much it may change.
+    #[inline]
+    pub(crate) fn touches(self) -> Touches {
+        if self.looked.is_some_and(|looked| !looked.is_unbound()) {
+            return Touches::Item;
+        }
+        match self.quick {
+            Quick::Get { .. } => Touches::Nothing,
+            Quick::Count { .. } => Touches::Count,
+            Quick::Set { .. } | Quick::Take { .. } => Touches::Item,
+        }
+    }
+
+    /// Does it and appends its reply; false: it has to go the long way.
+    #[inline]
+    pub(crate) fn answer(
+        self,
+        round: &mut Round<'_>,
+        engine: &mut Engine,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match self.looked {
+            None => round.answer_unbound(engine, self.quick, self.hash, out),
+            Some(looked) => round.answer_quickly(engine, self.quick, looked, out),
+        }
+    }
+}
+
+/// A common request of a frame.
+struct Read<'a> {
     quick: Quick<'a>,
     /// Where its line ends.
     end: usize,
     hash: u64,
-    key: KeyLimit<'a>,
+    looked: Option<LookedUp<'a>>,
 }
 
-/// The limit of a key, if there are any.
-enum KeyLimit<'a> {
-    /// There are no limits.
-    NoLimits,
-    LookedUp(LookedUp<'a>),
-}
-
-fn key_of<'a>(in_force: &'a InForce, quick: &Quick<'a>, counted: &'a mut Vec<u8>) -> KeyLimit<'a> {
-    let limits = in_force.limits();
-    if limits.is_empty() {
-        return KeyLimit::NoLimits;
-    }
-    KeyLimit::LookedUp(LookedUp { hash: 0, bound: limits.find(quick.key(), counted) })
-}
-
-impl KeyLimit<'_> {
-    fn set_hash(&mut self, hash: u64) {
-        if let Self::LookedUp(looked) = self {
-            looked.hash = hash;
-        }
-    }
-
-    /// The key that is counted.
-    fn counted<'k>(&'k self, quick: &'k Quick<'_>) -> &'k [u8] {
-        match self {
-            Self::NoLimits => quick.key(),
-            Self::LookedUp(looked) => looked.counted(quick.key()),
-        }
-    }
-
-    /// Whether a request may be done on the open header of its partition: this node counts it under a key of that
-    /// partition, as the node in front did.
-    fn is_of(
-        &self,
-        serving: &Serving<'_>,
-        shards: &Shards,
-        request: Request,
-        quick: &Quick<'_>,
-    ) -> bool {
-        let is_elsewhere = request.sort & COUNTED_ELSEWHERE != 0;
-        match self {
-            Self::NoLimits => !is_elsewhere && may_be_held(quick),
-            Self::LookedUp(looked) => {
-                let counted = looked.counted(quick.key());
-                let is_same = counted == quick.key();
-                let partition = |key| serving.partition(shards.hash(key));
-                is_quick(quick, looked)
-                    && is_same != is_elsewhere
-                    && (is_same || partition(counted) == request.partition)
-            }
-        }
-    }
-}
-
-impl Common<'_> {
-    fn touches(&self) -> Touches {
-        match &self.key {
-            KeyLimit::LookedUp(looked) if !looked.is_unbound() => Touches::Item,
-            _ => touches(&self.quick),
-        }
-    }
-
-    #[inline]
-    fn answer(&self, round: &mut Round<'_>, engine: &mut Engine, out: &mut Vec<u8>) -> bool {
-        match &self.key {
-            KeyLimit::NoLimits => round.answer_unbound(engine, &self.quick, self.hash, out),
-            KeyLimit::LookedUp(looked) => round.answer_quickly(engine, &self.quick, looked, out),
-        }
+impl Read<'_> {
+    fn common(&self) -> Common<'_> {
+        Common { quick: &self.quick, hash: self.hash, looked: self.looked.as_ref() }
     }
 }
 
@@ -181,9 +176,9 @@ fn read<'a>(
     rest: &Rest<'_>,
     lines: &'a [u8],
     counted: &'a mut [Vec<u8>],
-) -> ArrayVec<Common<'a>, HELD_MAX> {
-    let bounds = shards.bounds();
-    let mut batch: ArrayVec<Common<'a>, HELD_MAX> = ArrayVec::new();
+) -> ArrayVec<Read<'a>, HELD_MAX> {
+    let (bounds, limits) = (shards.bounds(), in_force.limits());
+    let mut batch: ArrayVec<Read<'a>, HELD_MAX> = ArrayVec::new();
     let mut end = 0;
     for (request, counted) in rest.requests[rest.place..].iter().zip(counted) {
         if batch.is_full() || !is_plain(*request) {
@@ -193,18 +188,38 @@ fn read<'a>(
         if Sort::of_bits(request.sort) != Some(Sort::of_quick(&quick)) {
             break;
         }
-        let mut key = key_of(in_force, &quick, counted);
-        if !key.is_of(serving, shards, *request, &quick) {
+        let bound = (!limits.is_empty()).then(|| limits.find(quick.key(), counted));
+        let mut looked = bound.map(|bound| LookedUp { hash: 0, bound });
+        let key = looked.as_ref().map_or(quick.key(), |looked| looked.counted(quick.key()));
+        let hash = shards.hash_in(request.partition.0, key);
+        if let Some(looked) = &mut looked {
+            looked.hash = hash;
+        }
+        let read = Read { quick, end: end + bytes, hash, looked };
+        if !is_counted_alike(read.common(), *request, shards, serving) {
             break;
         }
-        end += bytes;
-        let hash = shards.hash_in(request.partition.0, key.counted(&quick));
-        key.set_hash(hash);
+        end = read.end;
         shards.prefetch_shard(hash);
         serving.prefetch(hash);
-        batch.push(Common { quick, end, hash, key });
+        batch.push(read);
     }
     batch
+}
+
+/// Whether a request may be done on the open header of its partition: this node counts it under a key of that
+/// partition, as the node in front did.
+fn is_counted_alike(
+    common: Common<'_>,
+    request: Request,
+    shards: &Shards,
+    serving: &Serving<'_>,
+) -> bool {
+    let is_elsewhere = common.is_elsewhere();
+    let is_there = || serving.partition(shards.hash(common.key())) == request.partition;
+    common.is_quick()
+        && is_elsewhere == (request.sort & COUNTED_ELSEWHERE != 0)
+        && (!is_elsewhere || is_there())
 }
 
 impl Plane {
@@ -216,36 +231,36 @@ impl Plane {
         (node, copies): (&Node, &Copies),
         serving: &Serving<'_>,
         rest: &Rest<'_>,
-        batch: &[Common<'_>],
+        batch: &[Read<'_>],
         texts: &mut Vec<u8>,
     ) -> ArrayVec<u32, HELD_MAX> {
         let mut ends = ArrayVec::new();
         if batch.is_empty() {
             return ends;
         }
-        let hashes: ArrayVec<u64, HELD_MAX> = batch.iter().map(|common| common.hash).collect();
+        let hashes: ArrayVec<u64, HELD_MAX> = batch.iter().map(|read| read.hash).collect();
         let mut held = lent.service.shards().hold(&hashes);
         let Self { recorder, cache, .. } = self;
         recorder.begin();
         let mut round = lent.round();
-        for (position, common) in batch.iter().enumerate() {
-            let Common { quick, hash, .. } = common;
-            let (term, is_read) = (rest.request(position).term, matches!(quick, Quick::Get { .. }));
+        for (position, common) in batch.iter().map(Read::common).enumerate() {
+            let (term, hash) = (rest.request(position).term, common.hash);
+            let is_read = matches!(common.quick, Quick::Get { .. });
             // The header is looked at while the shard is held.
-            let Some(engine) = held.engine_beside(position, *hash) else { break };
-            let placed = serving.next(*hash, is_read).filter(|placed| placed.at.term == term);
+            let Some(engine) = held.engine_beside(position, hash) else { break };
+            let placed = serving.next(hash, is_read).filter(|placed| placed.at.term == term);
             let Some(placed) = placed else { break };
             if !is_read && !cache.may_append(node.links(), placed.set) {
                 break;
             }
             round.now = serving.time(placed.at);
-            let (key, how) = (common.key.counted(quick), (placed, common.touches()));
-            let ran = recorder.run(serving, engine, (key, *hash), how, texts, |engine, out| {
+            let (key, how) = (common.key(), (placed, common.touches()));
+            let ran = recorder.run(serving, engine, (key, hash), how, texts, |engine, out| {
                 common.answer(&mut round, engine, out)
             });
             match ran {
                 Ran::Done if is_read => {}
-                Ran::Done => recorder.keep(rest.name(position), texts),
+                Ran::Done => recorder.keep(rest.name(position)),
                 Ran::Changed => recorder.record(serving, key, Some(rest.name(position)), texts),
                 Ran::ChangedApart => {
                     recorder.record(serving, key, None, texts);
@@ -306,14 +321,5 @@ impl Plane {
             from = at;
         }
         rest.first = (rest.place + ends.len()) as u16;
-    }
-}
-
-/// What an operation of this kind may change.
-pub(crate) fn touches(quick: &Quick<'_>) -> Touches {
-    match quick {
-        Quick::Get { .. } => Touches::Nothing,
-        Quick::Count { .. } => Touches::Count,
-        Quick::Set { .. } | Quick::Take { .. } => Touches::Item,
     }
 }

@@ -11,6 +11,7 @@ use cluster::id::Partition;
 use cluster::op_stream::Submitted;
 use cluster::parked_reply::{NEEDS_MAX, ParkedOp};
 use cluster::replica::Now;
+use cluster::replica_set::ReplicaSet;
 use slab::Slab;
 
 use super::Front;
@@ -19,7 +20,7 @@ use crate::node::Node;
 use crate::node::batch::{Name, Recorder};
 use crate::node::delivery::{Client, Use, Waiter};
 use crate::node::replies::Replies;
-use crate::node::serving::{Placed, Serving};
+use crate::node::serving::Serving;
 use crate::shards::HELD_MAX;
 
 /// A batch of a client on open headers, while it is done and until its replies are told or wait.
@@ -68,52 +69,42 @@ impl DirectBatch<'_> {
         &mut self.plane.recorder
     }
 
-    /// Whether an operation on these copies may be done: its reply may wait in the batch's piece, the streams take its record, and
-    /// its lane a name.
+    /// The lane of an operation on these copies, [`NO_LANE`] if it needs none; `None` if it may not be done: its reply must have room
+    /// in the batch's piece, its record in the streams, and its name in the lane.
     #[inline]
-    pub(crate) fn has_room(&mut self, placed: &Placed, is_read: bool) -> bool {
-        let is_in_piece = placed
-            .set
-            .mandatory()
-            .iter()
-            .all(|link| self.links.contains(link) || self.links.try_push(*link).is_ok());
-        is_in_piece && (is_read || self.takes_record(placed))
-    }
-
-    fn takes_record(&mut self, placed: &Placed) -> bool {
-        let links = self.node.links();
-        let Some(first) = placed.set.links().first() else { return true };
-        if !self.plane.cache.may_append(links, placed.set) {
-            return false;
+    pub(crate) fn lane_for(&mut self, set: ReplicaSet, is_read: bool) -> Option<u16> {
+        let links = &mut self.links;
+        let is_in_piece = (set.mandatory().iter())
+            .all(|link| links.contains(link) || links.try_push(*link).is_ok());
+        if !is_in_piece {
+            return None;
         }
-        let Some(owner) = self.plane.cache.get(links, *first).map(|link| link.peer) else {
-            return false;
-        };
-        let lane = self.plane.ops.lane_for(owner);
-        self.plane.ops.has_room(lane, 1)
+        let (false, Some(first)) = (is_read, set.links().first()) else { return Some(NO_LANE) };
+        let Plane { cache, ops, .. } = &mut *self.plane;
+        if !cache.may_append(self.node.links(), set) {
+            return None;
+        }
+        let lane = ops.lane_for(cache.get(self.node.links(), *first)?.peer);
+        ops.has_room(lane, 1).then_some(lane)
     }
 
-    /// A name for the operation that was just done and has changed something; none if no other copy has to hold it.
+    /// A name in this lane for the operation that was just done and has changed something; none if no other copy has to hold it.
     pub(crate) fn name(
         &mut self,
-        placed: &Placed,
+        lane: u16,
         partition: Partition,
         now: Now,
     ) -> Option<(u16, Name)> {
-        let first = placed.set.links().first()?;
-        let owner = self.plane.cache.get(self.node.links(), *first)?.peer;
-        let lane = self.plane.ops.lane_for(owner);
+        if lane == NO_LANE {
+            return None;
+        }
+        let ops = &mut self.plane.ops;
         let token = self.waiters.vacant_key() as u64;
         let index = self.ops.len() as u32;
         let submitted = Submitted { partition, sort: 0, token, index, for_ns: 0 };
-        let number = self.plane.ops.number(lane, &submitted, now)?;
-        let name = Name {
-            lane: self.plane.ops.id(lane),
-            first: number & !0x7fff,
-            done: self.plane.ops.done(lane),
-            number,
-        };
-        Some((lane, name))
+        let number = ops.number(lane, &submitted, now)?;
+        let (first, done) = (number & !0x7fff, ops.done(lane));
+        Some((lane, Name { lane: ops.id(lane), first, done, number }))
     }
 
     /// Notes the operation that was just done: where its reply ends in the output, and its line in the input.

@@ -80,13 +80,11 @@ impl Front {
         let head = Head { source, forward, deadline_ns };
         let mut rest = Rest { head, requests, place: 0, first: 0 };
         let mut lines = forward.lines;
+        let serving = Serving::new(&node, self.contact, lent.now).filter(|_| is_fresh);
         while rest.place < requests.len() {
-            let done = match Serving::new(&node, self.contact, lent.now) {
-                Some(serving) if is_fresh => {
-                    self.serve_common(lent, &serving, &mut rest, &mut lines)
-                }
-                _ => 0,
-            };
+            let done = serving
+                .as_ref()
+                .map_or(0, |serving| self.serve_common(lent, serving, &mut rest, &mut lines));
             rest.place += done;
             if done == 0 {
                 self.serve_one(lent, &mut rest, &mut lines)?;
