@@ -102,10 +102,9 @@ pub struct Options {
     #[arg(long)]
     pub memory: bool,
     /// Instead of one server, measure clusters of one to three nodes, of target/release/tollgate: `incr`
-    /// asked of a key's owner and of others, for each --connections and --pipelines
-    #[arg(long, conflicts_with_all = ["servers", "memory", "pin", "rate", "cells", "limits_count"])]
+    /// (or --cells) asked of a key's owner and of others, for each --connections, --pipelines and --rate
+    #[arg(long, conflicts_with_all = ["servers", "memory", "limits_count", "beside"])]
     pub cluster: bool,
-
     /// With --cluster: only the shapes of this name, once for each
     #[arg(long, value_name = "NAME", requires = "cluster")]
     pub shape: Vec<String>,
@@ -180,6 +179,9 @@ impl Options {
                 (true, true) => vec![1, 16],
                 (false, true) => vec![1, 16, 64],
             };
+        }
+        if self.cells.is_empty() && self.cluster {
+            self.cells = vec!["incr".to_owned()];
         }
         if self.cells.is_empty() && self.quick {
             self.cells = vec!["incr".to_owned(), "get".to_owned()];

@@ -41,7 +41,7 @@ fn run(options: Options) -> anyhow::Result<u64> {
     let mut report = Report::new(machine, options.reference_index());
     report.beside.clone_from(&options.beside);
     let outcome = if options.cluster {
-        cluster::run(&options, &progress, &mut report)
+        cluster::run(&options, cores.as_ref(), &progress, &mut report)
     } else if options.memory {
         memory::run(&options, cores.as_ref(), &progress, &mut report)
     } else if options.peers.is_some() {

@@ -1,0 +1,100 @@
+//! The clusters that a run measures: which program, how many nodes, which flags.
+//!
+//! Here: the table of shapes. Not here: their processes (`nodes`), what is measured (`cluster`).
+
+use std::path::Path;
+
+use crate::dialect::Dialect;
+
+/// A cluster to be measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) name: &'static str,
+    pub(super) nodes: usize,
+    /// Worker threads of a node.
+    pub(super) workers: usize,
+    pub(super) kind: Kind,
+    pub(super) routes: &'static [Route],
+}
+
+/// The program that the nodes of a shape run.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// Ours, without a cluster.
+    Lone,
+    /// Ours, with these flags.
+    Cluster(&'static str),
+    /// The same, and TLS between the nodes.
+    Secured(&'static str),
+    /// This program of the Redis family: the first node is primary, the others are its replicas.
+    Redis(&'static str, Dialect),
+}
+
+/// The node that the generator asks for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    Owner,
+    Another,
+}
+
+impl Kind {
+    pub(super) fn dialect(self) -> Dialect {
+        match self {
+            Self::Redis(_, dialect) => dialect,
+            _ => Dialect::Tollgate,
+        }
+    }
+
+    pub(super) fn is_redis(self) -> bool {
+        matches!(self, Self::Redis(..))
+    }
+
+    /// Whether the program is installed.
+    pub(super) fn is_installed(self) -> bool {
+        !matches!(self, Self::Redis(program, _) if !Path::new(program).exists())
+    }
+}
+
+const DIRECT: &[Route] = &[Route::Owner];
+const BOTH: &[Route] = &[Route::Owner, Route::Another];
+const ONE: Kind = Kind::Cluster("--replicas 1");
+const REPLICA: Kind = Kind::Cluster(TWO_COPIES);
+const TWO_COPIES: &str = "--replicas 2 --ack replica";
+const OWNER: Kind = Kind::Cluster("--replicas 2 --ack owner");
+const THREE: Kind = Kind::Cluster("--replicas 3 --ack replica");
+const REDIS: &str = "/usr/bin/redis-server";
+const VALKEY: &str = "/usr/bin/valkey-server";
+
+const fn shape(name: &'static str, nodes: usize, kind: Kind, routes: &'static [Route]) -> Shape {
+    Shape { name, nodes, workers: 1, kind, routes }
+}
+
+const fn with_two_workers(shape: Shape) -> Shape {
+    Shape { workers: 2, ..shape }
+}
+
+/// Those of a run in which none is named.
+pub(super) const SHAPES: &[Shape] = &[
+    shape("no cluster", 1, Kind::Lone, DIRECT),
+    shape("1 node", 1, ONE, DIRECT),
+    shape("2 nodes, R=1", 2, ONE, BOTH),
+    shape("2 nodes, R=2 replica", 2, REPLICA, BOTH),
+    shape("2 nodes, R=2 replica, TLS", 2, Kind::Secured(TWO_COPIES), BOTH),
+    shape("2 nodes, R=2 owner", 2, OWNER, DIRECT),
+    shape("3 nodes, R=1", 3, ONE, BOTH),
+    shape("3 nodes, R=2 replica", 3, REPLICA, BOTH),
+    shape("3 nodes, R=2 owner", 3, OWNER, DIRECT),
+    shape("3 nodes, R=3 replica", 3, THREE, BOTH),
+    with_two_workers(shape("no cluster, 2 workers", 1, Kind::Lone, DIRECT)),
+    with_two_workers(shape("2 nodes, R=2 replica, 2 workers", 2, REPLICA, BOTH)),
+    shape("Redis", 1, Kind::Redis(REDIS, Dialect::Redis), DIRECT),
+    shape("Redis and a replica", 2, Kind::Redis(REDIS, Dialect::Redis), DIRECT),
+    shape("Redis and a replica, WAIT 1", 2, Kind::Redis(REDIS, Dialect::RedisWait), DIRECT),
+    shape("Valkey and a replica", 2, Kind::Redis(VALKEY, Dialect::Redis), DIRECT),
+    shape("Valkey and a replica, WAIT 1", 2, Kind::Redis(VALKEY, Dialect::RedisWait), DIRECT),
+];
+
+/// The names of all shapes.
+pub(super) fn names() -> Vec<&'static str> {
+    SHAPES.iter().map(|shape| shape.name).collect()
+}
