@@ -1,13 +1,14 @@
 //! What limits say while owners are out of reach, and what is made good afterwards.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
 
 use super::nodes::Cluster;
+use super::overload::owned;
 
 /// Asks for `login<n>` keys until `for_s` seconds are over: what passed, and the lines that were told.
 fn hammer(cluster: &Cluster, key: &str, policy: &str, for_s: u64) -> (u64, Vec<String>) {
@@ -46,6 +47,43 @@ fn a_node_alone_lets_its_part_pass_and_owes_it() {
     assert!(remaining <= 90 - passed, "{passed} passed, and {remaining} are left");
     let (more, _) = hammer(&cluster, "login", "log:90/600s", 2);
     assert!(passed + more <= 90, "{passed} and {more}");
+}
+
+#[test]
+fn a_plain_incr_that_is_refused_alone_answers_more_than_the_limit() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    let limit = "[[limit]]\nname = 'login'\nmatch = 'login:{user}'\npolicy = 'log:9/600s'\n";
+    fs::write(&path, limit).expect("the folder is ours");
+    let cluster = Cluster::start(3, &["--limits", &path.display().to_string()]);
+    let keys = owned(&cluster, 1, "login:", 2);
+    let before = cluster.ask(0, &format!("take {} 0 - peek\r\n", keys[0]));
+    assert!(before.starts_with("ALLOW 9 9 "), "{before}");
+    let requests = [format!("incr {} 1\r\n", keys[0]), format!("ma {} v\r\n", keys[1])];
+    for number in [1, 2] {
+        cluster.signal(number, Signal::SIGSTOP);
+    }
+    let mut line = cluster.line(0);
+    let (start, mut answers) = (Instant::now(), Vec::new());
+    while start.elapsed() < Duration::from_secs(4) {
+        for request in &requests {
+            let told = line.ask(request).expect("it answers").expect("a line");
+            let told = if told.starts_with("VA ") {
+                line.hear().expect("it answers").expect("a line")
+            } else {
+                told
+            };
+            answers.push((request, told.parse::<u64>().expect("a number")));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    for number in [1, 2] {
+        cluster.signal(number, Signal::SIGCONT);
+    }
+    for request in &requests {
+        let passed = answers.iter().filter(|(asked, told)| *asked == request && *told <= 9);
+        assert!((3..=4).contains(&passed.count()), "{request}: {answers:?}");
+    }
 }
 
 /// The name of a hold in an answer.

@@ -232,10 +232,29 @@ impl Node {
     }
 }
 
+/// What a look at a key finds that has no state.
+fn fresh(policy: &Policy, now: Now) -> Decision {
+    take(policy, &mut Vec::new(), now, &Ask { cost: 0, peek: true, ..Ask::default() })
+}
+
+/// The most units that a policy lets pass at once.
+fn whole_limit(policy: &Policy, now: Now) -> u64 {
+    fresh(policy, now).limit
+}
+
+/// The same result of another limit.
+fn with_limit(limited: Limited, limit: u64) -> Limited {
+    match limited {
+        Limited::Decided(facts) => {
+            Limited::Decided(Facts { decision: Decision { limit, ..facts.decision }, ..facts })
+        }
+        other => other,
+    }
+}
+
 /// What everybody is told, whatever was counted.
 fn told(now: Now, policy: &Policy, ask: &Take, passes: bool) -> Charged {
-    let look = Ask { cost: 0, peek: true, ..Ask::default() };
-    let fresh = take(policy, &mut Vec::new(), now, &look);
+    let fresh = fresh(policy, now);
     let decision = Decision {
         verdict: if passes { Verdict::Allow } else { Verdict::Deny },
         remaining: if passes { fresh.remaining } else { 0 },
@@ -348,8 +367,14 @@ impl Round<'_> {
         Some(Taking { take, charges, mode: mode.unwrap_or(default) })
     }
 
-    /// Tells a client what was decided without the owner.
-    fn tell_degraded(&mut self, request: &Request<'_>, charged: Charged, out: &mut Vec<u8>) {
+    /// Tells a client what was decided without the owner. `policy` is the whole policy of the first key.
+    fn tell_degraded(
+        &mut self,
+        request: &Request<'_>,
+        policy: &Policy,
+        charged: Charged,
+        out: &mut Vec<u8>,
+    ) {
         let degraded = |outcome| match outcome {
             Outcome::Verdict(line) => Outcome::Verdict(VerdictLine { degraded: true, ..line }),
             other => other,
@@ -367,7 +392,9 @@ impl Round<'_> {
                         degraded(verdict(charged.all, units_of(take).1))
                     }
                     Operation::Arithmetic(arithmetic) => {
-                        counted(charged.first, taking(arithmetic).cost)
+                        // A plain client compares with the whole limit, not with this node's part.
+                        let first = with_limit(charged.first, whole_limit(policy, self.now));
+                        counted(first, taking(arithmetic).cost)
                     }
                     _ => added(charged.first),
                 };
@@ -430,7 +457,7 @@ impl Front {
             OnUnavailable::Local => node.take_local(now, &charges, &take),
         };
         let mut text = Vec::new();
-        round.tell_degraded(&request, charged, &mut text);
+        round.tell_degraded(&request, &first.policy, charged, &mut text);
         if let Limited::Decided(facts) = charged.all
             && !facts.refuses()
             && !take.peek
