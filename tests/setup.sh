@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
-# for memcached, valgrind, which counts instructions, libfaketime, which moves the clocks of nodes, what lays
+# for memcached, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which moves the clocks of nodes, what lays
 # networks, and Helm, which renders our chart.
 #
 # Here: packages, by name only; where they come from is the machine's own configuration. Not here:
@@ -13,7 +13,7 @@ target="${CARGO_TARGET_DIR:-target}/clients"
 # Not ruby-dalli: Debian's speaks the binary protocol only.
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc make php-cli php-memcached
     libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime
-    iproute2 util-linux"
+    iproute2 util-linux strace"
 # A python or a node that came another way is good enough.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||

@@ -106,13 +106,6 @@ impl SendStream {
         self.unacked() >= self.bytes_max
     }
 
-    /// Clients whose operations need the stream are not read.
-    #[must_use]
-    #[inline]
-    pub fn is_over_half(&self) -> bool {
-        self.unacked() >= self.bytes_max / 2
-    }
-
     /// Pieces of copies wait.
     #[must_use]
     pub fn is_over_quarter(&self) -> bool {
@@ -236,7 +229,7 @@ mod tests {
         stream.resume(5).expect("the peer has all");
         assert_eq!(stream.unsent(), b"");
         stream.append(b"123456", 5);
-        assert!(stream.is_full() && stream.is_over_half() && stream.is_over_quarter());
+        assert!(stream.is_full() && stream.is_over_quarter());
     }
 
     #[test]

@@ -335,6 +335,11 @@ impl Cluster {
         self.nodes[usize::from(number)].child = Some(child);
     }
 
+    /// The process id of a node.
+    pub(super) fn process(&self, number: u8) -> i32 {
+        self.pid(number).as_raw()
+    }
+
     fn pid(&self, number: u8) -> Pid {
         let child = self.nodes[usize::from(number)].child.as_ref().expect("the node runs");
         Pid::from_raw(i32::try_from(child.id()).expect("a pid fits"))

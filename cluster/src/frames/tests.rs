@@ -223,6 +223,28 @@ fn frame_that_is_too_long_is_refused_by_its_header() {
     }
 }
 
+#[test]
+fn a_counter_takes_48_bytes_and_a_forward_8_more_than_its_line() {
+    let (lane, fields) = (LaneId::default(), (7, 3, 2, 1 << 40, None));
+    let key = b"ctr:0123456789abcdef".to_vec();
+    let record = Owned { fields, key, state: (0, u64::MAX, Vec::new()), result: (0, Vec::new()) };
+    let bytes_of =
+        |count: usize| encode(0, &vec![((lane, 1, 0), vec![record.clone(); count])]).len();
+    assert!(bytes_of(17) - bytes_of(1) <= 16 * 48);
+    assert!(bytes_of(16) <= 16 * 48 + 64, "{} bytes for 16 records", bytes_of(16));
+
+    let incr = b"incr ctr:0123456789abcdef 1\r\n";
+    let bytes_of = |count: usize| {
+        let (mut writer, mut out) = (ForwardWriter::default(), Vec::new());
+        for _ in 0..count {
+            writer.request(Request { partition: Partition(7), term: Term(2), sort: 1 }, incr);
+        }
+        writer.finish(&ForwardHead { sending: 1, lane, first: 1, done: 0, left_ms: 9 }, &mut out);
+        out.len()
+    };
+    assert!(bytes_of(17) - bytes_of(1) <= 16 * (incr.len() + 8));
+}
+
 proptest! {
     #[test]
     fn records_come_as_they_were_written(time_ns: u64, sections in sections()) {

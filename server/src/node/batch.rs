@@ -66,6 +66,11 @@ impl LinkCache {
         set.links().iter().all(|link| self.get(links, *link).is_some_and(|link| !link.is_full()))
     }
 
+    /// Whether a link that was used lately has so much to acknowledge that clients should not be read.
+    pub(crate) fn is_any_over_half(&self) -> bool {
+        self.links.iter().flatten().any(|link| link.is_over_half())
+    }
+
     /// Something was appended to a link: it is to be sent at the end of the round.
     pub(crate) fn touch(&mut self, index: LinkIndex) {
         if !self.touched.contains(&index) {

@@ -218,6 +218,12 @@ impl Front {
         self.waiters.len() >= WAITING_MAX
     }
 
+    /// Whether a copy is so far behind that clients who wait for it are not to be read on.
+    #[inline]
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.is_held_back)
+    }
+
     /// A token that a task answers by, through the worker's inbox.
     pub(crate) fn wait_for_task(&mut self, place: u64, used: Use) -> u64 {
         let partition = Partition::default();

@@ -13,7 +13,7 @@ use protocol::{Admin, Command, Exptime, Form, Native, Operation, Request};
 use super::degraded::is_taking;
 use super::delivery::{Kind, NOT_APPLIED, Use};
 use super::family::{Family, NoWish, Wish, refuses_id, wish_of};
-use super::front::operation;
+use super::front::{Front, operation};
 use super::front::{lent, node_now};
 use super::machine::{Sort, partition_of};
 use crate::bound::{tell, written_policy};
@@ -36,7 +36,14 @@ impl Session {
         let Some(front) = &mut round.front else { return false };
         front.give_to(front.client, &mut self.replies);
         self.replies.collect(out);
-        self.replies.is_full() || (front.is_full() && !self.replies.is_empty())
+        self.must_wait(front)
+    }
+
+    /// Whether so much is owed to this client, or by other nodes, that it is not to be read on.
+    #[inline]
+    pub(crate) fn must_wait(&self, front: &Front) -> bool {
+        let is_behind = front.is_full() || front.is_held_back();
+        self.replies.is_full() || (is_behind && !self.replies.is_empty())
     }
 
     /// As [`Session::refuse_value`]: the old value of `key` goes at its owner.

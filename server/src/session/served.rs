@@ -90,7 +90,7 @@ impl Session {
             self.batches_apart -= 1;
             return None;
         }
-        if self.replies.is_full() {
+        if self.must_wait(round.front.as_deref()?) {
             return None;
         }
         let serving = self.serving(round)?;

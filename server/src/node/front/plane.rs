@@ -60,6 +60,8 @@ pub(crate) struct Plane {
     pub(super) direct: u64,
     pub(super) forwarded: u64,
     me: NodeId,
+    /// When the round began a stream was over half full.
+    pub(super) is_held_back: bool,
 }
 
 impl Plane {
@@ -81,6 +83,7 @@ impl Plane {
             direct: 0,
             forwarded: 0,
             me,
+            is_held_back: false,
         }
     }
 
@@ -316,6 +319,7 @@ impl Front {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return acked };
         plane.cache.refresh(node.links());
+        plane.is_held_back = plane.cache.is_any_over_half();
         if plane.parked.is_empty() {
             return acked;
         }

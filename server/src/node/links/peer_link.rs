@@ -107,7 +107,16 @@ impl PeerLink {
 
     /// Whether operations that need the stream are to be answered *busy*.
     pub(crate) fn is_full(&self) -> bool {
-        self.end().saturating_sub(self.acked.get()) >= self.bytes_max
+        self.unacked() >= self.bytes_max
+    }
+
+    /// Whether clients whose operations need the stream are not to be read on.
+    pub(crate) fn is_over_half(&self) -> bool {
+        self.unacked() >= self.bytes_max / 2
+    }
+
+    fn unacked(&self) -> u64 {
+        self.end().saturating_sub(self.acked.get())
     }
 
     /// Bytes that are not acknowledged, in quarters of what there may be.

@@ -1,0 +1,164 @@
+//! What clients see of a cluster that has too much to do: a backup that takes nothing, and nodes that get
+//! hardly any processor time.
+//!
+//! Not here: nodes that stop for long or die (`five`, `cut`).
+
+use std::fs;
+use std::process::{self, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cluster::placement::ketama::{Circle, ring_name};
+use cluster::placement::{Placement, Scheme};
+use nix::sys::signal::Signal;
+
+use super::nodes::{Cluster, Line};
+use super::work::Work;
+
+/// An answer that waits for nobody comes within this time, on a busy machine too.
+const AT_ONCE: Duration = Duration::from_millis(200);
+/// The time in which the values arrive at the node; shorter than a peer may be silent.
+const ARRIVAL: Duration = Duration::from_millis(150);
+/// Bytes of one value. Twenty-one of them are more than the 4 MiB of a lane, and of a stream.
+const VALUE_BYTES: usize = 200_000;
+/// Clients that count in batches, and requests of a batch: 460 KB of records.
+const CLIENTS: usize = 10;
+const BATCH: usize = 1000;
+
+/// Keys that `node` owns in a cluster of 256 partitions, of those that begin with `front`.
+pub(super) fn owned(cluster: &Cluster, node: u8, front: &str, count: usize) -> Vec<String> {
+    let addresses = cluster.addresses();
+    let names: Vec<String> =
+        addresses.iter().map(|at| ring_name(&at.ip().to_string(), at.port())).collect();
+    let circle = Circle::new(names.iter().map(|name| (name.as_str(), 1)));
+    let placement = Placement::new(Scheme::Ketama, 8).expect("few bits");
+    let middle = |key: &String| placement.middle(placement.partition(key.as_bytes()));
+    let is_owned = |key: &String| circle.owner(middle(key)) == Some(node.into());
+    (0..).map(|n| format!("{front}{n}")).filter(is_owned).take(count).collect()
+}
+
+#[test]
+fn a_backup_that_stands_still_fills_no_memory() {
+    // One worker, so one link.
+    let cluster = Cluster::start(2, &["-t", "1", "--replicas", "2"]);
+    let value = "v".repeat(VALUE_BYTES);
+    let large = owned(&cluster, 0, "large", 30);
+    let counters = owned(&cluster, 0, "counter", CLIENTS);
+    for key in &counters {
+        assert_eq!(cluster.ask(0, &format!("set {key} 0 0 1\r\n0\r\n")), "STORED");
+    }
+    let mut writers: Vec<Line> = large.iter().map(|_| cluster.line(0)).collect();
+    let mut clients: Vec<Line> = counters.iter().map(|_| cluster.line(0)).collect();
+    cluster.signal(1, Signal::SIGSTOP);
+    for (line, key) in writers.iter_mut().zip(&large) {
+        line.send(&format!("set {key} 0 0 {VALUE_BYTES}\r\n{value}\r\n")).expect("it is read");
+    }
+    thread::sleep(ARRIVAL);
+    // Whoever waits for an answer is not read on, so these wait instead of filling the stream.
+    for (line, key) in clients.iter_mut().zip(&counters) {
+        line.send(&format!("incr {key} 1\r\n").repeat(BATCH)).expect("it is read");
+    }
+    let asked = Instant::now();
+    let told = cluster.ask(0, &format!("set {} 0 0 {VALUE_BYTES}\r\n{value}\r\n", large[0]));
+    assert_eq!(told, "SERVER_ERROR not applied: busy");
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    cluster.signal(1, Signal::SIGCONT);
+    // What was refused was not done, and all else was.
+    let mut stored = 0;
+    for (line, key) in writers.iter_mut().zip(&large) {
+        let told = line.hear().expect("it answers").expect("a line");
+        assert!(["STORED", "SERVER_ERROR not applied: busy"].contains(&told.as_str()), "{told}");
+        stored += usize::from(told == "STORED");
+        let held = cluster.ask(0, &format!("get {key}\r\n"));
+        assert_eq!(held.starts_with("VALUE"), told == "STORED", "{key}: {told}");
+    }
+    assert!(stored > 0 && stored < large.len(), "{stored} values stored");
+    for (line, key) in clients.iter_mut().zip(&counters) {
+        for expected in 1..=BATCH {
+            let told = line.hear().expect("it answers").expect("a line");
+            assert_eq!(told, expected.to_string(), "{key}");
+        }
+    }
+}
+
+/// Processes that compute until they are dropped.
+struct Spinners(Vec<process::Child>);
+
+impl Spinners {
+    fn start(count: usize) -> Self {
+        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Self((0..count).map(|_| spin().expect("there is a shell")).collect())
+    }
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Gives all threads of a node this nice value.
+fn renice(cluster: &Cluster, node: u8, nice: i32) {
+    let tasks = fs::read_dir(format!("/proc/{}/task", cluster.process(node)));
+    for task in tasks.expect("the node runs").flatten() {
+        let status = Command::new("renice")
+            .args(["-n", &nice.to_string(), "-p", &task.file_name().to_string_lossy()])
+            .stdout(process::Stdio::null())
+            .status();
+        assert!(status.expect("renice is there").success());
+    }
+}
+
+#[test]
+fn starved_nodes_answer_late_but_answer() {
+    let cluster = Cluster::start(2, &["--replicas", "2"]);
+    let work = Work::start(&cluster, 24, 100);
+    work.until_answered(1000);
+    (0..2).for_each(|node| renice(&cluster, node, 10));
+    let cores = thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let spinners = Spinners::start(2 * cores);
+    thread::sleep(Duration::from_secs(6));
+    work.until_answered(100);
+    drop(spinners);
+    work.until_answered(1000);
+    let account = work.settle(&cluster, 0);
+    assert!(account.errors.is_empty(), "{:?}", account.errors);
+    assert_eq!(account.broken, 0);
+}
+
+/// Memory of a node beside the items that `-m` bounds.
+const BESIDE_ITEMS_MIB: u64 = 60;
+
+#[test]
+fn a_full_node_takes_60_mib_more_than_its_cap() {
+    let cap_mib = 16;
+    let flags = ["-m", &cap_mib.to_string(), "--replicas", "2"];
+    let mut cluster = Cluster::start_in(None, 2, &flags);
+    cluster.until_at_rest(2);
+    let mut line = cluster.line(0);
+    for batch in 0..1000 {
+        let set = |n| format!("set key-{batch}-{n} 0 0 10\r\n0123456789\r\n");
+        let sets: Vec<String> = (0..500).map(set).collect();
+        line.send(&sets.concat()).expect("it reads");
+        for _ in 0..500 {
+            assert_eq!(line.hear().expect("it answers").as_deref(), Some("STORED"));
+        }
+    }
+    let evictions = |node| {
+        let stats = cluster.line(node).lines("stats\r\n").expect("it answers");
+        let line = stats.iter().find_map(|line| line.strip_prefix("STAT evictions "));
+        line.expect("there is one").parse::<u64>().expect("a number")
+    };
+    assert!((0..2).any(|node| evictions(node) > 0), "the nodes are not full");
+    for node in 0..2 {
+        let status = fs::read_to_string(format!("/proc/{}/status", cluster.process(node)));
+        let status = status.expect("the node runs");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let words = resident.expect("Linux says so").split_whitespace().next();
+        let mib = words.expect("a figure").parse::<u64>().expect("a number") / 1024;
+        assert!(mib <= cap_mib + BESIDE_ITEMS_MIB, "node {node} has {mib} MiB");
+    }
+}
