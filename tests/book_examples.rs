@@ -10,6 +10,7 @@
 //! > incr hits 1             a line that the client sends; consecutive ones go in one write
 //! < 1                       a line that the server answers, exactly
 //! <~ ALLOW 5 4 0 [0-9]+     a line that varies: a regular expression of the whole line
+//! <| name = "api"           a line of a data block that ends with a bare LF
 //! <close>                   the server closes the connection
 //! ```
 //!
@@ -51,6 +52,9 @@ enum Action {
     Match(Box<Regex>),
     Close,
 }
+
+/// Shows that a line ended without CR.
+const BARE_END: &str = " (LF alone)";
 
 /// Values of named groups.
 type Names = BTreeMap<String, String>;
@@ -103,6 +107,7 @@ impl Example {
             ("" | "#", _) => return Ok(()),
             (">", text) => Action::Send(text.to_owned()),
             ("<", text) => Action::Expect(text.to_owned()),
+            ("<|", text) => Action::Expect(format!("{text}{BARE_END}")),
             ("<~", text) => {
                 let regex = Regex::new(&format!("^(?:{text})$")).map_err(|why| why.to_string())?;
                 Action::Match(Box::new(regex))
@@ -189,10 +194,11 @@ fn receive(connection: &mut BufReader<impl Read + Write>) -> Result<Option<Strin
     let mut line = Vec::new();
     connection.read_until(b'\n', &mut line).map_err(|why| format!("no answer: {why}"))?;
     let line = String::from_utf8(line).map_err(|why| why.to_string())?;
-    match line.strip_suffix("\r\n") {
-        Some(text) => Ok(Some(text.to_owned())),
-        None if line.is_empty() => Ok(None),
-        None => Err(format!("a line without its end: {line:?}")),
+    match (line.strip_suffix("\r\n"), line.strip_suffix('\n')) {
+        (Some(text), _) => Ok(Some(text.to_owned())),
+        (None, Some(text)) => Ok(Some(format!("{text}{BARE_END}"))),
+        _ if line.is_empty() => Ok(None),
+        _ => Err(format!("a line without its end: {line:?}")),
     }
 }
 
@@ -345,6 +351,7 @@ fn a_right_example_is_played_to_its_end() {
                  < SETTLED $lease\n";
     assert_eq!(played(block, "ALLOW lease=17\r\nSETTLED 17\r\nMN\r\n"), Ok(()));
     assert_eq!(played("> quit\n<close>\n", ""), Ok(()));
+    assert_eq!(played("> get a\n<| 1\n<\n", "1\n\r\nMN\r\n"), Ok(()));
 }
 
 #[test]
