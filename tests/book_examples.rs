@@ -272,7 +272,7 @@ fn literals(code: &str) -> Vec<String> {
     let mut rest = code.as_str();
     while let Some((_, text)) = rest.split_once('"') {
         let mut is_escaped = false;
-        let end = text.find(|letter| {
+        let end = text.find(|letter: char| {
             let ends = letter == '"' && !is_escaped;
             is_escaped = letter == '\\' && !is_escaped;
             ends
@@ -300,7 +300,7 @@ fn every_error_of_the_code_is_in_the_book() {
             }
             let is_told = told.contains(&file);
             let is_error = |text: &String| {
-                let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+                let (word, rest) = text.split_once(' ').unwrap_or((text.as_str(), ""));
                 let is_sentence = !word.is_empty() && !rest.is_empty();
                 is_sentence && (is_told || word.ends_with("_ERROR") || word == "ERROR")
             };
