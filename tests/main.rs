@@ -4,6 +4,7 @@
 //! memcached instead, to tell a mistake of ours from a mistake of theirs; `TRANSCRIPT=text` plays
 //! only the conversations whose file, line or name contains the text.
 
+mod book_examples;
 mod buffers;
 mod clients;
 mod clocks;
