@@ -58,15 +58,16 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
 /// The first cell of a table row. A `\|` ends no cell.
 fn first_cell(row: &str) -> &str {
     let rest = row.trim_start().strip_prefix('|').unwrap_or_default();
-    let ends = rest.match_indices('|').map(|(end, _)| end);
-    let end = ends.into_iter().find(|end| !rest[..*end].ends_with('\\'));
+    let mut ends = rest.match_indices('|').map(|(end, _)| end);
+    let end = ends.find(|end| !rest[..*end].ends_with('\\'));
     &rest[..end.unwrap_or(rest.len())]
 }
 
 /// The entries of the pages in a folder.
 fn entries(folder: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let pages = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let pages =
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     for page in pages.flatten().map(|page| page.path()) {
         if page.extension().is_some_and(|extension| extension == "md") {
             let text = fs::read_to_string(&page).expect("a page is UTF-8");
@@ -136,13 +137,17 @@ fn name(kind: &'static str, text: impl Into<String>) -> Name {
     Name { kind, text: text.into(), section: None }
 }
 
-/// Everything in quotes that has only such bytes, in the sources below a folder.
+/// Everything in quotes that has only such bytes, in the sources below a folder, but for tests.
 fn quoted(folder: &str, is_of_word: impl Fn(u8) -> bool) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).expect("the folder is there").flatten() {
             let path = path.path();
+            let is_test = path.file_stem().is_some_and(|name| name == "tests");
+            if is_test {
+                continue;
+            }
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -185,7 +190,8 @@ fn printed(args: &[&str]) -> String {
 fn flags_of(help: &str) -> impl Iterator<Item = Name> {
     let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
     let words = lines.flat_map(|line| {
-        let words = line.split([' ', ',']).take_while(|word| word.is_empty() || word.starts_with('-'));
+        let words =
+            line.split([' ', ',']).take_while(|word| word.is_empty() || word.starts_with('-'));
         words.filter(|word| !word.is_empty())
     });
     words.map(|word| name("the flag", word.split(['=', '[']).next().unwrap_or(word)))
@@ -230,7 +236,8 @@ fn variables() -> BTreeSet<Name> {
 
 /// Why a limits file is refused.
 fn refusal(text: &str) -> String {
-    Limits::parse("limits.toml", text.as_bytes()).map_or_else(|error| error.to_string(), |_| String::new())
+    Limits::parse("limits.toml", text.as_bytes())
+        .map_or_else(|error| error.to_string(), |_| String::new())
 }
 
 /// The values that a refusal lists behind `of`.
@@ -243,9 +250,11 @@ fn values_in(refusal: &str, of: &str) -> Vec<String> {
 fn limits_file() -> BTreeSet<Name> {
     let mut names = BTreeSet::new();
     for word in quoted("server/src/limits", is_small) {
-        for (head, before, tail) in
-            [("", "", ""), ("[[limit]]\n", "", ""), ("[[limit]]\noverrides = [{ ", "overrides.", " }]")]
-        {
+        for (head, before, tail) in [
+            ("", "", ""),
+            ("[[limit]]\n", "", ""),
+            ("[[limit]]\noverrides = [{ ", "overrides.", " }]"),
+        ] {
             let field = if before.is_empty() { "" } else { "key = \"k\", " };
             let field = if word == "key" { "" } else { field };
             let text = format!("{head}{field}{word} = 1{tail}\n");
@@ -270,27 +279,30 @@ fn limits_file() -> BTreeSet<Name> {
     names
 }
 
-/// The words behind `stats` that a server has an answer to.
+/// The words behind `stats` that a node has an answer to.
 fn topics(client: &mut Client) -> BTreeSet<Name> {
     let mut words = quoted("protocol/src", is_small);
     words.extend(quoted("server/src", is_small));
-    let is_topic = |word: &String| {
-        client.send(format!("stats {word}\r\nmn\r\n"));
-        !client.ask_until("", "MN\r\n").starts_with("ERROR\r\n")
+    let below = words.iter().map(|word| format!("cluster {word}"));
+    let mut topics: Vec<String> = below.collect();
+    topics.extend(words);
+    let is_topic = |topic: &String| {
+        let told = client.ask_until(format!("stats {topic}\r\nmn\r\n"), "MN\r\n");
+        !told.starts_with("ERROR\r\n")
     };
-    let words = words.into_iter().filter(is_topic);
-    words.map(|word| name("the topic", format!("stats {word}"))).collect()
+    topics.retain(is_topic);
+    topics.into_iter().map(|topic| name("the topic", format!("stats {topic}"))).collect()
 }
 
-/// Adds the names that `stats` tells below a heading, with `rename` for what differs from server to server.
+/// Adds the names in the answer to a request, which belong below a heading; `rename` for what differs
+/// from server to server.
 fn add_stats(
     client: &mut Client,
-    section: &'static str,
+    (request, section): (&str, &'static str),
     rename: impl Fn(&str) -> String,
     names: &mut BTreeSet<Name>,
 ) {
-    // The topic may be one of a heading with more in it.
-    let answer = client.ask_until(format!("{section}\r\n"), "END\r\n");
+    let answer = client.ask_until(format!("{request}\r\n"), "END\r\n");
     for line in answer.lines().filter_map(|line| line.strip_prefix("STAT ")) {
         let (text, _) = line.split_once(' ').expect("a line has a value");
         names.insert(Name { kind: "the figure", text: rename(text), section: Some(section) });
@@ -320,11 +332,12 @@ fn add_lone_stats(names: &mut BTreeSet<Name>) {
         client.ask_until("stats limits\r\n", "END\r\n").contains("limits_fault")
     });
     let same = str::to_owned;
-    for section in ["stats", "stats settings", "stats items", "stats slabs", "stats sizes"] {
-        add_stats(&mut client, section, same, names);
+    for topic in ["stats", "stats settings", "stats items", "stats slabs", "stats sizes"] {
+        add_stats(&mut client, (topic, topic), same, names);
     }
-    add_stats(&mut client, "stats conns", behind("FD"), names);
-    add_stats(&mut client, "stats limits", behind("NAME"), names);
+    for (topic, what) in [("stats conns", "FD"), ("stats limits", "NAME")] {
+        add_stats(&mut client, (topic, topic), behind(what), names);
+    }
 }
 
 /// What a node tells, with all topics of `stats` and all lines of an operator.
@@ -332,23 +345,31 @@ fn add_node_stats(names: &mut BTreeSet<Name>) {
     let mut server = Server::start_as(Program::Tollgate, &[&NODE[..], &["-A"]].concat());
     let mut client = server.connect();
     server.until("the node is ready", |_| {
-        client.send("stats cluster\r\nmn\r\n");
-        client.ask_until("", "MN\r\n").contains("STAT ready yes")
+        let told = client.ask_until("stats cluster\r\nmn\r\n", "MN\r\n");
+        told.contains("STAT ready yes")
     });
     let limit = format!("cluster limit x {}\r\n{LIMIT}\r\n", LIMIT.len());
     client.ask(limit, "OK\r\n");
-    let setting = |text: &str| match text.split_once(':') {
-        Some(("setting", _)) => "setting:NAME".to_owned(),
-        _ => text.to_owned(),
+    let setting = |text: &str| match text.strip_prefix("setting:") {
+        Some(_) => "setting:NAME".to_owned(),
+        None => text.to_owned(),
     };
-    add_stats(&mut client, "stats cluster", setting, names);
-    add_stats(&mut client, "stats cluster nodes", behind("NODE"), names);
-    add_stats(&mut client, "stats cluster partitions", str::to_owned, names);
-    add_stats(&mut client, "stats cluster limits", behind("NAME"), names);
+    add_stats(&mut client, ("stats cluster", "stats cluster"), setting, names);
+    for (topic, what) in [("stats cluster nodes", "NODE"), ("stats cluster limits", "NAME")] {
+        add_stats(&mut client, (topic, topic), behind(what), names);
+    }
+    let partition = |text: &str| {
+        let number = text.strip_prefix('p').and_then(|number| number.parse::<u32>().ok());
+        number.map_or(text.to_owned(), |_| "PARTITION".to_owned())
+    };
+    for topic in ["stats cluster partitions", "stats cluster partitions all"] {
+        add_stats(&mut client, (topic, "stats cluster partitions"), partition, names);
+    }
     names.extend(topics(&mut client));
     // The refusals list what there is.
     let told = client.ask_until("cluster x\r\n", "\r\n");
-    let verbs = told.split([':', ',']).filter_map(|part| part.split_once("cluster ")?.1.split(' ').next());
+    let verbs =
+        told.split([':', ',']).filter_map(|part| part.split_once("cluster ")?.1.split(' ').next());
     names.extend(verbs.map(|verb| name("the line", format!("cluster {verb}"))));
     let told = client.ask_until("cluster set x 1\r\n", "\r\n");
     let settings = told.split("; there are ").nth(1).unwrap_or_default().split(" and ");
@@ -413,19 +434,24 @@ fn a_missing_entry_is_named() {
         figure("time", "stats"),
     ];
     let names: BTreeSet<Name> = there.into_iter().chain(not_there).collect();
-    assert_eq!(missing(&names, folder.path()), [
-        "the figure `limits` has no entry below the heading `stats`",
-        "the figure `time` has no entry below the heading `stats`",
-        "the flag `--listen` has no entry",
-        "the flag `--por` has no entry",
-        "the verb `tak` has no entry",
-    ]);
+    assert_eq!(
+        missing(&names, folder.path()),
+        [
+            "the figure `limits` has no entry below the heading `stats`",
+            "the figure `time` has no entry below the heading `stats`",
+            "the flag `--listen` has no entry",
+            "the flag `--por` has no entry",
+            "the verb `tak` has no entry",
+        ]
+    );
 }
 
 #[test]
 fn names_are_found_where_they_are_listed() {
     let verbs = verbs();
-    for verb in ["get", "incr", "cas", "config", "cluster", "slabs", "lru", "mg", "mn", "take", "slide"] {
+    for verb in
+        ["get", "incr", "cas", "config", "cluster", "slabs", "lru", "mg", "mn", "take", "slide"]
+    {
         assert!(verbs.contains(&name("the verb", verb)), "{verb} in {verbs:?}");
     }
     for word in ["noreply", "peek", "hold", "mz"] {
