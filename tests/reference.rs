@@ -1,11 +1,13 @@
 //! Whether docs/reference has an entry for every name that a user meets.
 //!
-//! Here: the names, each asked of the built program or tried on the code, and the entries of a folder of
-//! pages. An entry is a text in backticks in the first cell of a table row or in a heading, or a word of a
-//! heading without backticks. Not here: whether the text behind an entry is true.
+//! Here: the names, each asked of the built program or tried on the code, and the entries of a
+//! folder of pages. An entry is a text in backticks in the first cell of a table row or in a
+//! heading, or a word of a heading without backticks. Not here: whether the text behind an entry is
+//! true.
 //!
-//! Candidates for names are all words that stand in quotes in the sources. A word counts as a name when the
-//! decoder, the parser or the server takes it. So the test finds a new name wherever its code lives.
+//! Candidates for names are all words that stand in quotes in the sources. A word counts as a name
+//! when the decoder, the parser or the server takes it. So the test finds a new name wherever its
+//! code lives.
 
 use std::{
     collections::BTreeSet,
@@ -40,7 +42,7 @@ struct Entry {
     section: String,
 }
 
-/// Pages with names that are no verbs and look like some: a figure `version`, a setting `verbosity`.
+/// Pages with names that look like verbs: a figure `version`, a setting `verbosity`.
 const OTHER_NAMES: [&str; 4] =
     ["stats.md", "configuration.md", "limits-file.md", "cluster-commands.md"];
 
@@ -320,8 +322,8 @@ fn topics(client: &mut Client) -> BTreeSet<Name> {
     topics.into_iter().map(|topic| name("the topic", format!("stats {topic}"))).collect()
 }
 
-/// Adds the names in the answer to a request, which belong below a heading; `rename` for what differs
-/// from server to server.
+/// Adds the names in the answer to a request, which belong below a heading; `rename` is for names
+/// that differ from server to server.
 fn add_stats(
     client: &mut Client,
     (request, section): (&str, &'static str),
