@@ -27,6 +27,7 @@ mod policies;
 mod pressed;
 mod races;
 mod readme;
+mod reference;
 mod robustness;
 mod smuggling;
 mod snapshots;
