@@ -48,7 +48,7 @@ pairs:
     SETS=all cargo test -p tollgate-control survival
     PAIRS=all cargo test -p tests cluster::pairs -- --nocapture --test-threads 1
 
-# Each cell of the table of faults and settings in docs/cluster.md, on real nodes; times are held to it
+# Each cell of the table of faults and settings in docs/operations/cluster.md, on real nodes; times are held to it
 promises:
     cargo build --release -p tollgate
     cargo build -p tests --tests
