@@ -135,6 +135,11 @@ sim SEED *FLAGS:
 chaos MINUTES="10" *FLAGS:
     cargo run --release -p sim -- --minutes {{MINUTES}} {{FLAGS}}
 
+# The book of docs/, into target/book; mdbook goes to target/tools if it is not installed
+book:
+    command -v mdbook || test -x target/tools/bin/mdbook || cargo install mdbook --locked --root target/tools
+    PATH="$PATH:$PWD/target/tools/bin" mdbook build docs
+
 # Licences and advisories of the dependencies
 deny:
     cargo deny check

@@ -24,6 +24,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
 }
 
+fn has_extension(name: &str, extension: &str) -> bool {
+    Path::new(name).extension().is_some_and(|found| found == extension)
+}
+
 /// The Markdown files below `folder`, as paths from the root.
 fn markdown_files(folder: &str) -> Vec<String> {
     let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
@@ -33,7 +37,7 @@ fn markdown_files(folder: &str) -> Vec<String> {
             let path = format!("{folder}/{name}");
             if entry.path().is_dir() {
                 folders.push(path);
-            } else if Path::new(&name).extension().is_some_and(|extension| extension == "md") {
+            } else if has_extension(&name, "md") {
                 files.push(path);
             }
         }
@@ -175,7 +179,7 @@ fn the_summary_names_every_page_once() {
 fn the_trips_name_files_that_exist() {
     let text = read("docs/internals/trips.md").expect("the trips are written down");
     let spans = text.split('`').skip(1).step_by(2);
-    let files: BTreeSet<_> = spans.filter(|span| span.ends_with(".rs")).collect();
+    let files: BTreeSet<_> = spans.filter(|span| has_extension(span, "rs")).collect();
     assert!(files.len() > 20, "{files:?}");
     let missing: Vec<_> = files.into_iter().filter(|file| read(file).is_none()).collect();
     assert!(missing.is_empty(), "{missing:?}");
