@@ -48,7 +48,7 @@ pairs:
     SETS=all cargo test -p tollgate-control survival
     PAIRS=all cargo test -p tests cluster::pairs -- --nocapture --test-threads 1
 
-# Each cell of the table of faults and settings in docs/cluster.md, on real nodes; times are held to it
+# Each cell of the table of faults and settings in docs/operations/cluster.md, on real nodes; times are held to it
 promises:
     cargo build --release -p tollgate
     cargo build -p tests --tests
@@ -134,6 +134,11 @@ sim SEED *FLAGS:
 # As `sim`, one seed after the other for MINUTES
 chaos MINUTES="10" *FLAGS:
     cargo run --release -p sim -- --minutes {{MINUTES}} {{FLAGS}}
+
+# The book of docs/, into target/book; mdbook goes to target/tools if it is not installed
+book:
+    command -v mdbook || test -x target/tools/bin/mdbook || cargo install mdbook --locked --root target/tools
+    PATH="$PATH:$PWD/target/tools/bin" mdbook build docs
 
 # Licences and advisories of the dependencies
 deny:

@@ -1,7 +1,7 @@
 //! Callers that were refused and come back: how often they ask, by how they wait.
 //!
-//! Here: a crowd that meets a limit at one instant, on simulated time, and the table of `docs/clients.md`,
-//! which is made of it. Not here: limits themselves (`engine`).
+//! Here: a crowd that meets a limit at one instant, on simulated time, and the table of
+//! `docs/start/clients.md`, which is made of it. Not here: limits themselves (`engine`).
 
 use std::{cmp::Reverse, collections::BinaryHeap, fmt::Write as _, fs, path::Path};
 
@@ -157,7 +157,7 @@ fn the_page_for_clients_has_these_figures() {
             writeln!(table, "{row}").expect("a String");
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/start/clients.md");
     let page = fs::read_to_string(&path).expect("the page is there");
     assert!(page.contains(&table), "{} should say:\n{table}", path.display());
 }

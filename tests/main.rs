@@ -11,6 +11,7 @@ mod clocks;
 mod cluster;
 mod crowd;
 mod deploy;
+mod doc_links;
 mod examples;
 mod faketime;
 mod garbage;

@@ -1,6 +1,7 @@
-//! The shell snippets of the README, typed in order into one shell, in a network of their own.
+//! The shell snippets of the README and of the book's first steps: each page is typed in order into one
+//! shell, in a network of its own.
 //!
-//! Here: each prints what the README says, one server after the other on the ports that are written there.
+//! Here: each prints what the page says, one server after the other on the ports that are written there.
 //! Not here: installing (`tests/check.sh` runs that command), the prose between.
 //!
 //! Two things stand in for a person at the terminal: after a command that ends in `&` the test waits until
@@ -16,7 +17,7 @@ use std::{
 use crate::cluster::net::Net;
 use crate::live::Program;
 
-/// A command, with what the README prints below it.
+/// A command, with the output that the page prints below it.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     command: String,
@@ -32,9 +33,10 @@ const SET_UP: [&str; 2] = [
 /// How far a time may have run on, in milliseconds.
 const SLACK_MS: i64 = 10_000;
 
-fn readme() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    fs::read_to_string(path).expect("there is a README")
+/// The text of a page, by its path from the root of the repository.
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+    fs::read_to_string(path).expect("the page is there")
 }
 
 /// The commands of all blocks with a prompt. Lines behind `> ` go on with the command, as do those of a
@@ -77,7 +79,7 @@ fn ports(command: &str) -> Vec<String> {
     }
 }
 
-/// Whether a line is what the README says, but for times.
+/// Whether a line is what the page says, but for times.
 fn is_as_printed(line: &str, printed: &str) -> bool {
     let (words, expected): (Vec<_>, Vec<_>) =
         (line.split(' ').collect(), printed.split(' ').collect());
@@ -103,14 +105,24 @@ fn is_as_printed(line: &str, printed: &str) -> bool {
 
 #[test]
 fn the_readme_does_what_it_prints() {
-    let Some(mut net) = Net::or_say_why("the_readme_does_what_it_prints") else { return };
+    does_what_it_prints("README.md", 10);
+}
+
+#[test]
+fn the_first_steps_do_what_they_print() {
+    does_what_it_prints("docs/start/first-steps.md", 13);
+}
+
+/// Types the commands of a page, at least `steps_min`, and compares what they print.
+fn does_what_it_prints(name: &str, steps_min: usize) {
+    let Some(mut net) = Net::or_say_why(name) else { return };
     net.add().expect("a place");
-    let steps = steps(&readme());
+    let steps = steps(&page(name));
     let (set_up, steps): (Vec<_>, Vec<_>) = steps
         .into_iter()
         .partition(|step| SET_UP.contains(&step.command.split("  ").next().unwrap_or("")));
     assert_eq!(set_up.len(), SET_UP.len(), "the machine is set up");
-    assert!(steps.len() >= 10, "{steps:#?}");
+    assert!(steps.len() >= steps_min, "{steps:#?}");
 
     // Standard output has what is printed, and a line between two commands.
     let mut script = String::new();
@@ -169,9 +181,10 @@ fn the_readme_does_what_it_prints() {
 
 #[test]
 fn the_readme_names_the_compiler_that_is_needed() {
-    let text = readme();
     let version = env!("CARGO_PKG_RUST_VERSION");
-    assert!(text.contains(&format!("Rust {version} or newer")), "{version}");
+    for name in ["README.md", "docs/start/first-steps.md"] {
+        assert!(page(name).contains(&format!("Rust {version} or newer")), "{name}: {version}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The table of docs/cluster.md: for each fault and setting what is kept, what clients see, and for
+//! The table of docs/operations/cluster.md: for each fault and setting what is kept, what clients see, and for
 //! how long. Each cell is tried on five real nodes.
 //!
 //! Clients are connected to nodes that stay. `PROMISES=strict` holds the times to the table, on a
@@ -29,7 +29,7 @@ const LOST_AFTER: Duration = Duration::from_secs(4);
 const STANDSTILL: Duration = Duration::from_secs(3);
 /// A wall clock is set ahead by an hour.
 const STEP: i64 = 3600;
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cluster.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations/cluster.md");
 const BEGIN: &str = "<!-- promises: tests/cluster/promises.rs writes this table -->\n";
 const END: &str = "<!-- end of promises -->\n";
 

@@ -17,7 +17,7 @@ const HEAD: &str = "\
 # Beside its peers
 
 `just bench-peers` installs the servers, runs them side by side, checks every reply and writes this page and its
-pictures. How it measures and how to read it: [benches/README.md](../../benches/README.md). Ratios are taken within a
+pictures. How it measures and how to read it: `benches/README.md`. Ratios are taken within a
 round, then their median; in brackets stands between what it lies with 95 % confidence. Nanoseconds move with the machine.
 
 ";
@@ -175,7 +175,7 @@ fn latency(report: &Report) -> String {
          load for all. There is one generator, on a core as quick as the server's: the more requests, the longer its own queue,\n\
          which is in these figures. Who bears more has more of it at *own*, the floor too.\n\
          Percentiles are of the time in which neither a thread of the server nor the generator had waited for a core for more\n\
-         than 250 µs of four milliseconds ([how](../../benches/README.md)); *disturbed* is the share of replies that is left out\n\
+         than 250 µs of four milliseconds (`benches/README.md` says how); *disturbed* is the share of replies that is left out\n\
          for it, whatever their latency, and *of all* leaves out nothing.\n\n{}",
         table.render()
     )

@@ -1,7 +1,7 @@
 //! Hints to the processor: this memory is needed soon.
 //!
 //! The one module with unsafe code, because the hints have no safe form in stable Rust. Measured with
-//! 1 M keys at 50 connections × 16 requests, in ARCHITECTURE.md.
+//! 1 M keys at 50 connections × 16 requests, in docs/internals/decisions.
 
 /// Bytes of a cache line, of all processors we know.
 pub const CACHE_LINE_BYTES: usize = 64;

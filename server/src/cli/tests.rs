@@ -213,11 +213,11 @@ fn a_status_begins_with_a_sentence() {
 #[test]
 fn a_status_has_the_lines_that_are_documented() {
     insta::assert_snapshot!(show::status(&stats(STATUS), false));
-    let docs = include_str!("../../../docs/cluster.md");
+    let docs = include_str!("../../../docs/operations/cluster.md");
     let page = show::status(&stats(STATUS), false);
     for line in page.lines().skip(2) {
         let name = line.split(' ').next().unwrap_or_default();
-        assert!(docs.contains(&format!("| `{name}` |")), "{name} is not in docs/cluster.md");
+        assert!(docs.contains(&format!("| `{name}` |")), "{name} is not documented");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Deaths at one moment, and one after the other: the table of docs/cluster.md, held against whole
-//! control planes.
+//! Deaths at one moment, and one after the other: the table of docs/operations/cluster.md, held
+//! against whole control planes.
 //!
 //! Here: every set of nodes of the size that the table allows is powered off at once, for each number
 //! of nodes and copies; of six and seven nodes every fourth set, and all with `SETS=all`. Not here: the
@@ -21,7 +21,7 @@ struct Row {
 }
 
 fn table() -> Vec<Row> {
-    let book = include_str!("../../../../docs/cluster.md");
+    let book = include_str!("../../../../docs/operations/cluster.md");
     let rows = book.lines().skip_while(|line| !line.starts_with("| nodes | voters |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|')).map(|line| {
         let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().parse().expect(line));
