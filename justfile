@@ -109,7 +109,7 @@ bench-scale:
 
 # Where the CPU of a cell goes, as root: `just profile incr 1` is incr at pipeline 1, system calls counted and symbols listed
 profile CELL PIPELINE:
-    cargo build --release -p tollgate -p benches
+    cargo build --profile profiling -p tollgate -p benches
     benches/profile.sh {{CELL}} {{PIPELINE}}
 
 # Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached
