@@ -1,5 +1,8 @@
 # `just` lists these. All but `check` may take long; CI runs their short forms through the tests.
 
+# What tests/tools.sh installs.
+export PATH := env_var_or_default("CARGO_TARGET_DIR", justfile_directory() / "target") / "tools/bin:" + env_var("PATH")
+
 _list:
     @just --list
 
@@ -135,9 +138,27 @@ sim SEED *FLAGS:
 chaos MINUTES="10" *FLAGS:
     cargo run --release -p sim -- --minutes {{MINUTES}} {{FLAGS}}
 
-# Licences and advisories of the dependencies
-deny:
-    cargo deny check
+# Formatting and lints
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# Rust documentation, private items too; a warning is an error
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+# Licences, sources, duplicates and advisories of the dependencies, or only CHECKS: `just deny bans licenses sources`
+deny *CHECKS:
+    tests/tools.sh cargo-deny
+    cargo deny --locked check {{CHECKS}}
+
+# Type-check the fuzz targets
+fuzz-build:
+    cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target/fuzz --locked
+
+# The archive of a release, in target/dist
+dist:
+    deploy/dist.sh
 
 # Build and run with these FLAGS
 run *FLAGS:

@@ -33,3 +33,4 @@ mod stats;
 mod tidy;
 mod transcript;
 mod ways;
+mod workflows;
