@@ -154,7 +154,7 @@ deny *CHECKS:
 
 # Type-check the fuzz targets
 fuzz-build:
-    cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target/fuzz --locked
+    cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target --locked
 
 # The archive of a release, in target/dist
 dist:

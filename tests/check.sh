@@ -43,7 +43,7 @@ step 'documentation'
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 # A workspace of its own, with a lock file of its own.
 step 'build of the fuzz targets'
-cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target/fuzz --locked
+cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target --locked
 # All at once: what is built alone has other features than beside its tests, and is built twice.
 step 'build of server and tests'
 cargo build --workspace --lib --bins --tests --examples --locked
