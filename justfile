@@ -1,5 +1,8 @@
 # `just` lists these. All but `check` may take long; CI runs their short forms through the tests.
 
+# What tests/tools.sh installs.
+export PATH := env_var_or_default("CARGO_TARGET_DIR", justfile_directory() / "target") / "tools/bin:" + env_var("PATH")
+
 _list:
     @just --list
 
@@ -109,7 +112,7 @@ bench-scale:
 
 # Where the CPU of a cell goes, as root: `just profile incr 1` is incr at pipeline 1, system calls counted and symbols listed
 profile CELL PIPELINE:
-    cargo build --release -p tollgate -p benches
+    cargo build --profile profiling -p tollgate -p benches
     benches/profile.sh {{CELL}} {{PIPELINE}}
 
 # Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached
@@ -140,9 +143,27 @@ book:
     command -v mdbook || test -x target/tools/bin/mdbook || cargo install mdbook --locked --root target/tools
     PATH="$PATH:$PWD/target/tools/bin" mdbook build docs
 
-# Licences and advisories of the dependencies
-deny:
-    cargo deny check
+# Formatting and lints
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# Rust documentation, private items too; a warning is an error
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+# Licences, sources, duplicates and advisories of the dependencies, or only CHECKS: `just deny bans licenses sources`
+deny *CHECKS:
+    tests/tools.sh cargo-deny
+    cargo deny --locked check {{CHECKS}}
+
+# Type-check the fuzz targets
+fuzz-build:
+    cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target --locked
+
+# The archive of a release, in target/dist
+dist:
+    deploy/dist.sh
 
 # Build and run with these FLAGS
 run *FLAGS:

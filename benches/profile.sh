@@ -5,19 +5,19 @@
 #
 # Here: `load` against one server, `perf` (Debian: linux-perf) beside it, as root. CELL and PIPELINE are
 # those of `load`; SERVER is `tollgate`, `memcached` or `floor`. Not here: ratios (`load`), instruction counts
-# (`instructions`).
+# (`instructions`), the build (`just profile`, with the profile `profiling`, which keeps line numbers).
 set -eu
 cd "$(dirname "$0")/.."
 cell=$1 pipeline=$2 server=${3:-tollgate}
 case $server in
-tollgate) recipe="tollgate=target/release/tollgate -t 1 -m 1024 -c 20000 -l 127.0.0.1 -p {port}" ;;
+tollgate) recipe="tollgate=target/profiling/tollgate -t 1 -m 1024 -c 20000 -l 127.0.0.1 -p {port}" ;;
 memcached) recipe="memcached=memcached:/usr/bin/memcached -u root -t 1 -m 1024 -c 20000 -l 127.0.0.1 -p {port} -U 0" ;;
-floor) recipe="floor=floor:target/release/floor {port}" ;;
+floor) recipe="floor=floor:target/profiling/floor {port}" ;;
 *) echo "profile.sh: no server is called $server" >&2 && exit 2 ;;
 esac
 folder=target/profile
 mkdir -p "$folder"
-target/release/load --server "$recipe" --reference "$server" --pin --cells "$cell" --connections 50 \
+target/profiling/load --server "$recipe" --reference "$server" --pin --cells "$cell" --connections 50 \
     --pipelines "$pipeline" --rounds 1 --seconds 12 --out "$folder/load.md" >"$folder/load.log" 2>&1 &
 load=$!
 # The keys are there when the first connections of the cell are.

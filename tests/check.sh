@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything a change must pass: formatting, lints, all tests, a short run of the load generator, the
-# accuracy study and the instruction counts.
+# Everything a change must pass: formatting, lints, licences and sources of the dependencies, documentation,
+# the build of the fuzz targets, all tests, a short run of the load generator, the accuracy study and the
+# instruction counts.
 # Installs what the tests need (tests/setup.sh); some 25 minutes on two cores. Each step says when it begins;
 # the last line counts the tests, or names the step that failed.
 set -euo pipefail
@@ -30,10 +31,19 @@ trap end EXIT
 
 step 'packages and clients for the tests (tests/setup.sh)'
 tests/setup.sh
+PATH="${CARGO_TARGET_DIR:-$PWD/target}/tools/bin:$PATH"
 step 'format'
 cargo fmt --all --check
 step 'lints of the workspace'
 cargo clippy --workspace --all-targets --locked -- -D warnings
+# Not advisories: their database is on the network. The workflow `deny` compares those.
+step 'licences, sources and duplicates of the dependencies'
+cargo deny --locked check bans licenses sources
+step 'documentation'
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+# A workspace of its own, with a lock file of its own.
+step 'build of the fuzz targets'
+cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target --locked
 # All at once: what is built alone has other features than beside its tests, and is built twice.
 step 'build of server and tests'
 cargo build --workspace --lib --bins --tests --examples --locked

@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
-command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+tests/tools.sh cargo-fuzz
+PATH="${CARGO_TARGET_DIR:-$PWD/target}/tools/bin:$PATH"
 mkdir -p tests/fuzz/corpus/{decode,conversation,lane}
 for type in 01 02 03 04 05 06 07 08 09 0a 0b; do
   # Not the length: the target puts it before.

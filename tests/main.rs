@@ -36,3 +36,4 @@ mod stats;
 mod tidy;
 mod transcript;
 mod ways;
+mod workflows;

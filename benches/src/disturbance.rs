@@ -5,8 +5,8 @@
 //!
 //! A kernel thread that takes a core for eight milliseconds of a second delays one request in a
 //! hundred, and so decides the 99th percentile of whoever had the turn. The scheduler tells how long each
-//! thread was ready and had no core (`cpu`). It is asked every [`LOOK_NS`]; where a thread of the server or
-//! the generator's waited longer than [`WAITED_NS_MAX`] since, whatever was answered since the last look is
+//! thread was ready and had no core (`cpu`). It is asked every `LOOK_NS`; where a thread of the server or
+//! the generator's waited longer than `WAITED_NS_MAX` since, whatever was answered since the last look is
 //! left out, and all that comes until nothing is due or under way any more, for it stood behind.
 //!
 //! The rule looks at no latency, but a longer queue takes longer to be gone: of a server near its limit more

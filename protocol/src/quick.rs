@@ -1,9 +1,9 @@
-//! The commonest lines, read in one pass: what [`decode`](crate::decode) says of them, for a third of
+//! The commonest lines, read in one pass: what [`decode`](crate::decode()) says of them, for a third of
 //! what it costs.
 //!
 //! Here: `get` of one key, `incr`, `decr`, `set` and `take` under a written policy or that of the key, each without
 //! options, in the spelling that clients use. Not here: anything else, and any fault: that is
-//! [`decode`](crate::decode)'s to read.
+//! [`decode`](crate::decode())'s to read.
 
 #![expect(
     clippy::inline_always,
@@ -77,7 +77,7 @@ impl<'a> Quick<'a> {
         key
     }
 
-    /// What [`decode`](crate::decode) makes of the same line.
+    /// What [`decode`](crate::decode()) makes of the same line.
     ///
     /// # Panics
     ///

@@ -419,7 +419,7 @@ impl Shards {
         }
     }
 
-    /// Shows the next of what a snapshot keeps, about [`SAVE_BYTES`], under one lock of one shard; the
+    /// Shows the next of what a snapshot keeps, about `SAVE_BYTES`, under one lock of one shard; the
     /// answer is where to go on, `None` at the end. What is there from the first call to the last is
     /// shown once.
     #[must_use]

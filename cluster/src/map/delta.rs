@@ -16,7 +16,7 @@ use crate::id::{NodeId, Partition};
 /// Most deltas kept.
 pub const DELTAS_MAX: usize = 10_000;
 /// Most changed items kept in them. A command can change 256; this bounds the memory. A limit counts
-/// once more for each [`ITEM_BYTES`] of its body.
+/// once more for each `ITEM_BYTES` of its body.
 pub const ITEMS_MAX: usize = 100_000;
 /// Bytes of a limit's body that count as one item.
 const ITEM_BYTES: usize = 256;

@@ -70,7 +70,7 @@ impl Policy {
 }
 
 /// The nanoseconds of a duration that stands alone, 0 included; `None` for what is none, `mo` and
-/// `y`, and anything above [`PERIOD_NANOS_MAX`].
+/// `y`, and anything above [`PERIOD_NANOS_MAX`](super::PERIOD_NANOS_MAX).
 pub(crate) fn duration_nanos(word: &[u8]) -> Option<u64> {
     let mut token = Token { text: word, at: 0, name_at: 0, over: false, shadow: false };
     let nanos = token.nanos().ok()?;

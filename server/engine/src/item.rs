@@ -62,7 +62,7 @@ pub(crate) enum Content<'a> {
 /// The state of a limit as it lies in an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State<'a> {
-    /// The number of the rule that it was written under, or [`INLINE`](crate::policies::INLINE).
+    /// The number of the rule that it was written under, or [`INLINE`].
     pub(crate) rule: u32,
     /// Holds, leases and the algorithm's own bytes (`limited`), the policy before them where it is
     /// inline; fewer than 2^24.

@@ -51,6 +51,7 @@ pub struct RawConfig {
     /// TCP port; 0 is no TCP, -1 any free one [default: 11211]
     #[arg(short, long, value_name = "NUM", help_heading = LISTENING, value_parser = value::port)]
     pub(super) port: Option<i32>,
+    #[allow(rustdoc::broken_intra_doc_links, reason = "brackets of an address")]
     /// Addresses, by comma: host, host:port, [v6]:port, tag[x]:host:port [default: 127.0.0.1]
     #[arg(short, long, help_heading = LISTENING)]
     #[arg(value_name = "ADDR", value_parser = ListenList::parse)]
@@ -110,6 +111,7 @@ pub struct RawConfig {
     #[arg(short = 'R', long, help_heading = CONNECTIONS)]
     #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=INT_MAX))]
     pub(super) max_reqs_per_event: Option<usize>,
+    #[allow(rustdoc::broken_intra_doc_links, reason = "brackets around what may be left out")]
     /// Extended options, by comma: idle_timeout=SECONDS, [no_]maxconns_fast, hashpower=NUM,
     /// watcher_logbuf_size=KB; memcached's others have no effect
     #[arg(short = 'o', long, help_heading = CONNECTIONS)]

@@ -67,7 +67,7 @@ impl Default for Timing {
 /// Settings of lanes.
 #[derive(Debug)]
 pub struct LanesOptions {
-    /// Who we are; see [`Lanes::identify`].
+    /// Who we are; see [`Lanes::identify`](super::Lanes::identify).
     pub identity: Identity,
     /// Who may be a peer.
     pub security: PeerSecurity,

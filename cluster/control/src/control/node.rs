@@ -38,7 +38,7 @@ pub(super) struct Node {
     pub(super) beat_now: Notify,
     /// The leader has something to look at.
     pub(super) lead_now: Notify,
-    /// Where [`Control::registered`] looks again.
+    /// Where [`Control::registered`](super::Control::registered) looks again.
     pub(super) progress: watch::Sender<u64>,
     pub(super) tasks: Mutex<Vec<JoinHandle<()>>>,
 }
