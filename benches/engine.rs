@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use engine::{Budget, Engine, KeyHasher, Limited, Now, Options, Rule, Take};
+use engine::{Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeParams, TakeResult};
 use protocol::{Arithmetic, Command, Exptime, Get, Key, Operation, Outcome, Policy, Set, SetMode};
 
 const KEYS: u64 = 1_000_000;
@@ -27,8 +27,8 @@ fn set(value: &[u8]) -> Operation<'_> {
 /// An engine full of counters, and random keys of it with their hashes.
 fn filled() -> (Engine, Vec<(String, u64)>) {
     let hasher = KeyHasher::new([1, 2, 3, 4]);
-    let budget = Arc::new(Budget::new(1 << 30));
-    let mut engine = Engine::new(hasher.clone(), budget, Options::default());
+    let budget = Arc::new(MemoryCap::new(1 << 30));
+    let mut engine = Engine::new(hasher.clone(), budget, EngineOptions::default());
     for number in 0..KEYS {
         let key = key(number);
         let hash = hasher.hash(key.as_bytes());
@@ -100,8 +100,8 @@ fn takes(criterion: &mut Criterion) {
         "log:1000000/1d,entries=65536",
     ] {
         let policy = Policy::parse(token.as_bytes()).expect("a good policy");
-        let rule = Some(Rule::from(&policy));
-        let take = Take { cost: 1, ..Take::default() };
+        let rule = Some(PolicyRef::from(&policy));
+        let take = TakeParams { cost: 1, ..TakeParams::default() };
         let (mut engine, keys) = filled();
         let now = Now::at_ms(2000);
         for (key, hash) in &keys {
@@ -112,7 +112,7 @@ fn takes(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (key, hash) = next.next().expect("a cycle has no end");
                 let taken = engine.take(now, *hash, key.as_bytes(), rule, &take);
-                matches!(taken, Limited::Decided(_))
+                matches!(taken, TakeResult::Decided(_))
             });
         });
     }

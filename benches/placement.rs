@@ -12,7 +12,7 @@ use std::hint::black_box;
 
 use cluster::NodeId;
 use cluster::placement::ketama::{self, Circle};
-use cluster::placement::{Holders, Member, Movement, Placement, Scheme};
+use cluster::placement::{Member, Movement, PartitionOwners, Placement, Scheme};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group};
 
 const SIZES: [u32; 4] = [3, 10, 100, 1000];
@@ -42,7 +42,7 @@ fn places() -> impl Iterator<Item = u32> {
 }
 
 /// Percent of keys that a ketama client sends to another node than the primary.
-fn sent_elsewhere(placement: Placement, members: &[Member], targets: &[Holders]) -> f64 {
+fn sent_elsewhere(placement: Placement, members: &[Member], targets: &[PartitionOwners]) -> f64 {
     let circle = circle(members);
     let elsewhere = places().filter(|&place| {
         let owner = circle.owner(place).map(|owner| members[usize::from(owner)].node);
@@ -68,7 +68,7 @@ fn percent(part: usize, whole: usize) -> f64 {
 }
 
 /// The least and the greatest number of partitions of a node, by the mean.
-fn load(members: &[Member], targets: &[Holders], copies: usize) -> (f64, f64) {
+fn load(members: &[Member], targets: &[PartitionOwners], copies: usize) -> (f64, f64) {
     let mut held: BTreeMap<NodeId, usize> = members.iter().map(|one| (one.node, 0)).collect();
     for holders in targets {
         for node in holders.iter().take(copies) {

@@ -10,7 +10,7 @@ use tollgate::config::Config;
 use tollgate::limits::Limits;
 use tollgate::scratch::Scratch;
 use tollgate::service::Service;
-use tollgate::session::{Pause, Round, Session};
+use tollgate::session::{ExecContext, Pause, Session};
 
 /// Memory cap of the stores that are checked.
 const MEMORY_BYTES: u64 = 8 << 20;
@@ -56,8 +56,13 @@ impl CoreClient {
         let in_force = core.service.limits().load();
         loop {
             let service = &core.service;
-            let mut round =
-                Round::new(service, service.counters(0), core.now, &in_force, &mut self.scratch);
+            let mut round = ExecContext::new(
+                service,
+                service.counters(0),
+                core.now,
+                &in_force,
+                &mut self.scratch,
+            );
             round.requests = service.config().requests_per_event;
             let mut answers = Vec::new();
             let (done, pause) = self.session.run(&mut round, &self.pending, &mut answers);
@@ -158,7 +163,7 @@ fn play(wire: &[u8], ends: &[usize]) -> (Vec<u8>, bool) {
         let expected = format!("8\r\nVALUE {NEIGHBOUR} 5 1\r\n8\r\nEND\r\n");
         assert_eq!(String::from_utf8_lossy(&out), expected, "a neighbour was touched");
     }
-    let budget = core.service.shards().budget();
+    let budget = core.service.shards().memory_cap();
     assert!(budget.used_bytes() <= budget.limit_bytes(), "over the memory cap");
     (answers, client.is_closed)
 }

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 
 use engine::Now;
-use tollgate::limits::InForce;
+use tollgate::limits::ActiveLimits;
 use tollgate::scratch::Scratch;
 use tollgate::service::Service;
-use tollgate::session::{Pause, Round, Session};
+use tollgate::session::{ExecContext, Pause, Session};
 
 /// What a worker of the server has for itself, and one client of it.
 pub struct Local {
     worker: usize,
-    in_force: Arc<InForce>,
+    in_force: Arc<ActiveLimits>,
     session: Session,
     scratch: Scratch,
 }
@@ -36,7 +36,8 @@ impl Local {
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
         let Self { worker, in_force, session, scratch } = self;
-        let mut round = Round::new(service, service.counters(*worker), now, in_force, scratch);
+        let mut round =
+            ExecContext::new(service, service.counters(*worker), now, in_force, scratch);
         session.run(&mut round, wire, out)
     }
 }

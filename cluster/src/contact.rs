@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::replica::{Now, Options};
+use crate::replica::{NodeTime, ReplicaOptions};
 use crate::rules::Bug;
 
 /// When the last heartbeat was sent that the controller answered. One for each node.
@@ -21,7 +21,7 @@ pub struct LastContact(u64);
 
 impl Contact {
     /// The controller answered a heartbeat that was sent at `sent_ns` on the monotonic clock.
-    pub fn heard(&self, sent_ns: u64) {
+    pub fn record(&self, sent_ns: u64) {
         self.0.fetch_max(sent_ns, Ordering::AcqRel);
     }
 
@@ -33,19 +33,19 @@ impl Contact {
 }
 
 impl LastContact {
-    fn silence_ns(self, now: Now) -> u64 {
+    fn silence_ns(self, now: NodeTime) -> u64 {
         now.mono_ns.saturating_sub(self.0)
     }
 
     /// The partitions may have been given up: nothing is done, and nothing that waits is answered.
     #[must_use]
-    pub fn is_stopped(self, now: Now, options: &Options) -> bool {
+    pub fn is_stopped(self, now: NodeTime, options: &ReplicaOptions) -> bool {
         self.silence_ns(now) > options.serves_for_ns()
     }
 
     /// Nobody else has become primary of what this node served when `now` was read: reads need no round.
     #[must_use]
-    pub fn has_lease(self, now: Now, options: &Options) -> bool {
+    pub fn has_lease(self, now: NodeTime, options: &ReplicaOptions) -> bool {
         self.silence_ns(now) < options.read_lease_ns || options.rules.lack(Bug::ReadsUnconfirmed)
     }
 }
@@ -56,13 +56,16 @@ mod tests {
 
     #[test]
     fn node_stops_after_four_fifths_of_the_patience() {
-        let options =
-            Options { lost_after_ns: Some(1000), read_lease_ns: 100, ..Options::default() };
+        let options = ReplicaOptions {
+            lost_after_ns: Some(1000),
+            read_lease_ns: 100,
+            ..ReplicaOptions::default()
+        };
         let contact = Contact::default();
-        contact.heard(500);
-        contact.heard(400);
+        contact.record(500);
+        contact.record(400);
         let contact = contact.last();
-        let at = |mono_ns| Now { mono_ns, wall_ns: 0 };
+        let at = |mono_ns| NodeTime { mono_ns, wall_ns: 0 };
         assert!(!contact.is_stopped(at(1300), &options) && contact.is_stopped(at(1301), &options));
         assert!(contact.has_lease(at(599), &options) && !contact.has_lease(at(600), &options));
     }

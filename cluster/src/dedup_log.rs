@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::frames::{ChunkWriter, ExportedResult, RecordResult};
-use crate::id::LaneId;
+use crate::id::OpStreamId;
 use crate::id::{Incarnation, NodeId, Partition, Term};
 use crate::rules::{Bug, Rules};
 
@@ -19,18 +19,18 @@ const ENTRIES_MIN: usize = 256;
 
 /// A copy and the term it is in: what an entry must belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyLife {
+pub struct CopyGeneration {
     /// The partition.
     pub partition: Partition,
-    /// The life of its copy, see `PartitionHeader::life`.
-    pub life: u16,
+    /// The life of its copy, see `PartitionHeader::generation`.
+    pub generation: u16,
     /// The term.
     pub term: Term,
 }
 
 /// What is known of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known<'a> {
+pub enum DedupLookup<'a> {
     /// Nothing: it is to be done.
     New,
     /// It was done; its result.
@@ -41,7 +41,7 @@ pub enum Known<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Sort {
+enum DedupEntryKind {
     Number,
     Bytes,
     None,
@@ -51,14 +51,14 @@ enum Sort {
 
 /// 32 bytes.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct DedupEntry {
     number: u64,
     /// The counter's value; or where the bytes are, 48 bits, and how many, 16 bits.
     value: u64,
     term: Term,
     partition: Partition,
-    life: u16,
-    sort: Sort,
+    generation: u16,
+    kind: DedupEntryKind,
 }
 
 /// The results of one lane, in the order in which they came.
@@ -66,7 +66,7 @@ struct Entry {
 pub struct DedupLog {
     /// No number below is sent any more.
     done: u64,
-    entries: Vec<Entry>,
+    entries: Vec<DedupEntry>,
     bytes: Vec<u8>,
     /// Places of the first entries, by their numbers.
     index: Vec<u32>,
@@ -84,7 +84,7 @@ impl DedupLog {
 
     /// The lane is done with all numbers below `done`.
     #[inline]
-    pub fn hear(&mut self, done: u64) {
+    pub fn advance_done(&mut self, done: u64) {
         self.done = self.done.max(done);
     }
 
@@ -108,30 +108,32 @@ impl DedupLog {
 
     /// Adds the result of an operation that made a record.
     #[inline]
-    pub fn add(&mut self, number: u64, copy: CopyLife, result: RecordResult<'_>) {
+    pub fn add(&mut self, number: u64, copy: CopyGeneration, result: RecordResult<'_>) {
         match result {
-            RecordResult::Bytes(bytes) => self.add_bytes(number, copy, Sort::Bytes, bytes),
+            RecordResult::Bytes(bytes) => {
+                self.add_bytes(number, copy, DedupEntryKind::Bytes, bytes);
+            }
             RecordResult::Number(value) => {
                 self.prune_if_due();
-                self.push(number, copy, Sort::Number, value);
+                self.push(number, copy, DedupEntryKind::Number, value);
             }
             RecordResult::None => {
                 self.prune_if_due();
-                self.push(number, copy, Sort::None, 0);
+                self.push(number, copy, DedupEntryKind::None, 0);
             }
         }
     }
 
     /// Adds the result of an operation that changed nothing. Only its primary knows it, and only in this term.
-    pub fn add_unchanged(&mut self, number: u64, copy: CopyLife, result: &[u8]) {
-        self.add_bytes(number, copy, Sort::Unchanged, result);
+    pub fn add_unchanged(&mut self, number: u64, copy: CopyGeneration, result: &[u8]) {
+        self.add_bytes(number, copy, DedupEntryKind::Unchanged, result);
     }
 
-    fn add_bytes(&mut self, number: u64, copy: CopyLife, sort: Sort, bytes: &[u8]) {
+    fn add_bytes(&mut self, number: u64, copy: CopyGeneration, kind: DedupEntryKind, bytes: &[u8]) {
         self.prune_if_due();
         let value = (self.bytes.len() as u64) << 16 | u64::from(bytes.len() as u16);
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(usize::from(u16::MAX))]);
-        self.push(number, copy, sort, value);
+        self.push(number, copy, kind, value);
     }
 
     /// Before the bytes of an entry are added, for they move.
@@ -143,9 +145,9 @@ impl DedupLog {
     }
 
     #[inline]
-    fn push(&mut self, number: u64, copy: CopyLife, sort: Sort, value: u64) {
-        let CopyLife { partition, life, term } = copy;
-        self.entries.push(Entry { number, value, term, partition, life, sort });
+    fn push(&mut self, number: u64, copy: CopyGeneration, kind: DedupEntryKind, value: u64) {
+        let CopyGeneration { partition, generation, term } = copy;
+        self.entries.push(DedupEntry { number, value, term, partition, generation, kind });
     }
 
     /// Drops what the lane is done with.
@@ -154,7 +156,7 @@ impl DedupLog {
         let old = std::mem::take(&mut self.bytes);
         self.entries.retain_mut(|entry| {
             let is_kept = entry.number >= done;
-            if is_kept && matches!(entry.sort, Sort::Bytes | Sort::Unchanged) {
+            if is_kept && matches!(entry.kind, DedupEntryKind::Bytes | DedupEntryKind::Unchanged) {
                 let (from, length) =
                     ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
                 entry.value = (self.bytes.len() as u64) << 16 | length as u64;
@@ -167,11 +169,11 @@ impl DedupLog {
         self.prune_at = (2 * self.entries.len()).max(least);
     }
 
-    fn result(&self, entry: &Entry) -> RecordResult<'_> {
-        match entry.sort {
-            Sort::Number => RecordResult::Number(entry.value),
-            Sort::None => RecordResult::None,
-            Sort::Bytes | Sort::Unchanged => {
+    fn result(&self, entry: &DedupEntry) -> RecordResult<'_> {
+        match entry.kind {
+            DedupEntryKind::Number => RecordResult::Number(entry.value),
+            DedupEntryKind::None => RecordResult::None,
+            DedupEntryKind::Bytes | DedupEntryKind::Unchanged => {
                 let (from, length) =
                     ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
                 RecordResult::Bytes(&self.bytes[from..from + length])
@@ -180,12 +182,12 @@ impl DedupLog {
     }
 
     /// What is known of an operation, at the moment at which it would be done.
-    pub fn look_up(&mut self, number: u64, copy: CopyLife) -> Known<'_> {
+    pub fn look_up(&mut self, number: u64, copy: CopyGeneration) -> DedupLookup<'_> {
         if number < self.done && !self.rules.lack(Bug::DoneNotRefused) {
-            return Known::Stale;
+            return DedupLookup::Stale;
         }
         if self.rules.lack(Bug::NoDedupe) {
-            return Known::New;
+            return DedupLookup::New;
         }
         if self.entries.len() - self.index.len() > UNINDEXED_MAX {
             self.index = (0..self.entries.len() as u32).collect();
@@ -199,12 +201,12 @@ impl DedupLog {
             .chain(self.index.len()..self.entries.len())
             .map(|place| &self.entries[place])
             .find(|entry| entry.number == number && self.is_of(entry, copy));
-        found.map_or(Known::New, |entry| Known::Done(self.result(entry)))
+        found.map_or(DedupLookup::New, |entry| DedupLookup::Done(self.result(entry)))
     }
 
-    fn is_of(&self, entry: &Entry, copy: CopyLife) -> bool {
-        let is_life = entry.life == copy.life || self.rules.lack(Bug::LogSurvivesWipe);
-        let is_term = entry.sort != Sort::Unchanged
+    fn is_of(&self, entry: &DedupEntry, copy: CopyGeneration) -> bool {
+        let is_life = entry.generation == copy.generation || self.rules.lack(Bug::LogSurvivesWipe);
+        let is_term = entry.kind != DedupEntryKind::Unchanged
             || entry.term == copy.term
             || self.rules.lack(Bug::UnchangedSurvivesDeposal);
         entry.partition == copy.partition && is_life && is_term
@@ -214,15 +216,17 @@ impl DedupLog {
     /// answers the number of the first that it did not take.
     pub fn export(
         &self,
-        copy: CopyLife,
+        copy: CopyGeneration,
         from: u64,
         mut each: impl FnMut(&ExportedResult<'_>) -> bool,
     ) -> Option<u64> {
         let from = from.max(self.done);
-        let is_wanted = |entry: &&Entry| {
-            entry.number >= from && entry.sort != Sort::Unchanged && self.is_of(entry, copy)
+        let is_wanted = |entry: &&DedupEntry| {
+            entry.number >= from
+                && entry.kind != DedupEntryKind::Unchanged
+                && self.is_of(entry, copy)
         };
-        let mut wanted: Vec<&Entry> = self.entries.iter().filter(is_wanted).collect();
+        let mut wanted: Vec<&DedupEntry> = self.entries.iter().filter(is_wanted).collect();
         wanted.sort_by_key(|entry| entry.number);
         wanted.dedup_by_key(|entry| entry.number);
         let refused = wanted.into_iter().find(|entry| {
@@ -247,8 +251,8 @@ impl LogCell for DedupLog {
 /// The logs of all lanes that a node has heard of, and the lives of nodes by the map.
 #[derive(Debug)]
 pub struct DedupLogs<L = DedupLog> {
-    logs: BTreeMap<LaneId, L>,
-    lives: BTreeMap<NodeId, Incarnation>,
+    logs: BTreeMap<OpStreamId, L>,
+    incarnations: BTreeMap<NodeId, Incarnation>,
     /// The last node id that the map gave.
     last_node: u32,
     rules: Rules,
@@ -264,66 +268,70 @@ impl<L: LogCell> DedupLogs<L> {
     /// No logs.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { logs: BTreeMap::new(), lives: BTreeMap::new(), last_node: 0, rules }
+        Self { logs: BTreeMap::new(), incarnations: BTreeMap::new(), last_node: 0, rules }
     }
 
     /// Takes note of the nodes of the map, and of the last node id that it gave. Logs of lives that are over are
     /// dropped. A node or a life that this map does not have yet keeps its logs, and is admitted once it has it.
-    pub fn set_lives(&mut self, lives: BTreeMap<NodeId, Incarnation>, last_node: u32) {
-        self.lives = lives;
+    pub fn set_incarnations(
+        &mut self,
+        incarnations: BTreeMap<NodeId, Incarnation>,
+        last_node: u32,
+    ) {
+        self.incarnations = incarnations;
         self.last_node = last_node;
-        let lives = &self.lives;
-        self.logs.retain(|lane, _| match lives.get(&lane.node) {
-            Some(&incarnation) => incarnation <= lane.incarnation,
-            None => lane.node.0 > last_node,
+        let incarnations = &self.incarnations;
+        self.logs.retain(|stream, _| match incarnations.get(&stream.node) {
+            Some(&incarnation) => incarnation <= stream.incarnation,
+            None => stream.node.0 > last_node,
         });
     }
 
     /// Whether operations of a lane may be done: the map has this life of its node. Of one that it has forgotten it is
     /// not known any more what was done.
     #[must_use]
-    pub fn admits(&self, lane: LaneId) -> bool {
-        self.lives.get(&lane.node) == Some(&lane.incarnation)
+    pub fn admits(&self, stream: OpStreamId) -> bool {
+        self.incarnations.get(&stream.node) == Some(&stream.incarnation)
             || self.rules.lack(Bug::UnseenLaneIsNew)
     }
 
     /// The log of a lane. A server keeps a reference beside each lane that it reads or serves, so that a batch does not
     /// search for it.
-    pub fn log(&mut self, lane: LaneId) -> &mut L {
+    pub fn log(&mut self, stream: OpStreamId) -> &mut L {
         let rules = self.rules;
-        self.logs.entry(lane).or_insert_with(|| DedupLog::new(rules).into())
+        self.logs.entry(stream).or_insert_with(|| DedupLog::new(rules).into())
     }
 
     /// The log of a lane, if there is one.
     #[must_use]
-    pub fn get(&self, lane: LaneId) -> Option<&L> {
-        self.logs.get(&lane)
+    pub fn get(&self, stream: OpStreamId) -> Option<&L> {
+        self.logs.get(&stream)
     }
 
     /// The number below which the lane sends nothing any more, as far as this node has heard; 0 if it has heard nothing.
     #[must_use]
-    pub fn done(&self, lane: LaneId) -> u64 {
-        self.logs.get(&lane).map_or(0, |log| log.read(DedupLog::done))
+    pub fn done(&self, stream: OpStreamId) -> u64 {
+        self.logs.get(&stream).map_or(0, |log| log.read(DedupLog::done))
     }
 
     /// All logs, by lane.
-    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &L)> {
-        self.logs.iter().map(|(lane, log)| (*lane, log))
+    pub fn iter(&self) -> impl Iterator<Item = (OpStreamId, &L)> {
+        self.logs.iter().map(|(stream, log)| (*stream, log))
     }
 
     /// Writes the results of a copy into a piece, from a lane and number on, until about `bytes_max` bytes are
     /// written; answers where to go on, none at the end.
     pub fn export(
         &self,
-        copy: CopyLife,
-        from: Option<(LaneId, u64)>,
+        copy: CopyGeneration,
+        from: Option<(OpStreamId, u64)>,
         bytes_max: usize,
         chunk: &mut ChunkWriter<'_>,
-    ) -> Option<(LaneId, u64)> {
-        let first = from.map_or(LaneId::default(), |(lane, _)| lane);
+    ) -> Option<(OpStreamId, u64)> {
+        let first = from.map_or(OpStreamId::default(), |(stream, _)| stream);
         let mut bytes = 0;
-        for (&lane, log) in self.logs.range(first..) {
-            let number = from.filter(|(from, _)| *from == lane).map_or(0, |(_, number)| number);
+        for (&stream, log) in self.logs.range(first..) {
+            let number = from.filter(|(from, _)| *from == stream).map_or(0, |(_, number)| number);
             let mut is_begun = false;
             let next = log.read(|log| {
                 log.export(copy, number, |result| {
@@ -331,7 +339,7 @@ impl<L: LogCell> DedupLogs<L> {
                         return false;
                     }
                     if !is_begun {
-                        chunk.lane(lane, log.done());
+                        chunk.stream(stream, log.done());
                         is_begun = true;
                     }
                     chunk.result(result);
@@ -340,15 +348,15 @@ impl<L: LogCell> DedupLogs<L> {
                 })
             });
             if let Some(next) = next {
-                return Some((lane, next));
+                return Some((stream, next));
             }
         }
         None
     }
 
     /// Drops the logs that `is_kept` does not want.
-    pub fn retain(&mut self, mut is_kept: impl FnMut(LaneId) -> bool) {
-        self.logs.retain(|lane, _| is_kept(*lane));
+    pub fn retain(&mut self, mut is_kept: impl FnMut(OpStreamId) -> bool) {
+        self.logs.retain(|stream, _| is_kept(*stream));
     }
 }
 
@@ -356,13 +364,13 @@ impl<L: LogCell> DedupLogs<L> {
 mod tests {
     use super::*;
 
-    fn copy(partition: u16, life: u16, term: u32) -> CopyLife {
-        CopyLife { partition: Partition(partition), life, term: Term(term) }
+    fn copy(partition: u16, generation: u16, term: u32) -> CopyGeneration {
+        CopyGeneration { partition: Partition(partition), generation, term: Term(term) }
     }
 
     #[test]
     fn entry_is_32_bytes() {
-        assert_eq!(size_of::<Entry>(), 32);
+        assert_eq!(size_of::<DedupEntry>(), 32);
     }
 
     #[test]
@@ -372,16 +380,22 @@ mod tests {
         log.add(6, copy(1, 0, 3), RecordResult::Bytes(b"STORED"));
         log.add_unchanged(7, copy(1, 0, 3), b"NOT_STORED");
         log.add(8, copy(1, 0, 3), RecordResult::None);
-        assert_eq!(log.look_up(5, copy(1, 0, 4)), Known::Done(RecordResult::Number(77)));
-        assert_eq!(log.look_up(6, copy(1, 0, 4)), Known::Done(RecordResult::Bytes(b"STORED")));
-        assert_eq!(log.look_up(7, copy(1, 0, 3)), Known::Done(RecordResult::Bytes(b"NOT_STORED")));
-        assert_eq!(log.look_up(8, copy(1, 0, 4)), Known::Done(RecordResult::None));
-        assert_eq!(log.look_up(7, copy(1, 0, 4)), Known::New, "it ended with its term");
-        assert_eq!(log.look_up(5, copy(1, 1, 3)), Known::New, "its copy was wiped");
-        assert_eq!(log.look_up(5, copy(2, 0, 3)), Known::New);
-        log.hear(6);
-        log.hear(2);
-        assert_eq!(log.look_up(5, copy(1, 0, 3)), Known::Stale);
+        assert_eq!(log.look_up(5, copy(1, 0, 4)), DedupLookup::Done(RecordResult::Number(77)));
+        assert_eq!(
+            log.look_up(6, copy(1, 0, 4)),
+            DedupLookup::Done(RecordResult::Bytes(b"STORED"))
+        );
+        assert_eq!(
+            log.look_up(7, copy(1, 0, 3)),
+            DedupLookup::Done(RecordResult::Bytes(b"NOT_STORED"))
+        );
+        assert_eq!(log.look_up(8, copy(1, 0, 4)), DedupLookup::Done(RecordResult::None));
+        assert_eq!(log.look_up(7, copy(1, 0, 4)), DedupLookup::New, "it ended with its term");
+        assert_eq!(log.look_up(5, copy(1, 1, 3)), DedupLookup::New, "its copy was wiped");
+        assert_eq!(log.look_up(5, copy(2, 0, 3)), DedupLookup::New);
+        log.advance_done(6);
+        log.advance_done(2);
+        assert_eq!(log.look_up(5, copy(1, 0, 3)), DedupLookup::Stale);
     }
 
     #[test]
@@ -395,7 +409,7 @@ mod tests {
                 RecordResult::Number(number)
             };
             log.add(number, copy((number % 4) as u16, 0, 1), result);
-            log.hear(number.saturating_sub(50));
+            log.advance_done(number.saturating_sub(50));
             let oldest = number.saturating_sub(50).max(1);
             if number % 7 == 0 {
                 for number in oldest..=number {
@@ -404,8 +418,8 @@ mod tests {
                         0 => RecordResult::Bytes(&bytes),
                         _ => RecordResult::Number(number),
                     };
-                    let known = log.look_up(number, copy((number % 4) as u16, 0, 2));
-                    assert_eq!(known, Known::Done(result), "{number}");
+                    let lookup = log.look_up(number, copy((number % 4) as u16, 0, 2));
+                    assert_eq!(lookup, DedupLookup::Done(result), "{number}");
                 }
             }
         }
@@ -421,20 +435,22 @@ mod tests {
 
     #[test]
     fn lanes_end_with_the_life_of_their_node() {
-        let lane = |node, incarnation| LaneId {
+        let stream = |node, incarnation| OpStreamId {
             node: NodeId(node),
             incarnation: Incarnation(incarnation),
-            ..LaneId::default()
+            ..OpStreamId::default()
         };
         let mut logs = DedupLogs::<DedupLog>::default();
-        logs.set_lives([(NodeId(1), Incarnation(4)), (NodeId(2), Incarnation(1))].into(), 2);
-        for lane in [lane(1, 4), lane(1, 5), lane(2, 1)] {
-            logs.log(lane).hear(3);
+        logs.set_incarnations([(NodeId(1), Incarnation(4)), (NodeId(2), Incarnation(1))].into(), 2);
+        for stream in [stream(1, 4), stream(1, 5), stream(2, 1)] {
+            logs.log(stream).advance_done(3);
         }
-        assert!(logs.admits(lane(1, 4)) && !logs.admits(lane(1, 5)) && !logs.admits(lane(3, 1)));
-        logs.log(lane(3, 1)).hear(1);
-        logs.set_lives([(NodeId(1), Incarnation(5))].into(), 2);
-        let left: Vec<_> = logs.iter().map(|(lane, _)| lane).collect();
-        assert_eq!(left, [lane(1, 5), lane(3, 1)], "the map does not know node 3 yet");
+        assert!(
+            logs.admits(stream(1, 4)) && !logs.admits(stream(1, 5)) && !logs.admits(stream(3, 1))
+        );
+        logs.log(stream(3, 1)).advance_done(1);
+        logs.set_incarnations([(NodeId(1), Incarnation(5))].into(), 2);
+        let left: Vec<_> = logs.iter().map(|(stream, _)| stream).collect();
+        assert_eq!(left, [stream(1, 5), stream(3, 1)], "the map does not know node 3 yet");
     }
 }

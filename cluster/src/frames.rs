@@ -7,25 +7,25 @@
 //! All fields have a fixed width and are little-endian. There is one way to write a frame: what decodes encodes
 //! to the same bytes. A frame is `body length u32 | kind u8 | flags u8, 0 | reserved u16, 0`, then its body.
 
+mod ack;
 mod copies;
 mod fields;
 mod forward;
 mod records;
 #[cfg(test)]
 mod tests;
-mod word;
 
+pub use self::ack::{KeepAlive, Ping, StreamAck, StreamAckWriter, StreamDone, StreamRefusal};
 pub use self::copies::{
-    Adopt, Chunk, ChunkReader, ChunkWriter, ExportedResult, LaneResults, Pull, Restart, Round,
+    Adopt, Chunk, ChunkReader, ChunkWriter, ExportedResult, Pull, Restart, StreamResults, TermCheck,
 };
 pub use self::forward::{
-    Answers, AnswersWriter, Exception, ExceptionKind, Forward, ForwardHead, ForwardWriter, Request,
-    sort,
+    Answers, AnswersWriter, Exception, ExceptionKind, Forward, ForwardHead, ForwardOp,
+    ForwardWriter, op_flags,
 };
 pub use self::records::{
-    KEY_BYTES_MAX, Record, RecordResult, RecordsReader, RecordsWriter, Section, State,
+    KEY_BYTES_MAX, KeyState, Record, RecordResult, RecordsReader, RecordsWriter, Section,
 };
-pub use self::word::{Beat, LaneDone, Ping, Refused, Word, WordWriter};
 
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 8;
@@ -34,7 +34,7 @@ pub const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// Why bytes are no frame. After any of these no length on the link can be trusted, so the link ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum FrameError {
     /// The body ends before its fields do.
     #[error("the frame is too short for its fields")]
     Short,
@@ -58,7 +58,7 @@ pub enum Fault {
 /// The kinds of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// Changes of keys.
     Records = 1,
     /// A new primary asks a copy to follow.
@@ -68,7 +68,7 @@ pub enum Kind {
     /// A copy is to begin anew.
     Restart = 4,
     /// The question whether a copy still follows.
-    Round = 5,
+    TermCheck = 5,
     /// A learner asks for a piece.
     Pull = 6,
     /// Operations for the owner of their keys.
@@ -76,37 +76,37 @@ pub enum Kind {
     /// Their results.
     Answers = 17,
     /// Refusals, then the position up to which the stream is held.
-    Word = 18,
+    Ack = 18,
     /// A sign of life.
-    Beat = 19,
+    KeepAlive = 19,
     /// Asks for a `Pong` of the same number.
     Ping = 20,
     /// Answers a `Ping`.
     Pong = 21,
 }
 
-impl Kind {
+impl FrameKind {
     /// Whether frames of this kind are part of the stream: numbered, and sent again after a loss.
     #[must_use]
     pub fn is_numbered(self) -> bool {
         (self as u8) < 16
     }
 
-    fn of(byte: u8) -> Result<Self, Fault> {
+    fn of(byte: u8) -> Result<Self, FrameError> {
         Ok(match byte {
             1 => Self::Records,
             2 => Self::Adopt,
             3 => Self::Chunk,
             4 => Self::Restart,
-            5 => Self::Round,
+            5 => Self::TermCheck,
             6 => Self::Pull,
             16 => Self::Forward,
             17 => Self::Answers,
-            18 => Self::Word,
-            19 => Self::Beat,
+            18 => Self::Ack,
+            19 => Self::KeepAlive,
             20 => Self::Ping,
             21 => Self::Pong,
-            other => return Err(Fault::Kind(other)),
+            other => return Err(FrameError::Kind(other)),
         })
     }
 }
@@ -115,7 +115,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawFrame<'a> {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Its body.
     pub body: &'a [u8],
 }
@@ -133,22 +133,22 @@ impl RawFrame<'_> {
 /// # Errors
 ///
 /// If no frame begins so, or its body is longer than `body_bytes_max`.
-pub fn cut(input: &[u8], body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, Fault> {
+pub fn cut(input: &[u8], body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, FrameError> {
     let Some((header, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let [l0, l1, l2, l3, kind, flags, reserved @ ..] = *header;
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     if length > body_bytes_max.min(BODY_BYTES_MAX) {
-        return Err(Fault::Length(length));
+        return Err(FrameError::Length(length));
     }
     if flags != 0 || reserved != [0, 0] {
-        return Err(Fault::Range("reserved field"));
+        return Err(FrameError::Range("reserved field"));
     }
-    let kind = Kind::of(kind)?;
+    let kind = FrameKind::of(kind)?;
     Ok(rest.get(..length).map(|body| RawFrame { kind, body }))
 }
 
 /// Appends the header of a frame whose length is not known yet; answers where the frame begins.
-fn begin(out: &mut Vec<u8>, kind: Kind) -> usize {
+fn begin(out: &mut Vec<u8>, kind: FrameKind) -> usize {
     let at = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
     at

@@ -58,7 +58,7 @@ pub struct CopyId {
 /// The operations of one worker of one life of a node for one owner. With a number it names an operation;
 /// the operation keeps this name wherever it is sent again, even after another node has become the owner.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LaneId {
+pub struct OpStreamId {
     /// The node that sends. 0 in a section whose records belong to no operation.
     pub node: NodeId,
     /// The life of that node.

@@ -41,9 +41,9 @@ pub mod replica_set;
 mod rules;
 pub mod send_stream;
 
-pub use id::{CopyId, Incarnation, LaneId, LinkIndex, NodeId, Partition, Term};
-pub use map::{Command, Map};
-pub use placement::{Holders, Member, Placement, Scheme};
+pub use id::{CopyId, Incarnation, LinkIndex, NodeId, OpStreamId, Partition, Term};
+pub use map::{Map, MapCommand};
+pub use placement::{Member, PartitionOwners, Placement, Scheme};
 #[cfg(feature = "bugs")]
 pub use rules::Bug;
 pub use rules::Rules;

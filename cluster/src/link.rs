@@ -1,10 +1,10 @@
 //! A connection between two nodes: what is written to it and read from it, and how the next one goes on.
 //!
 //! A link has a number that the node with the lower id counts up. A newer link ends the older: what the older one still
-//! holds is never read. A link counts from its proof on. The first frame each way is a `Word`; before the peer's has
+//! holds is never read. A link counts from its proof on. The first frame each way is a `StreamAck`; before the peer's has
 //! come nothing else is sent.
 
-use crate::frames::{Beat, Fault, LaneDone, RawFrame, Word, cut};
+use crate::frames::{FrameError, KeepAlive, RawFrame, StreamAck, StreamDone, cut};
 use crate::receive_stream::ReceiveStream;
 use crate::rules::{Bug, Rules};
 use crate::send_stream::SendStream;
@@ -14,7 +14,7 @@ const KEPT_BYTES: usize = 1 << 20;
 
 /// How far a connection is.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum LinkPhase {
     /// There is none.
     #[default]
     Down,
@@ -34,10 +34,10 @@ pub struct LinkSender {
     /// What is handed to the connection: whole frames, up to `written` of them.
     wire: Vec<u8>,
     written: usize,
-    phase: Phase,
+    phase: LinkPhase,
     number: u64,
     /// When something was last said.
-    said_ns: u64,
+    sent_ns: u64,
     rules: Rules,
 }
 
@@ -47,19 +47,19 @@ pub struct LinkReceiver {
     /// How far the peer's stream is here.
     pub stream: ReceiveStream,
     /// Bytes that came and are not gone through.
-    pub inbound: Inbound,
+    pub inbound: ReceiveBuffer,
     /// When the peer last said something that shows that it works: a word or answers.
     pub progress_ns: u64,
 }
 
 /// Received bytes.
 #[derive(Debug, Default)]
-pub struct Inbound {
+pub struct ReceiveBuffer {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Inbound {
+impl ReceiveBuffer {
     /// Bytes came.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.at == self.bytes.len() {
@@ -76,7 +76,7 @@ impl Inbound {
     /// # Errors
     ///
     /// If it is none: the link is to be ended.
-    pub fn frame(&self, body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, Fault> {
+    pub fn frame(&self, body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, FrameError> {
         cut(&self.bytes[self.at..], body_bytes_max)
     }
 
@@ -114,8 +114,8 @@ pub fn connect(number: u64, sender: &mut LinkSender, receiver: &mut LinkReceiver
     sender.loose.clear();
     sender.wire.clear();
     sender.written = 0;
-    sender.phase = Phase::AwaitsWord;
-    receiver.stream.word(&[], &mut sender.wire);
+    sender.phase = LinkPhase::AwaitsWord;
+    receiver.stream.ack(&[], &mut sender.wire);
     true
 }
 
@@ -135,12 +135,12 @@ impl LinkSender {
     /// Whether anything but the first word may be said.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.phase == Phase::Up
+        self.phase == LinkPhase::Up
     }
 
     /// The connection is lost. Its frames that are not numbered are lost with it.
     pub fn disconnect(&mut self) {
-        self.phase = Phase::Down;
+        self.phase = LinkPhase::Down;
         self.loose.clear();
         self.wire.clear();
         self.written = 0;
@@ -158,12 +158,12 @@ impl LinkSender {
     /// # Errors
     ///
     /// If it does not fit the stream: the link is to be ended.
-    pub fn hear(&mut self, word: &Word<'_>) -> Result<bool, Fault> {
-        if self.phase != Phase::AwaitsWord {
+    pub fn on_ack(&mut self, ack: &StreamAck<'_>) -> Result<bool, FrameError> {
+        if self.phase != LinkPhase::AwaitsWord {
             return Ok(false);
         }
-        self.stream.resume(word.held)?;
-        self.phase = Phase::Up;
+        self.stream.resume(ack.held)?;
+        self.phase = LinkPhase::Up;
         Ok(true)
     }
 
@@ -180,7 +180,7 @@ impl LinkSender {
                 self.stream.sent(bytes);
             }
             if !self.wire.is_empty() {
-                self.said_ns = now_ns;
+                self.sent_ns = now_ns;
             }
         }
         &self.wire[self.written..]
@@ -204,14 +204,14 @@ impl LinkSender {
 
     /// When something was last said.
     #[must_use]
-    pub fn said_ns(&self) -> u64 {
-        self.said_ns
+    pub fn sent_ns(&self) -> u64 {
+        self.sent_ns
     }
 
     /// Says something if nothing was said for `every_ns`.
-    pub fn beat(&mut self, now_ns: u64, every_ns: u64, done: &[LaneDone]) {
-        if self.is_up() && now_ns.saturating_sub(self.said_ns) >= every_ns {
-            Beat::encode(now_ns, done, &mut self.loose);
+    pub fn keep_alive(&mut self, now_ns: u64, every_ns: u64, done: &[StreamDone]) {
+        if self.is_up() && now_ns.saturating_sub(self.sent_ns) >= every_ns {
+            KeepAlive::encode(now_ns, done, &mut self.loose);
         }
     }
 }
@@ -219,7 +219,7 @@ impl LinkSender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::{Kind, Round};
+    use crate::frames::{FrameKind, TermCheck};
     use crate::id::{Partition, Term};
 
     #[derive(Default)]
@@ -229,9 +229,9 @@ mod tests {
     }
 
     impl End {
-        fn say(&mut self, lsn: u32) {
-            let round = Round { partition: Partition(0), term: Term(lsn) };
-            self.sender.stream.append_with(0, |out| round.encode(out));
+        fn send(&mut self, lsn: u32) {
+            let check = TermCheck { partition: Partition(0), term: Term(lsn) };
+            self.sender.stream.append_with(0, |out| check.encode(out));
         }
 
         /// What was written and not yet read.
@@ -247,20 +247,20 @@ mod tests {
             self.receiver.inbound.push(bytes);
             while let Some(frame) = self.receiver.inbound.frame(1 << 20).expect("all is right") {
                 let length = frame.bytes();
-                if frame.kind == Kind::Word {
-                    let word = Word::decode(frame.body).expect("it is a word");
-                    self.sender.hear(&word).expect("it fits");
-                    self.sender.stream.acknowledge(word.held, 0).expect("it fits");
+                if frame.kind == FrameKind::Ack {
+                    let ack = StreamAck::decode(frame.body).expect("it is a word");
+                    self.sender.on_ack(&ack).expect("it fits");
+                    self.sender.stream.acknowledge(ack.held, 0).expect("it fits");
                 } else {
-                    heard.push(Round::decode(frame.body).expect("it is a round").term.0);
+                    heard.push(TermCheck::decode(frame.body).expect("it is a round").term.0);
                     self.receiver.stream.advance(length);
                 }
                 self.receiver.inbound.consume(length);
             }
-            if self.receiver.stream.owes_word()
+            if self.receiver.stream.owes_ack()
                 && let Some(out) = self.sender.loose()
             {
-                self.receiver.stream.word(&[], out);
+                self.receiver.stream.ack(&[], out);
             }
             heard
         }
@@ -283,7 +283,7 @@ mod tests {
             assert!(!connect(number, &mut left.sender, &mut left.receiver), "it is not newer");
             for _ in 0..number % 4 {
                 said += 1;
-                left.say(said);
+                left.send(said);
             }
             let bytes = left.write();
             // A part of it arrives, often cut within a frame; sometimes the word goes back.
@@ -306,12 +306,12 @@ mod tests {
     #[test]
     fn only_a_word_is_said_before_the_peers_came() {
         let mut end = End::default();
-        end.say(1);
+        end.send(1);
         assert_eq!(end.write(), [], "there is no connection");
         assert!(connect(1, &mut end.sender, &mut end.receiver));
         assert!(end.sender.loose().is_none());
         let bytes = end.write();
         let frame = cut(&bytes, 1 << 20).expect("it is right").expect("it is whole");
-        assert_eq!((frame.kind, frame.bytes()), (Kind::Word, bytes.len()));
+        assert_eq!((frame.kind, frame.bytes()), (FrameKind::Ack, bytes.len()));
     }
 }

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::placement::{COPIES_MAX, Holders, Member, NODES_MAX, Placement};
+use crate::placement::{COPIES_MAX, Member, NODES_MAX, PartitionOwners, Placement};
 
-pub use command::{Answer, Command, Refused, Step};
+pub use command::{MapAnswer, MapCommand, MapRefusal, Transition};
 pub use delta::{Delta, Deltas, Since};
 
 /// Longest address or ring name of a node, in bytes. A DNS name has 253, a port six with its colon.
@@ -41,16 +41,16 @@ pub const TERM_MAX: u32 = (1 << 24) - 1;
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Map {
     ver: u64,
-    head: Option<Head>,
+    head: Option<MapHeader>,
     settings: Settings,
-    nodes: BTreeMap<NodeId, Node>,
-    limits: BTreeMap<String, Limit>,
-    partitions: Vec<Entry>,
+    nodes: BTreeMap<NodeId, MapNode>,
+    limits: BTreeMap<String, MapLimit>,
+    partitions: Vec<PartitionEntry>,
 }
 
 /// What is fixed when a cluster is created, and the count of its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct MapHeader {
     /// Which cluster. Drawn by whoever creates it.
     pub cluster: u128,
     /// How keys find partitions, and partitions nodes.
@@ -94,7 +94,7 @@ pub enum NodeState {
 
 /// A node as it described itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
+pub struct NodeDescription {
     /// Where clients reach it.
     pub client_address: String,
     /// Where nodes reach it.
@@ -110,20 +110,20 @@ pub struct Description {
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct MapNode {
     /// Drawn once for its data directory: who registers again with it is the same node.
-    pub birth: u128,
+    pub node_uuid: u128,
     /// Its present life.
     pub incarnation: Incarnation,
     /// How far it belongs.
     pub state: NodeState,
     /// What it says of itself.
-    pub description: Description,
+    pub description: NodeDescription,
 }
 
 /// A limit: a name and what the server makes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
+pub struct MapLimit {
     /// Grows with each change.
     pub version: u64,
     /// Opaque here.
@@ -132,7 +132,7 @@ pub struct Limit {
 
 /// Who holds a partition.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct PartitionEntry {
     /// Changes when, and only when, the primary does.
     pub term: Term,
     /// Changes with every change: what commands compare.
@@ -151,7 +151,7 @@ pub struct Entry {
     pub transfer_to: Option<CopyId>,
 }
 
-impl Entry {
+impl PartitionEntry {
     /// All copies, the learner last.
     pub fn copies(&self) -> impl Iterator<Item = CopyId> + '_ {
         self.in_sync.iter().chain(&self.learner).copied()
@@ -173,7 +173,7 @@ impl Map {
 
     /// What was fixed when the cluster was created; none before.
     #[must_use]
-    pub fn head(&self) -> Option<Head> {
+    pub fn head(&self) -> Option<MapHeader> {
         self.head
     }
 
@@ -185,25 +185,25 @@ impl Map {
 
     /// All nodes by id.
     #[must_use]
-    pub fn nodes(&self) -> &BTreeMap<NodeId, Node> {
+    pub fn nodes(&self) -> &BTreeMap<NodeId, MapNode> {
         &self.nodes
     }
 
     /// All limits by name.
     #[must_use]
-    pub fn limits(&self) -> &BTreeMap<String, Limit> {
+    pub fn limits(&self) -> &BTreeMap<String, MapLimit> {
         &self.limits
     }
 
     /// All partitions in order; none before the cluster is created.
     #[must_use]
-    pub fn partitions(&self) -> &[Entry] {
+    pub fn partitions(&self) -> &[PartitionEntry] {
         &self.partitions
     }
 
     /// Who holds a partition.
     #[must_use]
-    pub fn entry(&self, partition: Partition) -> Option<&Entry> {
+    pub fn entry(&self, partition: Partition) -> Option<&PartitionEntry> {
         self.partitions.get(partition.index())
     }
 
@@ -217,14 +217,14 @@ impl Map {
 
     /// The copy cannot come back: its node was forgotten, or lives another life.
     #[must_use]
-    pub fn is_gone(&self, copy: CopyId) -> bool {
+    pub fn is_removed(&self, copy: CopyId) -> bool {
         self.nodes.get(&copy.node).is_none_or(|node| node.incarnation != copy.incarnation)
     }
 
     /// The nodes that should hold something: neither leaving nor dead, and no witness.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
-        let holds = |node: &Node| {
+        let holds = |node: &MapNode| {
             matches!(node.state, NodeState::Joining | NodeState::Active)
                 && node.description.weight > 0
         };
@@ -243,7 +243,7 @@ impl Map {
     /// Who should hold each partition. It changes with [`members`](Self::members) and `replicas`
     /// only, and takes milliseconds: keep it.
     #[must_use]
-    pub fn targets(&self) -> Vec<Holders> {
+    pub fn targets(&self) -> Vec<PartitionOwners> {
         let Some(head) = self.head else { return Vec::new() };
         head.placement.targets(&self.members(), usize::from(self.settings.replicas))
     }
@@ -274,11 +274,11 @@ impl Map {
         if let Some((_, what)) = claims.into_iter().find(|(holds, _)| !holds) {
             return Err(what);
         }
-        self.partitions.iter().try_for_each(Entry::check)
+        self.partitions.iter().try_for_each(PartitionEntry::check)
     }
 }
 
-impl Entry {
+impl PartitionEntry {
     /// What holds for an entry after every command.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! What nodes say to each other on a lane, encode next to decode.
 //!
-//! Here: frames, and all there are. Not here: how a lane begins (`hello`), the fields of each frame
-//! (`call`, `tunnel`), what they mean (`control`, `server`), operations and records (they go over data links:
+//! Here: frames, and all there are. Not here: how a lane begins (`handshake`), the fields of each frame
+//! (`control`, `tunnel`), what they mean (`control`, `server`), operations and records (they go over data links:
 //! `frames`), sockets (`server`).
 //!
 //! ```text
@@ -12,19 +12,19 @@
 //! length and themselves. There is one way to write a frame: what decodes encodes to the same bytes,
 //! [`Frame::Hello`] aside, which may carry what later versions add.
 
-pub mod call;
-pub mod hello;
+pub mod control;
+pub mod handshake;
 pub mod tunnel;
 
-mod wire;
+mod codec;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 use crate::id::NodeId;
-use call::Call;
-use hello::{Farewell, Hello, Proof};
-use tunnel::Tunnel;
-use wire::{Reader, Writer};
+use codec::{FrameReader, FrameWriter};
+use control::ControlCall;
+use handshake::{CloseReason, Hello, Proof};
+use tunnel::TunnelFrame;
 
 /// The oldest version of the lane protocol that we speak.
 pub const VERSION_MIN: u16 = 1;
@@ -37,21 +37,21 @@ const HEADER_BYTES: usize = 5;
 pub const HELLO_BYTES_MAX: usize = 512;
 /// What the server's configuration says about lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct FrameBounds {
     /// Longest frame, without the four bytes of its length.
     pub frame_bytes_max: usize,
 }
 
-impl Default for Bounds {
+impl Default for FrameBounds {
     fn default() -> Self {
         Self { frame_bytes_max: 4 << 20 }
     }
 }
 
-impl Bounds {
+impl FrameBounds {
     /// For a peer that has not shown who it is.
     #[must_use]
-    pub fn of_strangers() -> Self {
+    pub fn unauthenticated() -> Self {
         Self { frame_bytes_max: HELLO_BYTES_MAX }
     }
 }
@@ -64,17 +64,17 @@ pub enum Frame {
     /// The second frame of each side.
     Proof(Proof),
     /// The last frame: why the lane ends.
-    Farewell(Farewell),
+    Farewell(CloseReason),
     /// From one control plane to another.
-    Call(Call),
+    Call(ControlCall),
     /// What it answers.
-    Answer(Call),
+    Answer(ControlCall),
     /// Asks for a [`Frame::Pong`] of the same number.
     Ping(u64),
     /// Answers a [`Frame::Ping`].
     Pong(u64),
     /// A piece of a connection of a data link; only within a [`Frame::Relay`].
-    Tunnel(Tunnel),
+    Tunnel(TunnelFrame),
     /// A frame that takes one node more on its way, because the link between its sender and its
     /// receiver is broken. The node between passes it on as it is.
     Relay {
@@ -89,7 +89,7 @@ pub enum Frame {
 
 /// What the front of a buffer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decoded {
+pub enum DecodedFrame {
     /// A whole frame; its bytes are gone from the buffer.
     Frame(Frame),
     /// Not all here yet: decoding again is of no use before the buffer holds this many bytes.
@@ -101,7 +101,7 @@ pub enum Decoded {
 
 /// Why a lane has to end: its bytes are no frames of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Fault {
+pub enum MessageError {
     /// Longer than allowed, or of no length at all.
     #[error("a frame of {0} bytes")]
     Length(usize),
@@ -154,17 +154,18 @@ impl Frame {
     ///
     /// # Errors
     ///
-    /// [`Fault::Length`] or [`Fault::Range`] if no peer with these bounds would take it; then
+    /// [`MessageError::Length`] or [`MessageError::Range`] if no peer with these bounds would take it; then
     /// nothing was appended.
-    pub fn encode(&self, bounds: Bounds, out: &mut BytesMut) -> Result<(), Fault> {
+    pub fn encode(&self, bounds: FrameBounds, out: &mut BytesMut) -> Result<(), MessageError> {
         let start = out.len();
         out.put_u32_le(0);
         out.put_u8(self.type_byte());
-        let mut writer = Writer::new(out);
+        let mut writer = FrameWriter::new(out);
         self.encode_body(&mut writer);
         let fault = writer.fault();
         let length = out.len() - start - 4;
-        let fault = fault.or((length > bounds.frame_bytes_max).then_some(Fault::Length(length)));
+        let fault =
+            fault.or((length > bounds.frame_bytes_max).then_some(MessageError::Length(length)));
         if let Some(fault) = fault {
             out.truncate(start);
             return Err(fault);
@@ -173,7 +174,7 @@ impl Frame {
         Ok(())
     }
 
-    fn encode_body(&self, writer: &mut Writer<'_>) {
+    fn encode_body(&self, writer: &mut FrameWriter<'_>) {
         match self {
             Self::Hello(hello) => hello.encode(writer),
             Self::Proof(proof) => proof.encode(writer),
@@ -196,46 +197,46 @@ impl Frame {
 ///
 /// # Errors
 ///
-/// A [`Fault`]: the lane has to end, for what follows cannot be trusted.
-pub fn decode(input: &mut BytesMut, bounds: Bounds) -> Result<Decoded, Fault> {
+/// A [`MessageError`]: the lane has to end, for what follows cannot be trusted.
+pub fn decode(input: &mut BytesMut, bounds: FrameBounds) -> Result<DecodedFrame, MessageError> {
     let Some(length) = input.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize) else {
-        return Ok(Decoded::Incomplete { needed: HEADER_BYTES });
+        return Ok(DecodedFrame::Incomplete { needed: HEADER_BYTES });
     };
     if length == 0 || length > bounds.frame_bytes_max {
-        return Err(Fault::Length(length));
+        return Err(MessageError::Length(length));
     }
     let needed = length + 4;
     if input.len() < needed {
-        return Ok(Decoded::Incomplete { needed });
+        return Ok(DecodedFrame::Incomplete { needed });
     }
     let mut frame = input.split_to(needed).freeze();
     frame.advance(4);
     let kind = frame.get_u8();
-    let mut reader = Reader::new(frame);
+    let mut reader = FrameReader::new(frame);
     let frame = body(kind, &mut reader)?;
     reader.end()?;
-    Ok(Decoded::Frame(frame))
+    Ok(DecodedFrame::Frame(frame))
 }
 
-fn body(kind: u8, reader: &mut Reader) -> Result<Frame, Fault> {
+fn body(kind: u8, reader: &mut FrameReader) -> Result<Frame, MessageError> {
     Ok(match kind {
         HELLO => Frame::Hello(Hello::decode(reader)?),
         PROOF => Frame::Proof(Proof::decode(reader)?),
-        FAREWELL => Frame::Farewell(Farewell::of_byte(reader.byte()?)?),
-        CALL => Frame::Call(Call::decode(reader)?),
-        ANSWER => Frame::Answer(Call::decode(reader)?),
+        FAREWELL => Frame::Farewell(CloseReason::of_byte(reader.byte()?)?),
+        CALL => Frame::Call(ControlCall::decode(reader)?),
+        ANSWER => Frame::Answer(ControlCall::decode(reader)?),
         PING => Frame::Ping(reader.number()?),
         PONG => Frame::Pong(reader.number()?),
-        TUNNEL => Frame::Tunnel(Tunnel::decode(reader)?),
+        TUNNEL => Frame::Tunnel(TunnelFrame::decode(reader)?),
         RELAY => {
             let (from, to) = (NodeId(reader.small()?), NodeId(reader.small()?));
             let kind = reader.byte()?;
             if !may_be_relayed(kind) {
-                return Err(Fault::Range("relayed frame"));
+                return Err(MessageError::Range("relayed frame"));
             }
             Frame::Relay { from, to, frame: Box::new(body(kind, reader)?) }
         }
-        other => return Err(Fault::Type(other)),
+        other => return Err(MessageError::Type(other)),
     })
 }
 

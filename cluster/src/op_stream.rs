@@ -4,16 +4,18 @@
 //! An operation keeps its lane and its number however often it is sent, so it is done once. Of its sendings only the newest
 //! counts: an answer to an older one may tell what an owner saw that was none any more. One [`OpStreams`] for each worker.
 
-mod lane;
 mod options;
+mod stream;
 
 use std::collections::VecDeque;
 
-use self::lane::{OpStream, Pending, State, Waiting};
 pub use self::options::OpOptions;
-use crate::frames::{Answers, ExceptionKind, ForwardHead, ForwardWriter, LaneDone, Request, sort};
-use crate::id::{CopyId, Incarnation, LaneId, NodeId, Partition, Term};
-use crate::replica::{Now, Refusal, Route};
+use self::stream::{OpState, OpStream, Pending, WaitingCounts};
+use crate::frames::{
+    Answers, ExceptionKind, ForwardHead, ForwardOp, ForwardWriter, StreamDone, op_flags,
+};
+use crate::id::{CopyId, Incarnation, NodeId, OpStreamId, Partition, Term};
+use crate::replica::{NodeTime, Refusal, Route};
 use crate::rules::Bug;
 
 /// Most operations of a lane that are not answered.
@@ -27,7 +29,7 @@ const MS: u64 = 1_000_000;
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending<'a> {
+pub enum OpOutcome<'a> {
     /// It was done once; the reply.
     Done(&'a [u8]),
     /// It was certainly not done.
@@ -38,7 +40,7 @@ pub enum Ending<'a> {
 
 /// Where an ending belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended<'a> {
+pub struct OpEnd<'a> {
     /// As it was [submitted](OpStreams::submit).
     pub token: u64,
     /// As it was submitted.
@@ -50,23 +52,23 @@ pub struct Ended<'a> {
     /// The line of an operation that was not done, or may not have been; else empty.
     pub line: &'a [u8],
     /// How.
-    pub ending: Ending<'a>,
+    pub outcome: OpOutcome<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sending {
-    lane: u16,
+    stream: u16,
     count: u16,
     first: u64,
 }
 
 /// An operation as it is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Submitted {
+pub struct NewOp {
     /// The partition of its key.
     pub partition: Partition,
     /// See `frames::sort`; without *again*.
-    pub sort: u8,
+    pub op_flags: u8,
     /// Where its ending belongs: operations of one connection that follow each other have the same token.
     pub token: u64,
     /// Its place within the token's operations.
@@ -81,14 +83,14 @@ pub struct OpStreams {
     node: NodeId,
     incarnation: Incarnation,
     worker: u16,
-    lanes: Vec<OpStream>,
+    streams: Vec<OpStream>,
     /// The newest sendings; the first has number `first_sending`.
     sendings: VecDeque<Sending>,
     first_sending: u64,
     writer: ForwardWriter,
     /// Operations to be sent again: when, lane, number.
     again: Vec<(u64, u16, u64)>,
-    waiting: Waiting,
+    waiting: WaitingCounts,
     options: OpOptions,
 }
 
@@ -100,48 +102,48 @@ impl OpStreams {
             node,
             incarnation,
             worker,
-            lanes: Vec::new(),
+            streams: Vec::new(),
             sendings: VecDeque::new(),
             first_sending: 1,
             writer: ForwardWriter::default(),
             again: Vec::new(),
-            waiting: Waiting::default(),
+            waiting: WaitingCounts::default(),
             options,
         }
     }
 
     /// The lane of operations for an owner.
-    pub fn lane_for(&mut self, owner: NodeId) -> u16 {
-        let known = self.lanes.iter().position(|lane| lane.id.owner == owner);
+    pub fn stream_for(&mut self, owner: NodeId) -> u16 {
+        let known = self.streams.iter().position(|ops| ops.id.owner == owner);
         let place = known.unwrap_or_else(|| {
             let (node, incarnation, worker) = (self.node, self.incarnation, self.worker);
-            self.lanes.push(OpStream::new(LaneId { node, incarnation, worker, owner }));
-            self.lanes.len() - 1
+            self.streams.push(OpStream::new(OpStreamId { node, incarnation, worker, owner }));
+            self.streams.len() - 1
         });
         place as u16
     }
 
     /// The name of a lane.
     #[must_use]
-    pub fn id(&self, lane: u16) -> LaneId {
-        self.lanes[usize::from(lane)].id
+    pub fn id(&self, stream: u16) -> OpStreamId {
+        self.streams[usize::from(stream)].id
     }
 
     /// The first number of a lane that is not answered.
     #[must_use]
-    pub fn done(&self, lane: u16) -> u64 {
-        self.lanes[usize::from(lane)].first
+    pub fn done(&self, stream: u16) -> u64 {
+        self.streams[usize::from(stream)].first
     }
 
-    /// What all lanes are done with, for a `Word` or `Beat`.
-    pub fn all_done(&self) -> impl Iterator<Item = LaneDone> + '_ {
-        self.lanes.iter().map(|lane| LaneDone { lane: lane.id, done: lane.first })
+    /// What all lanes are done with, for an `Ack` or `KeepAlive`.
+    pub fn all_done(&self) -> impl Iterator<Item = StreamDone> + '_ {
+        self.streams.iter().map(|ops| StreamDone { stream: ops.id, done: ops.first })
     }
 
     /// Operations that are not answered.
     #[must_use]
     pub fn unanswered(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.unanswered).sum()
+        self.streams.iter().map(|ops| ops.unanswered).sum()
     }
 
     /// Whether operations on a partition were asked of its owner and are not answered. Whoever does another one at once overtakes
@@ -155,21 +157,21 @@ impl OpStreams {
     /// Whether a lane can take so many more operations without lines.
     #[must_use]
     #[inline]
-    pub fn has_room(&self, lane: u16, count: usize) -> bool {
-        !self.lanes[usize::from(lane)].is_full(count, 0)
+    pub fn has_room(&self, stream: u16, count: usize) -> bool {
+        !self.streams[usize::from(stream)].is_full(count, 0)
     }
 
     /// Takes the number of an operation that this node does itself. Its reply is to be parked, and the
     /// number [answered](Self::answered) with it. None: the lane is full.
     #[inline]
-    pub fn number(&mut self, lane: u16, submitted: &Submitted, now: Now) -> Option<u64> {
-        let stream = &mut self.lanes[usize::from(lane)];
-        if stream.is_full(1, 0) {
+    pub fn number(&mut self, stream: u16, submitted: &NewOp, now: NodeTime) -> Option<u64> {
+        let ops = &mut self.streams[usize::from(stream)];
+        if ops.is_full(1, 0) {
             return None;
         }
-        let number = stream.next();
-        stream.unanswered += 1;
-        stream.pending.push_back(Pending {
+        let number = ops.next();
+        ops.unanswered += 1;
+        ops.pending.push_back(Pending {
             token: submitted.token,
             sending: 0,
             since_ns: now.mono_ns,
@@ -182,33 +184,33 @@ impl OpStreams {
             partition: submitted.partition,
             sendings: 1,
             refused: 0,
-            sort: submitted.sort,
-            state: State::Parked,
+            op_flags: submitted.op_flags,
+            state: OpState::Parked,
         });
         Some(number)
     }
 
     /// An operation of this node's own was answered, or made no record and waits for nothing.
     #[inline]
-    pub fn answered(&mut self, lane: u16, number: u64) {
-        let stream = &mut self.lanes[usize::from(lane)];
-        if let Some(place) = stream.place(number) {
-            stream.end(place, &mut self.waiting);
+    pub fn answered(&mut self, stream: u16, number: u64) {
+        let ops = &mut self.streams[usize::from(stream)];
+        if let Some(place) = ops.place(number) {
+            ops.end(place, &mut self.waiting);
         }
     }
 
     /// Adds an operation for the lane's owner; `raw` is its line. It is sent by the next [`send_new`](Self::send_new). False: the lane is
     /// full.
     #[inline]
-    pub fn submit(&mut self, lane: u16, submitted: &Submitted, raw: &[u8], now: Now) -> bool {
-        let stream = &mut self.lanes[usize::from(lane)];
-        if stream.is_full(1, raw.len()) {
+    pub fn submit(&mut self, stream: u16, submitted: &NewOp, raw: &[u8], now: NodeTime) -> bool {
+        let ops = &mut self.streams[usize::from(stream)];
+        if ops.is_full(1, raw.len()) {
             return false;
         }
-        let (line_at, line_bytes) = stream.keep(raw);
-        stream.unanswered += 1;
+        let (line_at, line_bytes) = ops.keep(raw);
+        ops.unanswered += 1;
         self.waiting.add(submitted.partition);
-        stream.pending.push_back(Pending {
+        ops.pending.push_back(Pending {
             token: submitted.token,
             sending: 0,
             since_ns: now.mono_ns,
@@ -221,27 +223,27 @@ impl OpStreams {
             partition: submitted.partition,
             sendings: 0,
             refused: 0,
-            sort: submitted.sort,
-            state: State::New,
+            op_flags: submitted.op_flags,
+            state: OpState::New,
         });
         true
     }
 
     /// An operation of an opened piece is to be sent again under its number; false: it is answered already. It is sent by
     /// the next [`send_again`](Self::send_again).
-    pub fn reopen(&mut self, lane: u16, number: u64, raw: &[u8], now: Now) -> bool {
-        let stream = &mut self.lanes[usize::from(lane)];
-        let Some(place) = stream.place(number) else { return false };
-        if stream.pending[place].state != State::Parked {
+    pub fn reopen(&mut self, stream: u16, number: u64, raw: &[u8], now: NodeTime) -> bool {
+        let ops = &mut self.streams[usize::from(stream)];
+        let Some(place) = ops.place(number) else { return false };
+        if ops.pending[place].state != OpState::Parked {
             return false;
         }
-        let (line_at, line_bytes) = stream.keep(raw);
-        let pending = &mut stream.pending[place];
+        let (line_at, line_bytes) = ops.keep(raw);
+        let pending = &mut ops.pending[place];
         (pending.line_at, pending.line_bytes) = (line_at, line_bytes);
-        pending.state = State::Waits;
+        pending.state = OpState::Waits;
         pending.since_ns = now.mono_ns;
         self.waiting.add(pending.partition);
-        self.again.push((now.mono_ns, lane, number));
+        self.again.push((now.mono_ns, stream, number));
         true
     }
 
@@ -249,20 +251,20 @@ impl OpStreams {
     /// there is one; all else waits for [`send_again`](Self::send_again).
     pub fn send_new(
         &mut self,
-        lane: u16,
-        now: Now,
+        stream: u16,
+        now: NodeTime,
         mut route: impl FnMut(Partition) -> Option<Route>,
         mut out: Option<&mut Vec<u8>>,
     ) {
-        let stream = &self.lanes[usize::from(lane)];
-        let (owner, end) = (stream.id.owner, stream.next());
-        let mut number = stream.new_from.max(stream.first);
+        let ops = &self.streams[usize::from(stream)];
+        let (owner, end) = (ops.id.owner, ops.next());
+        let mut number = ops.new_from.max(ops.first);
         let mut run: Option<u64> = None;
         while number < end {
-            let stream = &mut self.lanes[usize::from(lane)];
-            let Some(place) = stream.place(number) else { break };
-            let pending = &mut stream.pending[place];
-            let is_new = pending.state == State::New;
+            let ops = &mut self.streams[usize::from(stream)];
+            let Some(place) = ops.place(number) else { break };
+            let pending = &mut ops.pending[place];
+            let is_new = pending.state == OpState::New;
             let target = route(pending.partition).filter(|route| route.primary.node == owner);
             if is_new
                 && out.is_some()
@@ -272,38 +274,41 @@ impl OpStreams {
                 let sending = self.first_sending + self.sendings.len() as u64;
                 mark_sent(pending, route, sending);
                 let (from, bytes) = (pending.line_at as usize, pending.line_bytes as usize);
-                let request =
-                    Request { partition: pending.partition, term: route.term, sort: pending.sort };
-                self.writer.request(request, &stream.lines[from..from + bytes]);
+                let request = ForwardOp {
+                    partition: pending.partition,
+                    term: route.term,
+                    op_flags: pending.op_flags,
+                };
+                self.writer.request(request, &ops.lines[from..from + bytes]);
                 if self.writer.count() >= self.options.frame_requests_max {
-                    self.finish(lane, first, now, out.as_deref_mut());
+                    self.finish(stream, first, now, out.as_deref_mut());
                     run = None;
                 }
             } else {
                 if let Some(first) = run.take() {
-                    self.finish(lane, first, now, out.as_deref_mut());
+                    self.finish(stream, first, now, out.as_deref_mut());
                 }
                 if is_new {
-                    self.lanes[usize::from(lane)].pending[place].state = State::Waits;
-                    self.again.push((now.mono_ns, lane, number));
+                    self.streams[usize::from(stream)].pending[place].state = OpState::Waits;
+                    self.again.push((now.mono_ns, stream, number));
                 }
             }
             number += 1;
         }
         if let Some(first) = run {
-            self.finish(lane, first, now, out);
+            self.finish(stream, first, now, out);
         }
-        self.lanes[usize::from(lane)].new_from = end;
+        self.streams[usize::from(stream)].new_from = end;
     }
 
     /// Ends the frame in the writer.
-    fn finish(&mut self, lane: u16, first: u64, _now: Now, out: Option<&mut Vec<u8>>) {
-        let stream = &self.lanes[usize::from(lane)];
+    fn finish(&mut self, stream: u16, first: u64, _now: NodeTime, out: Option<&mut Vec<u8>>) {
+        let ops = &self.streams[usize::from(stream)];
         let sending = self.first_sending + self.sendings.len() as u64;
         let count = self.writer.count() as u16;
-        self.sendings.push_back(Sending { lane, count, first });
+        self.sendings.push_back(Sending { stream, count, first });
         let left_ms = u16::try_from(self.options.deadline_ns / MS).unwrap_or(u16::MAX);
-        let head = ForwardHead { sending, lane: stream.id, first, done: stream.first, left_ms };
+        let head = ForwardHead { sending, stream: ops.id, first, done: ops.first, left_ms };
         let mut nowhere = Vec::new();
         self.writer.finish(&head, out.unwrap_or(&mut nowhere));
     }
@@ -313,7 +318,7 @@ impl OpStreams {
     /// route an operation waits.
     pub fn send_again(
         &mut self,
-        now: Now,
+        now: NodeTime,
         mut route: impl FnMut(Partition) -> Option<Route>,
         mut emit: impl FnMut(CopyId, &[u8]) -> bool,
     ) {
@@ -321,82 +326,86 @@ impl OpStreams {
             return;
         }
         let mut due = std::mem::take(&mut self.again);
-        due.sort_unstable_by_key(|&(_, lane, number)| (lane, number));
-        due.dedup_by_key(|&mut (_, lane, number)| (lane, number));
+        due.sort_unstable_by_key(|&(_, stream, number)| (stream, number));
+        due.dedup_by_key(|&mut (_, stream, number)| (stream, number));
         let mut frame = Vec::new();
-        for (due_ns, lane, number) in due {
-            let stream = &mut self.lanes[usize::from(lane)];
-            let Some(place) = stream.place(number) else { continue };
-            let pending = &mut stream.pending[place];
-            if pending.state != State::Waits {
+        for (due_ns, stream, number) in due {
+            let ops = &mut self.streams[usize::from(stream)];
+            let Some(place) = ops.place(number) else { continue };
+            let pending = &mut ops.pending[place];
+            if pending.state != OpState::Waits {
                 continue;
             }
             if due_ns > now.mono_ns {
-                self.again.push((due_ns, lane, number));
+                self.again.push((due_ns, stream, number));
                 continue;
             }
             let Some(route) = route(pending.partition) else {
-                self.again.push((now.mono_ns + self.options.retry_ns, lane, number));
+                self.again.push((now.mono_ns + self.options.retry_ns, stream, number));
                 continue;
             };
             let is_first = pending.sendings == 0;
             if !is_first && self.options.rules.lack(Bug::NumberNotKeptOnResend) {
-                let (old, next) = (*pending, stream.next());
-                stream.pending.push_back(Pending {
+                let (old, next) = (*pending, ops.next());
+                ops.pending.push_back(Pending {
                     sendings: 0,
                     refused: 0,
-                    sort: old.sort,
+                    op_flags: old.op_flags,
                     ..old
                 });
-                stream.pending[place].line_bytes = 0;
-                stream.unanswered += 1;
-                stream.end(place, &mut self.waiting);
-                self.again.push((now.mono_ns, lane, next));
+                ops.pending[place].line_bytes = 0;
+                ops.unanswered += 1;
+                ops.end(place, &mut self.waiting);
+                self.again.push((now.mono_ns, stream, next));
                 continue;
             }
-            let again = if is_first { 0 } else { sort::AGAIN };
+            let again = if is_first { 0 } else { op_flags::AGAIN };
             let sending = self.first_sending + self.sendings.len() as u64;
             mark_sent(pending, route, sending);
-            let sort = pending.sort | again;
-            let request = Request { partition: pending.partition, term: route.term, sort };
+            let op_flags = pending.op_flags | again;
+            let request = ForwardOp { partition: pending.partition, term: route.term, op_flags };
             let (from, bytes) = (pending.line_at as usize, pending.line_bytes as usize);
-            self.writer.request(request, &stream.lines[from..from + bytes]);
+            self.writer.request(request, &ops.lines[from..from + bytes]);
             frame.clear();
-            self.finish(lane, number, now, Some(&mut frame));
+            self.finish(stream, number, now, Some(&mut frame));
             if !emit(route.primary, &frame) && is_first {
                 // It never left: it is still new to everybody.
-                self.unsent(lane, number);
+                self.unsent(stream, number);
             }
         }
     }
 
-    fn unsent(&mut self, lane: u16, number: u64) {
-        let stream = &mut self.lanes[usize::from(lane)];
-        if let Some(place) = stream.place(number) {
-            stream.pending[place].sendings = 0;
+    fn unsent(&mut self, stream: u16, number: u64) {
+        let ops = &mut self.streams[usize::from(stream)];
+        if let Some(place) = ops.place(number) {
+            ops.pending[place].sendings = 0;
         }
     }
 
     /// A new link to a node: everything that it was asked and has not answered is sent again, by the next
     /// [`send_again`](Self::send_again).
-    pub fn link_up(&mut self, node: NodeId, now: Now) {
+    pub fn link_up(&mut self, node: NodeId, now: NodeTime) {
         self.wait_again(now, |pending| pending.node == node);
     }
 
     /// The map has changed: what was sent in an older term than `route` says is sent again, by the next
     /// [`send_again`](Self::send_again).
-    pub fn routes_changed(&mut self, now: Now, mut route: impl FnMut(Partition) -> Option<Route>) {
+    pub fn routes_changed(
+        &mut self,
+        now: NodeTime,
+        mut route: impl FnMut(Partition) -> Option<Route>,
+    ) {
         self.wait_again(now, |pending| {
             route(pending.partition).is_some_and(|route| route.term > pending.term)
         });
     }
 
-    fn wait_again(&mut self, now: Now, mut is_due: impl FnMut(&Pending) -> bool) {
-        for (at, stream) in self.lanes.iter_mut().enumerate() {
-            for (place, pending) in stream.pending.iter_mut().enumerate() {
-                if pending.state == State::Sent && is_due(pending) {
-                    pending.state = State::Waits;
-                    self.again.push((now.mono_ns, at as u16, stream.first + place as u64));
+    fn wait_again(&mut self, now: NodeTime, mut is_due: impl FnMut(&Pending) -> bool) {
+        for (at, ops) in self.streams.iter_mut().enumerate() {
+            for (place, pending) in ops.pending.iter_mut().enumerate() {
+                if pending.state == OpState::Sent && is_due(pending) {
+                    pending.state = OpState::Waits;
+                    self.again.push((now.mono_ns, at as u16, ops.first + place as u64));
                 }
             }
         }
@@ -404,7 +413,12 @@ impl OpStreams {
 
     /// Answers came. Those to older sendings are dropped; what was not done goes on to the right owner. `each` is told what
     /// ended.
-    pub fn hear(&mut self, answers: &Answers<'_>, now: Now, mut each: impl FnMut(Ended<'_>)) {
+    pub fn on_answers(
+        &mut self,
+        answers: &Answers<'_>,
+        now: NodeTime,
+        mut each: impl FnMut(OpEnd<'_>),
+    ) {
         let place = answers.sending.checked_sub(self.first_sending);
         let place = place.and_then(|place| usize::try_from(place).ok());
         let Some(&sending) = place.and_then(|place| self.sendings.get(place)) else { return };
@@ -414,64 +428,64 @@ impl OpStreams {
         let mut exceptions = answers.exceptions().peekable();
         let mut offset = 0;
         // A run of replies of one token: the first of its operations, how many, and where their text begins.
-        let mut run: Option<(Ended<'_>, usize)> = None;
+        let mut run: Option<(OpEnd<'_>, usize)> = None;
         for (at, length) in answers.lengths().enumerate() {
             let at = answers.first + at as u16;
             let number = sending.first + u64::from(at);
             let text = offset..offset + length as usize;
             offset = text.end;
             let exception = exceptions.next_if(|exception| exception.place == at);
-            let pending = self.current(sending.lane, number, answers.sending);
+            let pending = self.current(sending.stream, number, answers.sending);
             let is_continued = exception.is_none()
                 && pending.zip(run.as_ref()).is_some_and(|(pending, (ended, _))| {
                     pending.token == ended.token && pending.index == ended.index + ended.count
                 });
             if !is_continued && let Some((ended, from)) = run.take() {
-                each(Ended { ending: Ending::Done(&answers.text[from..text.start]), ..ended });
+                each(OpEnd { outcome: OpOutcome::Done(&answers.text[from..text.start]), ..ended });
             }
             let Some(pending) = pending else { continue };
             if let Some(exception) = exception {
-                self.except(sending.lane, number, exception.kind, now, &mut each);
+                self.except(sending.stream, number, exception.kind, now, &mut each);
                 continue;
             }
-            self.answered(sending.lane, number);
+            self.answered(sending.stream, number);
             if let Some((ended, _)) = &mut run {
                 ended.count += 1;
             } else {
                 let (token, index) = (pending.token, pending.index);
-                let (partition, ending) = (pending.partition, Ending::Done(&[][..]));
-                let ended = Ended { token, index, count: 1, partition, line: &[], ending };
+                let (partition, outcome) = (pending.partition, OpOutcome::Done(&[][..]));
+                let ended = OpEnd { token, index, count: 1, partition, line: &[], outcome };
                 run = Some((ended, text.start));
             }
         }
         if let Some((ended, from)) = run {
-            each(Ended { ending: Ending::Done(&answers.text[from..offset]), ..ended });
+            each(OpEnd { outcome: OpOutcome::Done(&answers.text[from..offset]), ..ended });
         }
         self.forget_sendings();
     }
 
     /// The operation, if it is not answered and this is its newest sending.
-    fn current(&self, lane: u16, number: u64, sending: u64) -> Option<Pending> {
-        let stream = &self.lanes[usize::from(lane)];
-        let pending = stream.pending.get(stream.place(number)?)?;
-        let is_newest = pending.sending == sending && pending.state == State::Sent;
+    fn current(&self, stream: u16, number: u64, sending: u64) -> Option<Pending> {
+        let ops = &self.streams[usize::from(stream)];
+        let pending = ops.pending.get(ops.place(number)?)?;
+        let is_newest = pending.sending == sending && pending.state == OpState::Sent;
         let counts = is_newest
-            || (self.options.rules.lack(Bug::AnswerOfAnySending) && pending.state != State::Over);
+            || (self.options.rules.lack(Bug::AnswerOfAnySending) && pending.state != OpState::Over);
         counts.then_some(*pending)
     }
 
     fn except(
         &mut self,
-        lane: u16,
+        stream: u16,
         number: u64,
         kind: ExceptionKind,
-        now: Now,
-        each: &mut impl FnMut(Ended<'_>),
+        now: NodeTime,
+        each: &mut impl FnMut(OpEnd<'_>),
     ) {
         let retry_ns = self.options.retry_ns;
-        let stream = &mut self.lanes[usize::from(lane)];
-        let Some(place) = stream.place(number) else { return };
-        let pending = &mut stream.pending[place];
+        let ops = &mut self.streams[usize::from(stream)];
+        let Some(place) = ops.place(number) else { return };
+        let pending = &mut ops.pending[place];
         let (is_refused, route, refusal) = match kind {
             ExceptionKind::NotOwner(route) => (true, route, None),
             ExceptionKind::Deposed(route) => (false, route, None),
@@ -482,33 +496,33 @@ impl OpStreams {
         if let Some(refusal) = refusal
             && pending.refused == pending.sendings
         {
-            each(Ended {
+            each(OpEnd {
                 token,
                 index,
                 count: 1,
                 partition: pending.partition,
-                line: line_of(&stream.lines, pending),
-                ending: Ending::NotApplied(refusal),
+                line: line_of(&ops.lines, pending),
+                outcome: OpOutcome::NotApplied(refusal),
             });
-            self.answered(lane, number);
+            self.answered(stream, number);
             return;
         }
         // Another owner is known: at once. Else the one that was asked learns of it from the map a moment later.
         let is_known = route.is_some_and(|route| route.term > pending.term);
         let due_ns = now.mono_ns + if is_known { 0 } else { retry_ns };
-        pending.state = State::Waits;
-        self.again.push((due_ns, lane, number));
+        pending.state = OpState::Waits;
+        self.again.push((due_ns, stream, number));
     }
 
     /// Drops the oldest sendings that are the newest of none of their operations.
     fn forget_sendings(&mut self) {
         while let Some(sending) = self.sendings.front() {
-            let stream = &self.lanes[usize::from(sending.lane)];
+            let ops = &self.streams[usize::from(sending.stream)];
             let end = sending.first + u64::from(sending.count);
-            let is_newest = (sending.first.max(stream.first)..end).any(|number| {
-                let pending = stream.place(number).and_then(|place| stream.pending.get(place));
+            let is_newest = (sending.first.max(ops.first)..end).any(|number| {
+                let pending = ops.place(number).and_then(|place| ops.pending.get(place));
                 pending.is_some_and(|pending| {
-                    pending.state != State::Over && pending.sending == self.first_sending
+                    pending.state != OpState::Over && pending.sending == self.first_sending
                 })
             });
             if is_newest {
@@ -523,25 +537,25 @@ impl OpStreams {
     /// few tens of milliseconds.
     pub fn tick(
         &mut self,
-        now: Now,
+        now: NodeTime,
         progress_ns: impl Fn(NodeId) -> u64,
-        mut each: impl FnMut(Ended<'_>),
+        mut each: impl FnMut(OpEnd<'_>),
     ) {
         let OpOptions { deadline_ns, patience_ns, .. } = self.options;
-        for lane in 0..self.lanes.len() {
-            let (first, next) = (self.lanes[lane].first, self.lanes[lane].next());
+        for stream in 0..self.streams.len() {
+            let (first, next) = (self.streams[stream].first, self.streams[stream].next());
             for number in first..next {
-                let stream = &mut self.lanes[lane];
-                let Some(place) = stream.place(number) else { continue };
-                let pending = stream.pending[place];
+                let ops = &mut self.streams[stream];
+                let Some(place) = ops.place(number) else { continue };
+                let pending = ops.pending[place];
                 if now.mono_ns.saturating_sub(pending.since_ns) < deadline_ns {
                     // Later ones are younger, but for those of opened pieces.
-                    if pending.state != State::Over {
+                    if pending.state != OpState::Over {
                         break;
                     }
                     continue;
                 }
-                if matches!(pending.state, State::Over | State::Parked) {
+                if matches!(pending.state, OpState::Over | OpState::Parked) {
                     continue;
                 }
                 let is_refused = pending.refused == pending.sendings;
@@ -553,15 +567,15 @@ impl OpStreams {
                     continue;
                 }
                 if is_refused || stands_ns >= deadline_ns || age_ns >= patience_ns {
-                    let ending = if is_refused {
-                        Ending::NotApplied(Refusal::Unreachable)
+                    let outcome = if is_refused {
+                        OpOutcome::NotApplied(Refusal::Unreachable)
                     } else {
-                        Ending::Unknown
+                        OpOutcome::Unknown
                     };
                     let Pending { token, index, partition, .. } = pending;
-                    let raw = line_of(&stream.lines, &pending);
-                    each(Ended { token, index, count: 1, partition, line: raw, ending });
-                    stream.end(place, &mut self.waiting);
+                    let raw = line_of(&ops.lines, &pending);
+                    each(OpEnd { token, index, count: 1, partition, line: raw, outcome });
+                    ops.end(place, &mut self.waiting);
                 }
             }
         }
@@ -575,7 +589,7 @@ fn line_of<'a>(lines: &'a [u8], pending: &Pending) -> &'a [u8] {
 }
 
 fn mark_sent(pending: &mut Pending, route: Route, sending: u64) {
-    pending.state = State::Sent;
+    pending.state = OpState::Sent;
     pending.sending = sending;
     pending.term = route.term;
     pending.node = route.primary.node;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::id::LinkIndex;
 use crate::id::{Partition, Term};
-use crate::replica::{Cause, Opening};
+use crate::replica::{OpenCause, Opening};
 use crate::replica_set::LINKS_MAX;
 use crate::rules::{Bug, Rules};
 
@@ -32,13 +32,13 @@ pub struct ParkedOp {
     /// The term in which it was done.
     pub term: Term,
     /// Which of the worker's lanes its number counts in; 0xffff if it has none.
-    pub lane: u16,
+    pub stream: u16,
     /// Its number.
     pub number: u64,
     /// Which of the piece's needs are its own, as bits.
     pub needs: u8,
     /// For the server; see `frames::sort`.
-    pub sort: u8,
+    pub op_flags: u8,
     /// Where its reply ends in the text.
     pub text_end: u32,
     /// Where its line ends in the lines.
@@ -50,14 +50,14 @@ pub struct ParkedOp {
 impl ParkedOp {
     /// An operation without number, text and line.
     #[must_use]
-    pub fn new(partition: Partition, term: Term, sort: u8) -> Self {
+    pub fn new(partition: Partition, term: Term, op_flags: u8) -> Self {
         Self {
             partition,
             term,
-            lane: u16::MAX,
+            stream: u16::MAX,
             number: 0,
             needs: 0,
-            sort,
+            op_flags,
             text_end: 0,
             line_end: 0,
             is_over: false,
@@ -67,7 +67,7 @@ impl ParkedOp {
 
 /// The replies of a batch. It keeps its memory when it is used again.
 #[derive(Debug, Default)]
-pub struct Piece {
+pub struct ParkedBatch {
     /// Where the replies belong, for the server.
     pub token: u64,
     /// When its operations were done, on the monotonic clock.
@@ -86,7 +86,7 @@ pub struct Piece {
     id: u64,
 }
 
-impl Piece {
+impl ParkedBatch {
     /// Its operations.
     #[must_use]
     pub fn ops(&self) -> &[ParkedOp] {
@@ -157,7 +157,7 @@ impl Piece {
         Some((1 << place, needs[place].position))
     }
 
-    fn give_up(&mut self, each: &mut impl FnMut(&Self, usize)) {
+    fn abandon(&mut self, each: &mut impl FnMut(&Self, usize)) {
         for place in 0..self.ops.len() {
             if !self.ops[place].is_over {
                 self.ops[place].is_over = true;
@@ -181,16 +181,16 @@ impl Piece {
 #[derive(Debug, Clone, Copy)]
 pub enum Released<'a> {
     /// All replies may be told.
-    Whole(&'a Piece),
+    Whole(&'a ParkedBatch),
     /// The reply of the operation at this place may be told; its piece was opened.
-    One(&'a Piece, usize),
+    One(&'a ParkedBatch, usize),
     /// The operation at this place is to be sent again, under its number, to the newest route. The reply that is here is
     /// not to be told. A read may be done anew.
-    Again(&'a Piece, usize),
+    Again(&'a ParkedBatch, usize),
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct ParkedWaiter {
     position: u64,
     place: u32,
     id: u64,
@@ -199,10 +199,10 @@ struct Waiting {
 /// All pieces of a worker.
 #[derive(Debug, Default)]
 pub struct ParkedReplies {
-    pieces: Vec<Piece>,
+    batches: Vec<ParkedBatch>,
     free: Vec<u32>,
     /// For each link the pieces that wait for it, in order.
-    queues: Vec<(LinkIndex, VecDeque<Waiting>)>,
+    queues: Vec<(LinkIndex, VecDeque<ParkedWaiter>)>,
     waiting: usize,
     /// Pieces that were opened since the last release.
     opened: Vec<u32>,
@@ -243,38 +243,38 @@ impl ParkedReplies {
     }
 
     /// An empty piece of operations that are done at `now_ns`, to be filled and then [parked](Self::park).
-    pub fn begin(&mut self, token: u64, now_ns: u64) -> Piece {
+    pub fn begin(&mut self, token: u64, now_ns: u64) -> ParkedBatch {
         let place = self.free.last().map(|&place| place as usize);
-        let mut piece =
-            place.map_or(Piece::default(), |place| std::mem::take(&mut self.pieces[place]));
-        piece.clear();
-        (piece.token, piece.since_ns) = (token, now_ns);
-        piece
+        let mut batch =
+            place.map_or(ParkedBatch::default(), |place| std::mem::take(&mut self.batches[place]));
+        batch.clear();
+        (batch.token, batch.since_ns) = (token, now_ns);
+        batch
     }
 
     /// Lets a piece wait for its needs; at least one. Each operation's `needs` are set.
-    pub fn park(&mut self, mut piece: Piece) {
-        debug_assert!(piece.needs_count > 0, "what needs nothing is told at once");
+    pub fn park(&mut self, mut batch: ParkedBatch) {
+        debug_assert!(batch.needs_count > 0, "what needs nothing is told at once");
         if self.rules.lack(Bug::PieceNeedsOneLink) {
-            piece.needs_count = 1;
-            piece.ops.iter_mut().for_each(|op| op.needs &= 1);
+            batch.needs_count = 1;
+            batch.ops.iter_mut().for_each(|op| op.needs &= 1);
         }
-        piece.left = ((1_u16 << piece.needs_count) - 1) as u8;
-        piece.ops_left = piece.ops.len() as u32;
+        batch.left = ((1_u16 << batch.needs_count) - 1) as u8;
+        batch.ops_left = batch.ops.len() as u32;
         let place = self.free.pop().unwrap_or_else(|| {
-            self.pieces.push(Piece::default());
-            self.pieces.len() as u32 - 1
+            self.batches.push(ParkedBatch::default());
+            self.batches.len() as u32 - 1
         });
         self.parked += 1;
         let id = self.parked;
-        piece.id = id;
-        for need in &piece.needs[..usize::from(piece.needs_count)] {
+        batch.id = id;
+        for need in &batch.needs[..usize::from(batch.needs_count)] {
             let queue = queue_of(&mut self.queues, need.link);
             // A piece never waits for less than the one before it: a queue is in order without a search.
             let position = queue.back().map_or(0, |last| last.position).max(need.position);
-            queue.push_back(Waiting { position, place, id });
+            queue.push_back(ParkedWaiter { position, place, id });
         }
-        self.pieces[place as usize] = piece;
+        self.batches[place as usize] = batch;
         self.waiting += 1;
     }
 
@@ -284,17 +284,17 @@ impl ParkedReplies {
     pub fn release(&mut self, link: LinkIndex, acked: u64, mut each: impl FnMut(Released<'_>)) {
         let Some(at) = self.queues.iter().position(|(known, _)| *known == link) else { return };
         while let Some(waiting) = self.queues[at].1.pop_front_if(|first| first.position <= acked) {
-            let piece = &mut self.pieces[waiting.place as usize];
-            if piece.id != waiting.id || piece.ops_left == 0 {
+            let batch = &mut self.batches[waiting.place as usize];
+            if batch.id != waiting.id || batch.ops_left == 0 {
                 continue;
             }
-            let Some((bit, _)) = piece.position_on(link) else { continue };
-            piece.left &= !bit;
-            if piece.is_opened {
-                release_ready(piece, &mut each);
-            } else if piece.left == 0 {
-                piece.ops_left = 0;
-                each(Released::Whole(piece));
+            let Some((bit, _)) = batch.position_on(link) else { continue };
+            batch.left &= !bit;
+            if batch.is_opened {
+                release_ready(batch, &mut each);
+            } else if batch.left == 0 {
+                batch.ops_left = 0;
+                each(Released::Whole(batch));
             }
             self.recycle(waiting.place);
         }
@@ -304,17 +304,17 @@ impl ParkedReplies {
     /// sent again. Nothing is released before the whole inbox was emptied, for another opening may lie behind this one: see
     /// [`ParkedReplies::release_opened`].
     pub fn open(&mut self, opening: &Opening, mut each: impl FnMut(Released<'_>)) {
-        let is_deposal = matches!(opening.cause, Cause::Deposed { .. });
+        let is_deposal = matches!(opening.cause, OpenCause::Deposed { .. });
         if is_deposal && self.rules.lack(Bug::DeposalOpensNothing) {
             return;
         }
-        for place in 0..self.pieces.len() {
-            let piece = &mut self.pieces[place];
-            if piece.ops_left == 0 {
+        for place in 0..self.batches.len() {
+            let batch = &mut self.batches[place];
+            if batch.ops_left == 0 {
                 continue;
             }
-            open_piece(piece, opening, self.rules, &mut each);
-            if piece.is_opened {
+            open_batch(batch, opening, self.rules, &mut each);
+            if batch.is_opened {
                 self.opened.push(place as u32);
             }
             self.recycle(place as u32);
@@ -324,9 +324,9 @@ impl ParkedReplies {
     /// Releases the operations that need nothing more since their pieces were opened. Called once the inbox is empty.
     pub fn release_opened(&mut self, mut each: impl FnMut(Released<'_>)) {
         while let Some(place) = self.opened.pop() {
-            let piece = &mut self.pieces[place as usize];
-            if piece.is_opened && piece.ops_left > 0 {
-                release_ready(piece, &mut each);
+            let batch = &mut self.batches[place as usize];
+            if batch.is_opened && batch.ops_left > 0 {
+                release_ready(batch, &mut each);
                 self.recycle(place);
             }
         }
@@ -337,14 +337,14 @@ impl ParkedReplies {
     pub fn expire(
         &mut self,
         mut is_late: impl FnMut(u64, LinkIndex) -> bool,
-        mut each: impl FnMut(&Piece, usize),
+        mut each: impl FnMut(&ParkedBatch, usize),
     ) {
-        for place in 0..self.pieces.len() {
-            let piece = &mut self.pieces[place];
-            let needs = &piece.needs[..usize::from(piece.needs_count)];
-            let mut waits = needs.iter().enumerate().filter(|(bit, _)| piece.left >> bit & 1 == 1);
-            if piece.ops_left > 0 && waits.any(|(_, need)| is_late(piece.since_ns, need.link)) {
-                piece.give_up(&mut each);
+        for place in 0..self.batches.len() {
+            let batch = &mut self.batches[place];
+            let needs = &batch.needs[..usize::from(batch.needs_count)];
+            let mut waits = needs.iter().enumerate().filter(|(bit, _)| batch.left >> bit & 1 == 1);
+            if batch.ops_left > 0 && waits.any(|(_, need)| is_late(batch.since_ns, need.link)) {
+                batch.abandon(&mut each);
                 self.recycle(place as u32);
             }
         }
@@ -356,24 +356,24 @@ impl ParkedReplies {
     }
 
     /// Everything that waits is given up: calls `each` for each operation. The node has lost its contact and its clients.
-    pub fn drain(&mut self, mut each: impl FnMut(&Piece, usize)) {
-        for piece in &mut self.pieces {
-            if piece.ops_left == 0 {
+    pub fn drain(&mut self, mut each: impl FnMut(&ParkedBatch, usize)) {
+        for batch in &mut self.batches {
+            if batch.ops_left == 0 {
                 continue;
             }
-            piece.give_up(&mut each);
+            batch.abandon(&mut each);
         }
         self.queues.iter_mut().for_each(|(_, queue)| queue.clear());
         self.opened.clear();
-        self.free = (0..self.pieces.len() as u32).collect();
-        self.pieces.iter_mut().for_each(Piece::clear);
+        self.free = (0..self.batches.len() as u32).collect();
+        self.batches.iter_mut().for_each(ParkedBatch::clear);
         self.waiting = 0;
     }
 
     fn recycle(&mut self, place: u32) {
-        let piece = &mut self.pieces[place as usize];
-        if piece.ops_left == 0 && !piece.ops.is_empty() {
-            piece.clear();
+        let batch = &mut self.batches[place as usize];
+        if batch.ops_left == 0 && !batch.ops.is_empty() {
+            batch.clear();
             self.free.push(place);
             self.waiting -= 1;
         }
@@ -381,9 +381,9 @@ impl ParkedReplies {
 }
 
 fn queue_of(
-    queues: &mut Vec<(LinkIndex, VecDeque<Waiting>)>,
+    queues: &mut Vec<(LinkIndex, VecDeque<ParkedWaiter>)>,
     link: LinkIndex,
-) -> &mut VecDeque<Waiting> {
+) -> &mut VecDeque<ParkedWaiter> {
     let place = queues.iter().position(|(known, _)| *known == link).unwrap_or_else(|| {
         queues.push((link, VecDeque::new()));
         queues.len() - 1
@@ -392,59 +392,61 @@ fn queue_of(
 }
 
 /// Opens a piece if the cause concerns one of its operations.
-fn open_piece(
-    piece: &mut Piece,
+fn open_batch(
+    batch: &mut ParkedBatch,
     opening: &Opening,
     rules: Rules,
     each: &mut impl FnMut(Released<'_>),
 ) {
     let need = match opening.cause {
-        Cause::Refused { link, from, .. } => {
-            piece.position_on(link).filter(|&(_, position)| position >= from)
+        OpenCause::Refused { link, from, .. } => {
+            batch.position_on(link).filter(|&(_, position)| position >= from)
         }
-        Cause::Removed { link, up_to } => {
-            piece.position_on(link).filter(|&(_, position)| position <= up_to)
+        OpenCause::Removed { link, up_to } => {
+            batch.position_on(link).filter(|&(_, position)| position <= up_to)
         }
-        Cause::Deposed { .. } => Some((0, 0)),
+        OpenCause::Deposed { .. } => Some((0, 0)),
     };
     let Some((bit, _)) = need else { return };
-    for place in 0..piece.ops.len() {
-        let op = &mut piece.ops[place];
+    for place in 0..batch.ops.len() {
+        let op = &mut batch.ops[place];
         if op.is_over || op.partition != opening.partition {
             continue;
         }
         let is_again = match opening.cause {
-            Cause::Refused { term, .. } => op.term == term && op.needs & bit != 0,
-            Cause::Deposed { below } => op.term < below,
-            Cause::Removed { .. } => false,
+            OpenCause::Refused { term, .. } => op.term == term && op.needs & bit != 0,
+            OpenCause::Deposed { below } => op.term < below,
+            OpenCause::Removed { .. } => false,
         };
-        if matches!(opening.cause, Cause::Removed { .. }) && op.needs & bit != 0 {
+        if matches!(opening.cause, OpenCause::Removed { .. }) && op.needs & bit != 0 {
             op.needs &= !bit;
-            piece.is_opened = true;
+            batch.is_opened = true;
             if rules.lack(Bug::RemovalFreesWholePiece) {
-                piece.ops.iter_mut().for_each(|op| op.needs &= !bit);
+                batch.ops.iter_mut().for_each(|op| op.needs &= !bit);
             }
         } else if is_again {
-            piece.is_opened = true;
-            if rules.lack(Bug::DeposalReleases) && matches!(opening.cause, Cause::Deposed { .. }) {
-                piece.ops[place].needs = 0;
+            batch.is_opened = true;
+            if rules.lack(Bug::DeposalReleases)
+                && matches!(opening.cause, OpenCause::Deposed { .. })
+            {
+                batch.ops[place].needs = 0;
                 continue;
             }
-            piece.ops[place].is_over = true;
-            piece.ops_left -= 1;
-            each(Released::Again(piece, place));
+            batch.ops[place].is_over = true;
+            batch.ops_left -= 1;
+            each(Released::Again(batch, place));
         }
     }
 }
 
 /// Releases the operations of an opened piece that need nothing more.
-fn release_ready(piece: &mut Piece, each: &mut impl FnMut(Released<'_>)) {
-    for place in 0..piece.ops.len() {
-        let op = &mut piece.ops[place];
-        if !op.is_over && op.needs & piece.left == 0 {
+fn release_ready(batch: &mut ParkedBatch, each: &mut impl FnMut(Released<'_>)) {
+    for place in 0..batch.ops.len() {
+        let op = &mut batch.ops[place];
+        if !op.is_over && op.needs & batch.left == 0 {
             op.is_over = true;
-            piece.ops_left -= 1;
-            each(Released::One(piece, place));
+            batch.ops_left -= 1;
+            each(Released::One(batch, place));
         }
     }
 }
@@ -466,24 +468,24 @@ mod tests {
     fn note(seen: &mut Vec<Seen>) -> impl FnMut(Released<'_>) + '_ {
         |released| {
             seen.push(match released {
-                Released::Whole(piece) => Seen::Whole(piece.token),
-                Released::One(piece, place) => Seen::One(piece.token, place),
-                Released::Again(piece, place) => Seen::Again(piece.token, place),
+                Released::Whole(batch) => Seen::Whole(batch.token),
+                Released::One(batch, place) => Seen::One(batch.token, place),
+                Released::Again(batch, place) => Seen::Again(batch.token, place),
             });
         }
     }
 
     /// A piece of operations of these partitions, each of which needs these links at `position`.
     fn park(parked: &mut ParkedReplies, token: u64, position: u64, ops: &[(u16, &[LinkIndex])]) {
-        let mut piece = parked.begin(token, 0);
+        let mut batch = parked.begin(token, 0);
         for (partition, links) in ops {
             let mut op = ParkedOp::new(Partition(*partition), Term(3), 0);
             for &link in *links {
-                op.needs |= piece.need(Need { link, position });
+                op.needs |= batch.need(Need { link, position });
             }
-            piece.push(op, b"text", b"line");
+            batch.push(op, b"text", b"line");
         }
-        parked.park(piece);
+        parked.park(batch);
     }
 
     #[test]
@@ -499,7 +501,7 @@ mod tests {
         assert_eq!(seen, [Seen::Whole(2), Seen::Whole(1)]);
         assert!(parked.is_empty());
         park(&mut parked, 3, 30, &[(0, &[ONE])]);
-        assert_eq!(parked.pieces.len(), 2, "places are used again");
+        assert_eq!(parked.batches.len(), 2, "places are used again");
     }
 
     #[test]
@@ -507,7 +509,7 @@ mod tests {
         let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
         park(&mut parked, 1, 10, &[(0, &[ONE])]);
         park(&mut parked, 2, 20, &[(0, &[ONE]), (1, &[ONE])]);
-        let cause = Cause::Refused { term: Term(3), link: ONE, from: 20 };
+        let cause = OpenCause::Refused { term: Term(3), link: ONE, from: 20 };
         parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
         assert_eq!(seen, [Seen::Again(2, 0)]);
         parked.release(ONE, 20, note(&mut seen));
@@ -519,7 +521,7 @@ mod tests {
     fn removal_frees_operations_of_its_partition_only() {
         let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
         park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[ONE]), (0, &[ONE, TWO])]);
-        let cause = Cause::Removed { link: ONE, up_to: 10 };
+        let cause = OpenCause::Removed { link: ONE, up_to: 10 };
         parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
         assert_eq!(seen, [], "another opening may follow");
         parked.release_opened(note(&mut seen));
@@ -533,7 +535,7 @@ mod tests {
     fn deposal_releases_nothing() {
         let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
         park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[ONE])]);
-        let cause = Cause::Deposed { below: Term(4) };
+        let cause = OpenCause::Deposed { below: Term(4) };
         parked.open(&Opening { partition: Partition(0), cause }, note(&mut seen));
         parked.release(ONE, 10, note(&mut seen));
         assert_eq!(seen, [Seen::Again(1, 0), Seen::One(1, 1)]);

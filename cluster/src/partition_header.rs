@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::id::Term;
-use crate::replica::{At, Now};
+use crate::replica::{ApplyPosition, NodeTime};
 use crate::replica_set::{LINKS_MAX, SetIndex};
 
 /// What batches may do with a partition.
@@ -46,7 +46,7 @@ pub struct PartitionHeader {
     term: AtomicU32,
     set: AtomicU16,
     /// Counts the times that this node's copy was wiped; wraps.
-    life: AtomicU16,
+    generation: AtomicU16,
     state: AtomicU8,
 }
 
@@ -101,8 +101,8 @@ impl PartitionHeader {
     /// Which life of the copy this is. Results of another life count for nothing.
     #[must_use]
     #[inline]
-    pub fn life(&self) -> u16 {
-        self.life.load(Ordering::Relaxed)
+    pub fn generation(&self) -> u16 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// Where the last record ends in the stream of the set's link `slot`; 0 where there was none.
@@ -124,22 +124,22 @@ impl PartitionHeader {
     /// The number is taken by [`PartitionHeader::take`], once the operation has changed something.
     #[must_use]
     #[inline]
-    pub fn next(&self, now: Now) -> Option<At> {
+    pub fn next(&self, now: NodeTime) -> Option<ApplyPosition> {
         (self.state() == HeaderState::Serves).then(|| self.next_closed(now))
     }
 
     /// As [`PartitionHeader::next`], for the thread that has closed the header of a partition that is served.
     #[must_use]
     #[inline]
-    pub fn next_closed(&self, now: Now) -> At {
+    pub fn next_closed(&self, now: NodeTime) -> ApplyPosition {
         let pt_ns = now.mono_ns.wrapping_add(self.ahead_ns()).max(self.pt_ns());
         self.pt_ns.store(pt_ns, Ordering::Relaxed);
-        At { pt_ns, term: self.term(), lsn: self.lsn() + 1 }
+        ApplyPosition { pt_ns, term: self.term(), lsn: self.lsn() + 1 }
     }
 
     /// The operation that was given this place has changed something.
     #[inline]
-    pub fn take(&self, at: At) {
+    pub fn take(&self, at: ApplyPosition) {
         debug_assert_eq!(at.lsn, self.lsn() + 1, "the shard is held from `next` on");
         self.lsn.store(at.lsn, Ordering::Relaxed);
     }
@@ -147,7 +147,7 @@ impl PartitionHeader {
     /// The time that a record is to carry, if it does not follow from the frame's time.
     #[must_use]
     #[inline]
-    pub fn time_beside(&self, frame_ns: u64, at: At) -> Option<u64> {
+    pub fn time_beside(&self, frame_ns: u64, at: ApplyPosition) -> Option<u64> {
         (frame_ns.wrapping_add(self.ahead_ns()) != at.pt_ns).then_some(at.pt_ns)
     }
 
@@ -206,8 +206,8 @@ impl PartitionHeader {
         self.set.store(set.0, Ordering::Relaxed);
     }
 
-    pub(super) fn begin_life(&self) {
-        self.life.store(self.life().wrapping_add(1), Ordering::Relaxed);
+    pub(super) fn begin_generation(&self) {
+        self.generation.store(self.generation().wrapping_add(1), Ordering::Relaxed);
     }
 }
 
@@ -215,8 +215,8 @@ impl PartitionHeader {
 mod tests {
     use super::*;
 
-    fn at(mono_ns: u64) -> Now {
-        Now { mono_ns, wall_ns: 0 }
+    fn at(mono_ns: u64) -> NodeTime {
+        NodeTime { mono_ns, wall_ns: 0 }
     }
 
     fn serving() -> PartitionHeader {
@@ -236,11 +236,11 @@ mod tests {
     #[test]
     fn numbers_are_taken_while_it_serves() {
         let header = serving();
-        let first = At { pt_ns: 1100, term: Term(3), lsn: 8 };
+        let first = ApplyPosition { pt_ns: 1100, term: Term(3), lsn: 8 };
         assert_eq!(header.next(at(100)), Some(first));
         assert_eq!(header.next(at(100)), Some(first), "what changes nothing takes no number");
         header.take(first);
-        assert_eq!(header.next(at(100)), Some(At { lsn: 9, ..first }));
+        assert_eq!(header.next(at(100)), Some(ApplyPosition { lsn: 9, ..first }));
         let mut passed = false;
         assert_eq!(header.close(|| passed = true), HeaderState::Serves);
         assert!(passed);

@@ -58,12 +58,12 @@ pub struct Member {
 
 /// The nodes for one partition: the primary, then backups.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Holders {
+pub struct PartitionOwners {
     nodes: [NodeId; COPIES_MAX],
     len: u8,
 }
 
-impl Holders {
+impl PartitionOwners {
     /// The target primary; none where there are no nodes.
     #[must_use]
     pub fn primary(&self) -> Option<NodeId> {
@@ -76,7 +76,7 @@ impl Holders {
     }
 }
 
-impl Deref for Holders {
+impl Deref for PartitionOwners {
     type Target = [NodeId];
 
     fn deref(&self) -> &[NodeId] {
@@ -151,7 +151,7 @@ impl Placement {
     /// The target holders of every partition: `copies` nodes each, or as many as there are, in as
     /// many zones as possible. The order of `members` decides ties only.
     #[must_use]
-    pub fn targets(self, members: &[Member], copies: usize) -> Vec<Holders> {
+    pub fn targets(self, members: &[Member], copies: usize) -> Vec<PartitionOwners> {
         let copies = copies.clamp(1, COPIES_MAX);
         let members = &members[..members.len().min(NODES_MAX)];
         let zones = Zones::of(members);
@@ -211,9 +211,9 @@ fn choose(
     zones: &Zones,
     copies: usize,
     next: impl Fn(&[u16], &dyn Fn(u16) -> bool) -> Option<u16>,
-) -> Holders {
+) -> PartitionOwners {
     let mut chosen = [0_u16; COPIES_MAX];
-    let mut holders = Holders::default();
+    let mut holders = PartitionOwners::default();
     for at in 0..copies {
         let before = &chosen[..at];
         let elsewhere = next(before, &|member| zones.differ(member, before));
@@ -238,7 +238,7 @@ pub struct Movement {
 impl Movement {
     /// From one table of targets to another.
     #[must_use]
-    pub fn between(before: &[Holders], after: &[Holders]) -> Self {
+    pub fn between(before: &[PartitionOwners], after: &[PartitionOwners]) -> Self {
         let mut movement = Self::default();
         for (before, after) in before.iter().zip(after) {
             if before.primary() != after.primary() {

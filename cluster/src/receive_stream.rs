@@ -1,13 +1,13 @@
 //! The receiving end of a link's stream: up to where it was gone through, and what of it was refused.
 
-use crate::frames::{LaneDone, Refused, WordWriter};
+use crate::frames::{StreamAckWriter, StreamDone, StreamRefusal};
 use crate::id::Partition;
 use crate::rules::{Bug, Rules};
 
 #[derive(Debug, Clone, Copy)]
 struct Standing {
-    refused: Refused,
-    is_said: bool,
+    refused: StreamRefusal,
+    is_reported: bool,
 }
 
 /// What the receiver of a stream owes its sender. One for each link; only the worker that reads the link has it.
@@ -18,7 +18,7 @@ pub struct ReceiveStream {
     /// What was refused and is refused still: at most one for each partition.
     standing: Vec<Standing>,
     /// Numbered frames came since the last word.
-    owes_word: bool,
+    owes_ack: bool,
     /// The newest time that the peer has said, on its monotonic clock.
     time_ns: u64,
     rules: Rules,
@@ -48,12 +48,12 @@ impl ReceiveStream {
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.held += bytes as u64;
-        self.owes_word = true;
+        self.owes_ack = true;
     }
 
     /// The peer's monotonic clock was here.
     #[inline]
-    pub fn heard_time(&mut self, time_ns: u64) {
+    pub fn record_time(&mut self, time_ns: u64) {
         self.time_ns = self.time_ns.max(time_ns);
     }
 
@@ -65,9 +65,9 @@ impl ReceiveStream {
 
     /// A copy did not take something. `is_origin`: it was an `Adopt` or a first `Chunk`, with which the sender begins to
     /// count anew. Of the others only the first is said, for what follows it in its term is refused as well.
-    pub fn refuse(&mut self, refused: Refused, is_origin: bool) {
-        self.owes_word = true;
-        let new = Standing { refused, is_said: false };
+    pub fn refuse(&mut self, refused: StreamRefusal, is_origin: bool) {
+        self.owes_ack = true;
+        let new = Standing { refused, is_reported: false };
         let mut known = self.standing.iter_mut();
         match known.find(|standing| standing.refused.partition == refused.partition) {
             Some(standing) => {
@@ -76,7 +76,7 @@ impl ReceiveStream {
                     // Of one origin the first refused position stays.
                     let is_same = !is_origin && old.term == refused.term;
                     let end = if is_same { old.end } else { refused.end };
-                    *standing = Standing { refused: Refused { end, ..refused }, ..new };
+                    *standing = Standing { refused: StreamRefusal { end, ..refused }, ..new };
                 }
             }
             None => self.standing.push(new),
@@ -96,45 +96,47 @@ impl ReceiveStream {
 
     /// A new connection: its first word says all refusals that stand.
     pub fn begin_link(&mut self) {
-        self.owes_word = true;
+        self.owes_ack = true;
         if self.rules.lack(Bug::RefusalLostWithLink) {
             self.standing.clear();
         }
-        self.standing.iter_mut().for_each(|standing| standing.is_said = false);
+        self.standing.iter_mut().for_each(|standing| standing.is_reported = false);
     }
 
     /// Whether there is anything to say.
     #[must_use]
     #[inline]
-    pub fn owes_word(&self) -> bool {
-        self.owes_word
+    pub fn owes_ack(&self) -> bool {
+        self.owes_ack
     }
 
     /// Appends a word for all that came so far, at the end of each read and first on each connection.
     #[inline]
-    pub fn word(&mut self, done: &[LaneDone], out: &mut Vec<u8>) {
-        if self.rules.lack(Bug::WordBeforeRefusal) && self.standing.iter().any(|one| !one.is_said) {
-            WordWriter::new(out).finish(self.held, done);
+    pub fn ack(&mut self, done: &[StreamDone], out: &mut Vec<u8>) {
+        if self.rules.lack(Bug::WordBeforeRefusal)
+            && self.standing.iter().any(|one| !one.is_reported)
+        {
+            StreamAckWriter::new(out).finish(self.held, done);
         }
-        let mut word = WordWriter::new(out);
-        for standing in self.standing.iter_mut().filter(|standing| !standing.is_said) {
-            word.refused(&standing.refused);
-            standing.is_said = true;
+        let mut ack = StreamAckWriter::new(out);
+        for standing in self.standing.iter_mut().filter(|standing| !standing.is_reported) {
+            ack.refused(&standing.refused);
+            standing.is_reported = true;
         }
-        word.finish(self.held, done);
-        self.owes_word = false;
+        ack.finish(self.held, done);
+        self.owes_ack = false;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::{Kind, Word, cut};
+    use crate::frames::{FrameKind, StreamAck, cut};
     use crate::id::Term;
     use crate::replica::Position;
 
-    fn refused(partition: u16, term: u32, end: u64) -> Refused {
-        Refused {
+    fn refused(partition: u16, term: u32, end: u64) -> StreamRefusal {
+        StreamRefusal {
             partition: Partition(partition),
             term: Term(term),
             copy_term: Term(9),
@@ -143,13 +145,13 @@ mod tests {
         }
     }
 
-    fn said(stream: &mut ReceiveStream) -> (Vec<Refused>, u64) {
+    fn said(stream: &mut ReceiveStream) -> (Vec<StreamRefusal>, u64) {
         let mut out = Vec::new();
-        stream.word(&[], &mut out);
+        stream.ack(&[], &mut out);
         let frame = cut(&out, usize::MAX).expect("it is a frame").expect("it is whole");
-        assert_eq!(frame.kind, Kind::Word);
-        let word = Word::decode(frame.body).expect("it is a word");
-        (word.refused().collect(), word.held)
+        assert_eq!(frame.kind, FrameKind::Ack);
+        let ack = StreamAck::decode(frame.body).expect("it is a word");
+        (ack.refused().collect(), ack.held)
     }
 
     #[test]

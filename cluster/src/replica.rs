@@ -2,7 +2,7 @@
 //!
 //! Here: the copy on one node as a function of frames, map entries and time. Operations and records do not come here: batches
 //! do them by the header (`partition_header`), which this keeps in the right state. Not here: what keys are
-//! ([`Machine`]), who decides which node holds a copy (`map`).
+//! ([`StateMachine`]), who decides which node holds a copy (`map`).
 //!
 //! ```text
 //!           assigned            complete, in the map            named by the map
@@ -12,26 +12,26 @@
 //!     '------------ no longer in the map: wiped ---------'     a newer term is seen
 //! ```
 
+mod backup;
 mod event;
-mod follow;
 mod options;
-mod peers;
 mod primary;
+mod progress;
 
 pub use self::event::{
-    AckMode, Admission, At, Cause, Event, Machine, Now, Opening, Outside, Position, Refusal, Route,
-    Turn,
+    AckMode, Admission, ApplyPosition, CallContext, Environment, NodeTime, OpenCause, Opening,
+    Position, Refusal, ReplicaEvent, Route, StateMachine,
 };
-pub use self::options::Options;
+pub use self::options::ReplicaOptions;
 
 use std::sync::Arc;
 
-use self::follow::Learner;
+use self::backup::Learner;
 use self::primary::Primary;
-use crate::dedup_log::CopyLife;
-use crate::frames::Refused;
+use crate::dedup_log::CopyGeneration;
+use crate::frames::StreamRefusal;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::map::Entry;
+use crate::map::PartitionEntry;
 use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::replica_set::SetIndex;
 use crate::rules::Bug;
@@ -39,9 +39,9 @@ use crate::rules::Bug;
 /// What every copy has, whatever its role is.
 struct Core {
     partition: Partition,
-    options: Arc<Options>,
+    options: Arc<ReplicaOptions>,
     /// The newest that is known of the map.
-    entry: Entry,
+    entry: PartitionEntry,
     me: CopyId,
     /// The record `began` is of this term, and so are none behind it: those are of the header's term.
     last_term: Term,
@@ -51,7 +51,7 @@ struct Core {
     clock_of: Option<CopyId>,
 }
 
-enum Role<O> {
+enum RoleState<O> {
     /// It is not in the map.
     None,
     Learner(Learner),
@@ -64,7 +64,7 @@ enum Role<O> {
 
 /// What a copy is, for metrics and for checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum Role {
     /// Nothing.
     None,
     /// It is being made.
@@ -91,7 +91,7 @@ pub struct Replica<O> {
     node: NodeId,
     incarnation: Incarnation,
     core: Core,
-    role: Role<O>,
+    role: RoleState<O>,
 }
 
 impl Core {
@@ -103,7 +103,7 @@ impl Core {
     }
 
     /// The partition's time now, as far as this copy knows it.
-    fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> u64 {
+    fn time<N: Environment>(&self, header: &PartitionHeader, node: &N, now: NodeTime) -> u64 {
         let options = &self.options;
         let begins = now.wall_ns.clamp(options.begins_min_ns, options.begins_max_ns);
         match self.clock_of {
@@ -120,8 +120,12 @@ impl Core {
     }
 
     /// The life of the copy and the term it is in.
-    fn copy_life(&self, header: &PartitionHeader) -> CopyLife {
-        CopyLife { partition: self.partition, life: header.life(), term: header.term() }
+    fn copy_generation(&self, header: &PartitionHeader) -> CopyGeneration {
+        CopyGeneration {
+            partition: self.partition,
+            generation: header.generation(),
+            term: header.term(),
+        }
     }
 }
 
@@ -133,23 +137,23 @@ impl<O> Replica<O> {
         partition: Partition,
         node: NodeId,
         incarnation: Incarnation,
-        options: &Arc<Options>,
+        options: &Arc<ReplicaOptions>,
     ) -> Self {
         let core = Core {
             partition,
             options: Arc::clone(options),
-            entry: Entry::default(),
+            entry: PartitionEntry::default(),
             me: CopyId { node, incarnation, assignment: 0 },
             last_term: Term(0),
             began: 0,
             clock_of: None,
         };
-        Self { node, incarnation, core, role: Role::None }
+        Self { node, incarnation, core, role: RoleState::None }
     }
 
     /// The newest entry of the map that is known here.
     #[must_use]
-    pub fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &PartitionEntry {
         &self.core.entry
     }
 
@@ -161,28 +165,33 @@ impl<O> Replica<O> {
 
     /// What this copy is.
     #[must_use]
-    pub fn part(&self) -> Part {
+    pub fn role(&self) -> Role {
         match self.role {
-            Role::None => Part::None,
-            Role::Learner(_) => Part::Learner,
-            Role::Backup { .. } => Part::Backup,
-            Role::Primary(_) => Part::Primary,
+            RoleState::None => Role::None,
+            RoleState::Learner(_) => Role::Learner,
+            RoleState::Backup { .. } => Role::Backup,
+            RoleState::Primary(_) => Role::Primary,
         }
     }
 
     /// The partition's time now, as far as this copy knows it.
     #[must_use]
-    pub fn time<N: Outside>(&self, header: &PartitionHeader, node: &N, now: Now) -> CopyTime {
+    pub fn time<N: Environment>(
+        &self,
+        header: &PartitionHeader,
+        node: &N,
+        now: NodeTime,
+    ) -> CopyTime {
         match &self.role {
             _ if self.core.options.rules.lack(Bug::SweepByWall) => {
                 CopyTime::Ahead(now.wall_ns.wrapping_sub(now.mono_ns))
             }
-            Role::None => CopyTime::Unknown,
-            Role::Learner(learner) if !learner.follows(header.term()) => CopyTime::Unknown,
-            Role::Learner(_) | Role::Backup { .. } => {
+            RoleState::None => CopyTime::Unknown,
+            RoleState::Learner(learner) if !learner.follows(header.term()) => CopyTime::Unknown,
+            RoleState::Learner(_) | RoleState::Backup { .. } => {
                 CopyTime::At(self.core.time(header, node, now))
             }
-            Role::Primary(_) => CopyTime::Ahead(header.ahead_ns()),
+            RoleState::Primary(_) => CopyTime::Ahead(header.ahead_ns()),
         }
     }
 
@@ -196,7 +205,7 @@ impl<O> Replica<O> {
     #[must_use]
     pub fn held(&self) -> usize {
         match &self.role {
-            Role::Primary(primary) => primary.held(),
+            RoleState::Primary(primary) => primary.held(),
             _ => 0,
         }
     }
@@ -206,77 +215,84 @@ impl<O> Replica<O> {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         match &self.role {
-            Role::Primary(primary) => primary.is_busy(),
-            Role::Learner(learner) => !learner.is_at_rest(),
-            Role::None | Role::Backup { .. } => false,
+            RoleState::Primary(primary) => primary.is_busy(),
+            RoleState::Learner(learner) => !learner.is_at_rest(),
+            RoleState::None | RoleState::Backup { .. } => false,
         }
     }
 
     /// What batches may do.
     fn state(&self, header: &PartitionHeader) -> HeaderState {
         match &self.role {
-            Role::Primary(primary) if primary.serves(&self.core) => HeaderState::Serves,
-            Role::Primary(_) => HeaderState::Slow,
-            Role::Backup { is_adopted: true } => HeaderState::Follows,
-            Role::Learner(learner) if learner.follows(header.term()) => HeaderState::Follows,
-            Role::None | Role::Backup { .. } | Role::Learner(_) => HeaderState::None,
+            RoleState::Primary(primary) if primary.serves(&self.core) => HeaderState::Serves,
+            RoleState::Primary(_) => HeaderState::Slow,
+            RoleState::Backup { is_adopted: true } => HeaderState::Follows,
+            RoleState::Learner(learner) if learner.follows(header.term()) => HeaderState::Follows,
+            RoleState::None | RoleState::Backup { .. } | RoleState::Learner(_) => HeaderState::None,
         }
     }
 
     /// Releases what is held if the partition is served, and opens the header. Every call ends with it.
-    fn finish<M, N>(&mut self, turn: &mut Turn<'_, M, N, O>) {
-        let state = self.state(turn.header);
+    fn finish<M, N>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
+        let state = self.state(ctx.header);
         if state == HeaderState::Serves
-            && let Role::Primary(primary) = &mut self.role
+            && let RoleState::Primary(primary) = &mut self.role
         {
-            primary.release_held(turn.events);
+            primary.release_held(ctx.events);
         }
-        turn.header.open(state);
+        ctx.header.open(state);
     }
 
     /// Takes note of the map. An entry that is not newer than the one known is ignored.
-    pub fn learn<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>, entry: &Entry) {
+    pub fn learn<M: StateMachine, N: Environment>(
+        &mut self,
+        ctx: &mut CallContext<'_, M, N, O>,
+        entry: &PartitionEntry,
+    ) {
         if entry.ver > self.core.entry.ver {
             self.core.entry = entry.clone();
-            self.become_what_it_says(turn);
+            self.follow_entry(ctx);
         }
-        self.finish(turn);
+        self.finish(ctx);
     }
 
-    fn become_what_it_says<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+    fn follow_entry<M: StateMachine, N: Environment>(
+        &mut self,
+        ctx: &mut CallContext<'_, M, N, O>,
+    ) {
         let entry = &self.core.entry;
         let (term, primary) = (entry.term, entry.primary);
         let me = entry.copy_on(self.node, self.incarnation);
         let is_in_sync = me.is_some_and(|me| entry.in_sync.contains(&me));
-        if term > turn.header.term() {
-            self.see_term(turn, term);
+        if term > ctx.header.term() {
+            self.see_term(ctx, term);
         }
         let Some(me) = me else {
-            self.leave(turn);
+            self.leave(ctx);
             return;
         };
-        if matches!(self.role, Role::None) || me != self.core.me {
-            self.leave(turn);
+        if matches!(self.role, RoleState::None) || me != self.core.me {
+            self.leave(ctx);
             self.core.me = me;
-            self.role = Role::Backup { is_adopted: false };
+            self.role = RoleState::Backup { is_adopted: false };
         }
-        if term < turn.header.term() {
+        if term < ctx.header.term() {
             // The map is behind what a frame said already; a newer entry is on its way.
             return;
         }
         if primary == Some(me) {
             match &mut self.role {
-                Role::Primary(primary) => primary.update(&mut self.core, turn),
-                _ => self.role = Role::Primary(Primary::begin(&mut self.core, turn)),
+                RoleState::Primary(primary) => primary.update(&mut self.core, ctx),
+                _ => self.role = RoleState::Primary(Primary::begin(&mut self.core, ctx)),
             }
         } else if is_in_sync {
-            if let Role::Learner(learner) = &self.role {
+            if let RoleState::Learner(learner) = &self.role {
                 // The map calls it complete, for its primary said so. If its term is over it waits to be adopted.
-                self.role = Role::Backup { is_adopted: learner.follows(term) };
+                self.role = RoleState::Backup { is_adopted: learner.follows(term) };
             }
-        } else if !matches!(&self.role, Role::Learner(learner) if learner.is_of(term)) {
-            self.wipe(turn);
-            self.role = Role::Learner(Learner::begin(&mut self.core, turn));
+        } else if !matches!(&self.role, RoleState::Learner(learner) if learner.is_of(term)) {
+            self.wipe(ctx);
+            self.role = RoleState::Learner(Learner::begin(&mut self.core, ctx));
         }
     }
 
@@ -286,7 +302,7 @@ impl<O> Replica<O> {
         let is_of_term =
             term == header.term() || self.core.options.rules.lack(Bug::AcceptOldAttempts);
         match &self.role {
-            Role::Primary(primary) if is_of_term => {
+            RoleState::Primary(primary) if is_of_term => {
                 if primary.serves(&self.core) {
                     Admission::Perform
                 } else if primary.held() >= self.core.options.held_max {
@@ -300,106 +316,109 @@ impl<O> Replica<O> {
     }
 
     /// Holds an operation that is to be held, until `deadline_ns` on the monotonic clock at most.
-    pub fn hold(&mut self, now: Now, op: O, deadline_ns: u64) {
-        if let Role::Primary(primary) = &mut self.role {
+    pub fn hold(&mut self, now: NodeTime, op: O, deadline_ns: u64) {
+        if let RoleState::Primary(primary) = &mut self.role {
             primary.hold(op, deadline_ns.min(now.mono_ns + self.core.options.hold_ns));
         }
     }
 
     /// A copy did not take something of the stream of `link`.
-    pub fn refused<M: Machine, N: Outside>(
+    pub fn refused<M: StateMachine, N: Environment>(
         &mut self,
-        turn: &mut Turn<'_, M, N, O>,
+        ctx: &mut CallContext<'_, M, N, O>,
         link: super::LinkIndex,
-        refused: &Refused,
+        refused: &StreamRefusal,
     ) {
-        if refused.copy_term > turn.header.term() {
-            self.see_term(turn, refused.copy_term);
+        if refused.copy_term > ctx.header.term() {
+            self.see_term(ctx, refused.copy_term);
         }
-        if let Role::Primary(primary) = &mut self.role {
-            primary.refused(&mut self.core, turn, link, refused);
+        if let RoleState::Primary(primary) = &mut self.role {
+            primary.refused(&mut self.core, ctx, link, refused);
         }
-        self.finish(turn);
+        self.finish(ctx);
     }
 
     /// A learner asks for a piece.
-    pub fn pulled<M: Machine, N: Outside>(
+    pub fn pulled<M: StateMachine, N: Environment>(
         &mut self,
-        turn: &mut Turn<'_, M, N, O>,
+        ctx: &mut CallContext<'_, M, N, O>,
         pull: &super::frames::Pull<'_>,
     ) {
-        if let Role::Primary(primary) = &mut self.role
+        if let RoleState::Primary(primary) = &mut self.role
             && pull.to == self.core.me
-            && pull.term == turn.header.term()
+            && pull.term == ctx.header.term()
         {
-            primary.pulled(&mut self.core, turn, pull);
+            primary.pulled(&mut self.core, ctx, pull);
         }
-        self.finish(turn);
+        self.finish(ctx);
     }
 
     /// Something was acknowledged, or a node was connected for the first time: does what follows from it.
-    pub fn advance<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+    pub fn advance<M: StateMachine, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
         match &mut self.role {
-            Role::Primary(primary) => primary.advance(&mut self.core, turn),
-            Role::Learner(learner) => learner.retry(&self.core, turn),
-            Role::None | Role::Backup { .. } => {}
+            RoleState::Primary(primary) => primary.advance(&mut self.core, ctx),
+            RoleState::Learner(learner) => learner.retry(&self.core, ctx),
+            RoleState::None | RoleState::Backup { .. } => {}
         }
-        self.finish(turn);
+        self.finish(ctx);
     }
 
     /// Time passes: ends of holds, requests, copies that are silent. Every few tens of milliseconds while it
     /// [is busy](Self::is_busy) or a link of its set is silent.
-    pub fn tick<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
+    pub fn tick<M: StateMachine, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
         match &mut self.role {
-            Role::Primary(primary) => primary.tick(&mut self.core, turn),
-            Role::Learner(learner) => learner.tick(&mut self.core, turn),
-            Role::None | Role::Backup { .. } => {}
+            RoleState::Primary(primary) => primary.tick(&mut self.core, ctx),
+            RoleState::Learner(learner) => learner.tick(&mut self.core, ctx),
+            RoleState::None | RoleState::Backup { .. } => {}
         }
-        self.finish(turn);
+        self.finish(ctx);
     }
 
     /// A term that is new here: whatever this copy was in the old one, it is that no more.
-    fn see_term<M, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>, term: Term) {
-        let last = self.core.last(turn.header);
-        self.step_down(turn, term);
+    fn see_term<M, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>, term: Term) {
+        let last = self.core.last(ctx.header);
+        self.step_down(ctx, term);
         self.core.last_term = last.term;
         self.core.began = last.lsn;
-        turn.header.set_term(term);
+        ctx.header.set_term(term);
         match &mut self.role {
-            role @ Role::Primary(_) => *role = Role::Backup { is_adopted: false },
-            Role::Backup { is_adopted } => *is_adopted = false,
-            Role::Learner(_) | Role::None => {}
+            role @ RoleState::Primary(_) => *role = RoleState::Backup { is_adopted: false },
+            RoleState::Backup { is_adopted } => *is_adopted = false,
+            RoleState::Learner(_) | RoleState::None => {}
         }
     }
 
     /// Whoever waits is to ask the new primary.
-    fn step_down<M, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>, below: Term) {
-        if let Role::Primary(primary) = &mut self.role {
+    fn step_down<M, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>, below: Term) {
+        if let RoleState::Primary(primary) = &mut self.role {
             let partition = self.core.partition;
-            turn.events.push(Event::Open(Opening { partition, cause: Cause::Deposed { below } }));
-            primary.refer_held(self.core.entry.route(), turn.events);
+            ctx.events.push(ReplicaEvent::Open(Opening {
+                partition,
+                cause: OpenCause::Deposed { below },
+            }));
+            primary.refer_held(self.core.entry.route(), ctx.events);
         }
-        let set = turn.header.set();
+        let set = ctx.header.set();
         if set != SetIndex(0) {
-            turn.header.set_set(SetIndex(0));
-            turn.node.release_set(set);
+            ctx.header.set_set(SetIndex(0));
+            ctx.node.release_set(set);
         }
     }
 
-    fn leave<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
-        if matches!(self.role, Role::None) {
+    fn leave<M: StateMachine, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
+        if matches!(self.role, RoleState::None) {
             return;
         }
-        self.step_down(turn, Term(turn.header.term().0 + 1));
-        self.wipe(turn);
-        self.role = Role::None;
+        self.step_down(ctx, Term(ctx.header.term().0 + 1));
+        self.wipe(ctx);
+        self.role = RoleState::None;
     }
 
-    fn wipe<M: Machine, N: Outside>(&mut self, turn: &mut Turn<'_, M, N, O>) {
-        turn.machine.clear();
-        turn.header.begin_life();
-        turn.header.set_lsn(0);
-        turn.header.set_time(0, 0);
+    fn wipe<M: StateMachine, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
+        ctx.state_machine.clear();
+        ctx.header.begin_generation();
+        ctx.header.set_lsn(0);
+        ctx.header.set_time(0, 0);
         self.core.last_term = Term(0);
         self.core.began = 0;
         self.core.clock_of = None;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::frames::Fault;
+use crate::frames::FrameError;
 use crate::rules::{Bug, Rules};
 
 /// Most bytes that are not acknowledged.
@@ -147,9 +147,9 @@ impl SendStream {
     /// # Errors
     ///
     /// If the stream has no such position: the peer means another one.
-    pub fn resume(&mut self, held: u64) -> Result<(), Fault> {
+    pub fn resume(&mut self, held: u64) -> Result<(), FrameError> {
         if held < self.base || held > self.end() {
-            return Err(Fault::Position);
+            return Err(FrameError::Position);
         }
         self.sent = held;
         if self.rules.lack(Bug::ResumeOneBehind)
@@ -166,9 +166,9 @@ impl SendStream {
     /// # Errors
     ///
     /// If so much was never sent, or less than before is acknowledged.
-    pub fn acknowledge(&mut self, held: u64, now_ns: u64) -> Result<(), Fault> {
+    pub fn acknowledge(&mut self, held: u64, now_ns: u64) -> Result<(), FrameError> {
         if held < self.base || held > self.end() {
-            return Err(Fault::Position);
+            return Err(FrameError::Position);
         }
         if held == self.base {
             return Ok(());
@@ -223,9 +223,9 @@ mod tests {
         assert_eq!((stream.acked().get(), stream.unacked()), (3, 2));
         stream.resume(3).expect("it is acknowledged");
         assert_eq!(stream.unsent(), b"de");
-        assert_eq!(stream.resume(2), Err(Fault::Position));
-        assert_eq!(stream.resume(6), Err(Fault::Position));
-        assert_eq!(stream.acknowledge(2, 4), Err(Fault::Position));
+        assert_eq!(stream.resume(2), Err(FrameError::Position));
+        assert_eq!(stream.resume(6), Err(FrameError::Position));
+        assert_eq!(stream.acknowledge(2, 4), Err(FrameError::Position));
         stream.resume(5).expect("the peer has all");
         assert_eq!(stream.unsent(), b"");
         stream.append(b"123456", 5);
@@ -252,8 +252,8 @@ mod tests {
         fn peer_gets_each_byte_once(steps in prop::collection::vec((0_u8..4, 0_usize..9), 1..200)) {
             let mut stream = SendStream::default();
             let (mut said, mut heard, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
-            for (sort, count) in steps {
-                match sort {
+            for (op_flags, count) in steps {
+                match op_flags {
                     0 => {
                         let bytes: Vec<u8> = (0..count).map(|at| (said.len() + at) as u8).collect();
                         said.extend_from_slice(&bytes);

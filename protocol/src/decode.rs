@@ -1,7 +1,7 @@
 //! The front of a buffer → a request, or the wish for more bytes, or a refusal.
 //!
 //! Here: where a request ends, and what each kind of fault costs. Not here: the verbs themselves
-//! (`text`, `meta`), the buffer (`server`).
+//! (`classic`, `meta`), the buffer (`server`).
 
 use memchr::memchr;
 use nom::IResult;
@@ -12,7 +12,7 @@ use nom::sequence::preceded;
 use crate::bounds::{Bounds, GET_LINE_BYTES_MAX, KEY_BYTES_MAX, LINE_BYTES_MAX};
 use crate::error::ProtocolError;
 use crate::request::Request;
-use crate::{meta, text};
+use crate::{classic, meta};
 
 /// No verb with a key is longer, its blank included.
 const VERB_BYTES_MAX: usize = 16;
@@ -39,7 +39,7 @@ pub enum Decoded<'a> {
 
 /// A refused request: what to answer and how to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct DecodeError {
     /// What the client hears.
     pub error: ProtocolError,
     /// How many bytes to drop; they may reach past the buffer, as in [`Decoded::Request`].
@@ -68,9 +68,9 @@ pub(crate) struct Line<'a> {
 ///
 /// # Errors
 ///
-/// A [`Refusal`] for bytes that are no request: the connection goes on after `consumed` bytes,
+/// A [`DecodeError`] for bytes that are no request: the connection goes on after `consumed` bytes,
 /// except for [`ProtocolError::Close`].
-pub fn decode(input: &[u8], scanned: usize, bounds: Bounds) -> Result<Decoded<'_>, Refusal> {
+pub fn decode(input: &[u8], scanned: usize, bounds: Bounds) -> Result<Decoded<'_>, DecodeError> {
     let Some(at) = memchr(b'\n', &input[scanned.min(input.len())..]) else {
         return unfinished(input);
     };
@@ -87,17 +87,17 @@ pub fn decode(input: &[u8], scanned: usize, bounds: Bounds) -> Result<Decoded<'_
         [b'm', b'g' | b's' | b'd' | b'a' | b'n' | b'e'] if line.text[0] == b'm' => {
             meta::decode(line, verb[1], rest)
         }
-        _ => text::decode(line, verb, rest),
+        _ => classic::decode(line, verb, rest),
     }
 }
 
 /// A line whose end has not come: memcached waits for 2048 bytes, and longer only for keys.
-fn unfinished(input: &[u8]) -> Result<Decoded<'_>, Refusal> {
+fn unfinished(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
     let many_keys = input.starts_with(b"get ") || input.starts_with(b"gets ");
     let most = if many_keys { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
     if input.len() > most {
         let error = ProtocolError::Close;
-        return Err(Refusal { error, consumed: input.len(), quiet: true, closes: true });
+        return Err(DecodeError { error, consumed: input.len(), quiet: true, closes: true });
     }
     Ok(Decoded::Incomplete { scanned: input.len(), needed: input.len() + 1 })
 }
@@ -126,7 +126,7 @@ impl<'a> Line<'a> {
 
     /// The line is the whole request.
     #[expect(clippy::unnecessary_wraps, reason = "the last word of functions that may refuse")]
-    pub(crate) fn done(&self, request: Request<'a>) -> Result<Decoded<'a>, Refusal> {
+    pub(crate) fn done(&self, request: Request<'a>) -> Result<Decoded<'a>, DecodeError> {
         Ok(Decoded::Request { request, consumed: self.bytes })
     }
 
@@ -136,18 +136,23 @@ impl<'a> Line<'a> {
         &self,
         length: usize,
         request: Request<'a>,
-    ) -> Result<Decoded<'a>, Refusal> {
+    ) -> Result<Decoded<'a>, DecodeError> {
         Ok(Decoded::Request { request, consumed: self.bytes + length + 2 })
     }
 
     /// The line is refused and nothing else.
-    pub(crate) fn refuse(&self, error: ProtocolError, quiet: bool) -> Refusal {
-        Refusal { error, consumed: self.bytes, quiet, closes: false }
+    pub(crate) fn refuse(&self, error: ProtocolError, quiet: bool) -> DecodeError {
+        DecodeError { error, consumed: self.bytes, quiet, closes: false }
     }
 
     /// The line is refused together with its block of `length` bytes.
-    pub(crate) fn refuse_with(&self, length: usize, error: ProtocolError, quiet: bool) -> Refusal {
-        Refusal { error, consumed: self.bytes + length + 2, quiet, closes: false }
+    pub(crate) fn refuse_with(
+        &self,
+        length: usize,
+        error: ProtocolError,
+        quiet: bool,
+    ) -> DecodeError {
+        DecodeError { error, consumed: self.bytes + length + 2, quiet, closes: false }
     }
 }
 

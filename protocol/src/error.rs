@@ -1,7 +1,7 @@
 //! Why bytes were refused, and what the client hears: memcached's own words, and for the native
 //! verbs ours.
 //!
-//! Not here: how many bytes the refusal consumes (`decode::Refusal`), and outcomes of well-formed
+//! Not here: how many bytes the refusal consumes (`decode::DecodeError`), and outcomes of well-formed
 //! commands (`reply`).
 
 /// Why a line was refused. `Display` is the reply line without its line end.

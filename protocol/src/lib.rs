@@ -18,26 +18,27 @@
 
 mod backwards;
 mod bounds;
+mod classic;
+mod cluster_admin;
 mod decimal;
 mod decode;
+mod decode_fast;
 mod error;
 mod key;
 mod machinery;
 mod meta;
 mod native;
 mod number;
-mod operator;
 mod policy;
-mod quick;
 mod reply;
 mod request;
-mod text;
 
 pub use bounds::{
     Bounds, GET_LINE_BYTES_MAX, ID_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LIMIT_BYTES_MAX,
     LINE_BYTES_MAX, OPAQUE_BYTES_MAX, POLICY_BYTES_MAX, TAKE_KEYS_MAX,
 };
-pub use decode::{Decoded, Refusal, decode, likely_key};
+pub use decode::{DecodeError, Decoded, decode, likely_key};
+pub use decode_fast::{CONFIGURED_POLICY, FastRequest, decode_fast};
 pub use error::ProtocolError;
 pub use key::{Key, write_escaped_key};
 pub use native::{encode_plain_verdict, encode_verdict};
@@ -46,13 +47,12 @@ pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, LOG_ENTRIES_MAX, Oldest, PERIOD_NANOS_MAX, Phase, Policy,
     PolicyError, Rate, SLICES_MAX, Warm, Window,
 };
-pub use quick::{BOUND_POLICY, Quick, quick};
 pub use reply::{
     CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode, encode_hit,
     encode_inspection, encode_number,
 };
 pub use request::{
-    Admin, Arithmetic, CasAsk, ClusterVerb, Command, Delete, Exptime, Form, Get, IncrX, Keys,
-    Lease, Native, Operation, PolicyWord, Request, Set, SetMode, Slide, StatsTopic, Take, Ttl,
+    Admin, Arithmetic, CasCondition, ClusterVerb, Command, Delete, Exptime, Form, Get, IncrX, Keys,
+    Lease, Native, Operation, PolicyArg, Request, Set, SetMode, Slide, StatsTopic, Take, Ttl,
     TtlMode,
 };

@@ -3,7 +3,7 @@
 //!
 //! Bounds and words: memcached 1.6.18, each tried. Not here: `metadump`, which only asks.
 
-use crate::decode::{Line, Refusal};
+use crate::decode::{DecodeError, Line};
 use crate::error::ProtocolError;
 use crate::number::{strict_i32, strict_u64};
 use crate::request::{Admin, Words};
@@ -16,7 +16,11 @@ const CLASS_MAX: u64 = 63;
 const PERCENT_MAX: u64 = 80;
 
 /// Reads the words behind `slabs`, `lru` or `lru_crawler`.
-pub(crate) fn decode<'a>(line: Line<'a>, verb: &[u8], rest: &[u8]) -> Result<Admin<'a>, Refusal> {
+pub(crate) fn decode<'a>(
+    line: Line<'a>,
+    verb: &[u8],
+    rest: &[u8],
+) -> Result<Admin<'a>, DecodeError> {
     let mut words = Words(rest);
     let (what, argument) = (words.next().unwrap_or_default(), words.next());
     let checked = match (verb, what, argument) {

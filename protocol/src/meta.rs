@@ -5,8 +5,9 @@
 //! Source: memcached's `doc/protocol.txt`, Meta Commands, and measurements of it.
 
 use crate::bounds::OPAQUE_BYTES_MAX;
+use crate::classic::block_length;
 use crate::decimal::write_number;
-use crate::decode::{Block, Decoded, Line, Refusal};
+use crate::decode::{Block, DecodeError, Decoded, Line};
 use crate::error::ProtocolError;
 use crate::key::{Key, write_key};
 use crate::number::{strict_i32, strict_u64};
@@ -14,13 +15,16 @@ use crate::reply::{ItemView, Outcome};
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Get, Operation, Request, Set, SetMode, Words,
 };
-use crate::text::block_length;
 
 /// Every flag that some meta verb has; each verb ignores those of the others.
 const FLAGS: &[u8] = b"bcCDEfFhIJklLMNOPqRstTuvx";
 
 /// Decodes a line of the verb `m` + `verb`; `rest` is the line behind it.
-pub(crate) fn decode<'a>(line: Line<'a>, verb: u8, rest: &'a [u8]) -> Result<Decoded<'a>, Refusal> {
+pub(crate) fn decode<'a>(
+    line: Line<'a>,
+    verb: u8,
+    rest: &'a [u8],
+) -> Result<Decoded<'a>, DecodeError> {
     if verb == b'n' {
         return line.done(Request::Admin { admin: Admin::Noop, quiet: false });
     }
@@ -45,7 +49,11 @@ pub(crate) fn decode<'a>(line: Line<'a>, verb: u8, rest: &'a [u8]) -> Result<Dec
 }
 
 /// `me <key> [b]`. A key that is not base64 after all is looked up as it stands.
-fn inspect<'a>(line: Line<'a>, key_word: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'a>, Refusal> {
+fn inspect<'a>(
+    line: Line<'a>,
+    key_word: &'a [u8],
+    rest: &'a [u8],
+) -> Result<Decoded<'a>, DecodeError> {
     let decoded = if rest.contains(&b'b') { Key::base64(key_word) } else { None };
     let key = decoded
         .or_else(|| Key::plain(key_word))
@@ -60,7 +68,7 @@ fn set<'a>(
     line: Line<'a>,
     key_word: &'a [u8],
     mut words: Words<'a>,
-) -> Result<Decoded<'a>, Refusal> {
+) -> Result<Decoded<'a>, DecodeError> {
     let length = words
         .next()
         .and_then(block_length)
@@ -278,7 +286,7 @@ pub(crate) fn encode(
     if silent(command, form.is_quiet(), outcome) {
         return;
     }
-    let answer = Answer { command, form };
+    let answer = ReplyContext { command, form };
     match outcome {
         Outcome::Hit(item)
         | Outcome::Vivified(item)
@@ -290,7 +298,7 @@ pub(crate) fn encode(
         Outcome::Exists => answer.code(out, b"EX", None),
         Outcome::NotFound => answer.code(out, b"NF", None),
         Outcome::Miss => answer.code(out, b"EN", None),
-        _ => crate::text::encode(out, command, outcome),
+        _ => crate::classic::encode(out, command, outcome),
     }
 }
 
@@ -305,12 +313,12 @@ fn silent(command: &Command<'_>, quiet: bool, outcome: &Outcome<'_>) -> bool {
 }
 
 /// The two things an answer is made from besides the outcome.
-struct Answer<'a> {
+struct ReplyContext<'a> {
     command: &'a Command<'a>,
     form: &'a Form<'a>,
 }
 
-impl Answer<'_> {
+impl ReplyContext<'_> {
     fn flags(&self) -> impl Iterator<Item = (u8, &[u8])> {
         let Form::Meta { flags, .. } = self.form else { return Words(b"").map(split as _) };
         Words(flags).map(split as fn(&[u8]) -> (u8, &[u8]))

@@ -6,18 +6,18 @@
 
 use crate::backwards::Backwards;
 use crate::bounds::{ID_BYTES_MAX, KEY_BYTES_MAX, TAKE_KEYS_MAX};
+use crate::classic;
 use crate::decimal::write_number;
-use crate::decode::{Decoded, Line, Refusal};
+use crate::decode::{DecodeError, Decoded, Line};
 use crate::error::ProtocolError;
 use crate::key::Key;
 use crate::number::{bounded_i64, strict_u64};
 use crate::policy::{COUNT_MAX, SLICES_MAX, duration_nanos};
 use crate::reply::{CountLine, LeaseLine, Outcome, VerdictLine, VerdictWord};
 use crate::request::{
-    CasAsk, Command, Form, IncrX, Keys, Lease, Native, Operation, PolicyWord, Request, Slide, Take,
-    Ttl, TtlMode, Words,
+    CasCondition, Command, Form, IncrX, Keys, Lease, Native, Operation, PolicyArg, Request, Slide,
+    Take, Ttl, TtlMode, Words,
 };
-use crate::text;
 
 const BAD_COST: &str = "cost must be a number from 0 to 9007199254740991";
 const BAD_CAS: &str = "cas must be an unsigned 64-bit number";
@@ -29,8 +29,8 @@ pub(crate) fn decode<'a>(
     line: Line<'a>,
     verb: &[u8],
     rest: &'a [u8],
-) -> Result<Decoded<'a>, Refusal> {
-    let (rest, quiet) = match text::without_noreply(rest) {
+) -> Result<Decoded<'a>, DecodeError> {
+    let (rest, quiet) = match classic::without_noreply(rest) {
         Some(before) => (before, true),
         None => (rest, false),
     };
@@ -94,13 +94,13 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     let key = line.key()?;
     let cost = line.count(BAD_COST)?;
     let policy = line.policy()?;
-    let (mut peek, mut part, mut cas) = (false, false, CasAsk::None);
+    let (mut peek, mut part, mut cas) = (false, false, CasCondition::None);
     let (mut wait, mut id, mut hold) = (None, None, None);
     while let Some((name, value)) = line.option() {
         match (name, value) {
             (b"peek", None) if !peek => peek = true,
             (b"part", None) if !part => part = true,
-            (b"cas", value) if cas == CasAsk::None => cas = line.cas(value)?,
+            (b"cas", value) if cas == CasCondition::None => cas = line.cas(value)?,
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             (b"wait", Some(word)) if wait.is_none() => {
                 let bad = line.bad("wait must be 0 or a duration such as 500ms, at most 366d");
@@ -225,21 +225,21 @@ fn incrx(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolEr
     let delta = signed(word)
         .ok_or(line.bad("delta must be a number from -9007199254740991 to 9007199254740991"))?;
     let word = line.word()?;
-    let ttl = match text::exptime(word) {
+    let ttl = match classic::exptime(word) {
         Some(exptime) => Ttl::Exptime(exptime),
         None => Ttl::Nanos(line.nanos(word, "ttl must be seconds or a duration such as 250ms")?),
     };
     let (mut clamp, mut below_zero, mut ttl_mode) = (false, false, None);
     let (mut init, mut max, mut min) = (None, None, None);
-    let (mut cas, mut id) = (CasAsk::None, None);
+    let (mut cas, mut id) = (CasCondition::None, None);
     while let Some((name, value)) = line.option() {
         match (name, value) {
-            (b"init", Some(word)) if init.is_none() => init = Some(line.bound(word)?),
-            (b"max", Some(word)) if max.is_none() => max = Some(line.bound(word)?),
-            (b"min", Some(word)) if min.is_none() => min = Some(line.bound(word)?),
+            (b"init", Some(word)) if init.is_none() => init = Some(line.configured(word)?),
+            (b"max", Some(word)) if max.is_none() => max = Some(line.configured(word)?),
+            (b"min", Some(word)) if min.is_none() => min = Some(line.configured(word)?),
             (b"clamp", None) if !clamp => clamp = true,
             (b"signed", None) if !below_zero => below_zero = true,
-            (b"cas", value) if cas == CasAsk::None => cas = line.cas(value)?,
+            (b"cas", value) if cas == CasCondition::None => cas = line.cas(value)?,
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             (b"ttl", Some(word)) if ttl_mode.is_none() => {
                 ttl_mode = Some(match word {
@@ -337,12 +337,12 @@ impl<'a> Arguments<'a> {
         strict_u64(word).ok_or(self.bad("lease must be an unsigned 64-bit number"))
     }
 
-    fn policy(&mut self) -> Result<PolicyWord<'a>, ProtocolError> {
+    fn policy(&mut self) -> Result<PolicyArg<'a>, ProtocolError> {
         match self.long_word()? {
-            b"-" => Ok(PolicyWord::Bound),
+            b"-" => Ok(PolicyArg::Configured),
             b"=" => Err(self.bad("a limit is named as in =login")),
-            [b'=', name @ ..] => Ok(PolicyWord::Named(name)),
-            token => Ok(PolicyWord::Written(token)),
+            [b'=', name @ ..] => Ok(PolicyArg::Named(name)),
+            token => Ok(PolicyArg::Inline(token)),
         }
     }
 
@@ -363,10 +363,10 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn cas(&self, value: Option<&[u8]>) -> Result<CasAsk, ProtocolError> {
+    fn cas(&self, value: Option<&[u8]>) -> Result<CasCondition, ProtocolError> {
         match value {
-            None => Ok(CasAsk::Show),
-            Some(word) => strict_u64(word).map(CasAsk::Compare).ok_or(self.bad(BAD_CAS)),
+            None => Ok(CasCondition::Show),
+            Some(word) => strict_u64(word).map(CasCondition::Compare).ok_or(self.bad(BAD_CAS)),
         }
     }
 
@@ -380,7 +380,7 @@ impl<'a> Arguments<'a> {
         duration_nanos(word).filter(|nanos| *nanos > 0).ok_or(self.bad(why))
     }
 
-    fn bound(&self, word: &[u8]) -> Result<i64, ProtocolError> {
+    fn configured(&self, word: &[u8]) -> Result<i64, ProtocolError> {
         signed(word).ok_or(
             self.bad(
                 "init, max and min must be numbers from -9007199254740991 to 9007199254740991",
@@ -413,7 +413,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
             write_number(out, *count);
             out.extend_from_slice(b"\r\n");
         }
-        _ => text::encode(out, command, outcome),
+        _ => classic::encode(out, command, outcome),
     }
 }
 

@@ -1,13 +1,13 @@
 //! What the engine answers, and its bytes.
 //!
 //! Here: outcomes, the parts of an item a client may see, and the choice between the two families
-//! of answers. Not here: the words themselves (`text`, `meta`), lines that concern no key
+//! of answers. Not here: the words themselves (`classic`, `meta`), lines that concern no key
 //! (`server`).
 
 use crate::decimal::{digits, write_long_number, write_number};
 use crate::key::write_key;
 use crate::request::{Command, Form};
-use crate::{meta, native, text};
+use crate::{classic, meta, native};
 
 /// What a command on one key came to. Values are borrowed from the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,7 +243,7 @@ impl Default for ItemView<'_> {
 pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome: &Outcome<'_>) {
     match form {
         Form::Text { quiet: true } | Form::Native { quiet: true } => {}
-        Form::Text { quiet: false } => text::encode(out, command, outcome),
+        Form::Text { quiet: false } => classic::encode(out, command, outcome),
         Form::Meta { .. } => meta::encode(out, command, form, outcome),
         Form::Native { quiet: false } => native::encode(out, command, outcome),
     }

@@ -1,11 +1,11 @@
 //! What a client can ask.
 //!
 //! Here: one type per shape of command, holding the client's numbers as written. Not here: how
-//! they are spelt on the wire (`text`, `meta`, `native`), what they do (`engine`).
+//! they are spelt on the wire (`classic`, `meta`, `native`), what they do (`engine`).
 
 mod native;
 
-pub use native::{CasAsk, IncrX, Lease, Native, PolicyWord, Slide, Take, Ttl, TtlMode};
+pub use native::{CasCondition, IncrX, Lease, Native, PolicyArg, Slide, Take, Ttl, TtlMode};
 
 use crate::key::Key;
 

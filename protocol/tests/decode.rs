@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tollgate_protocol::{
-    Bounds, Decoded, Form, ProtocolError, Refusal, Request, decode, likely_key,
+    Bounds, DecodeError, Decoded, Form, ProtocolError, Request, decode, likely_key,
 };
 
 /// Valid requests of every verb, with the flags and data blocks they may have.
@@ -128,7 +128,7 @@ fn a_value_over_the_bound_is_refused_before_it_is_read() {
 fn lines_without_an_end_have_a_bound() {
     let refused = |input: &[u8]| match decode(input, 0, Bounds::default()) {
         Ok(Decoded::Incomplete { .. }) => None,
-        Err(Refusal { error, .. }) => Some(error),
+        Err(DecodeError { error, .. }) => Some(error),
         Ok(other) => panic!("no line end, and yet {other:?}"),
     };
     assert_eq!(refused(&[b'x'; 2048]), None);

@@ -5,16 +5,16 @@
 
 use protocol::Admin;
 
-use crate::plain::line;
-use crate::session::{Answer, Round};
+use crate::items::line;
+use crate::session::{ExecContext, RequestOutcome};
 
 /// From here on `cache_memlimit` takes a number for one of bytes: memcached's bound.
 const MEMORY_LIMIT_MEGABYTES_ABOVE: u64 = 1_000_000_001;
 
 pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
 
-impl Round<'_> {
-    pub(crate) fn admin(&self, admin: Admin<'_>, quiet: bool, out: &mut Vec<u8>) -> Answer {
+impl ExecContext<'_> {
+    pub(crate) fn admin(&self, admin: Admin<'_>, quiet: bool, out: &mut Vec<u8>) -> RequestOutcome {
         let service = self.service;
         let answer: &[u8] = match admin {
             Admin::FlushAll(_) if !service.config().flush_all => {
@@ -31,13 +31,13 @@ impl Round<'_> {
             }
             Admin::Version => {
                 line(out, &format!("VERSION {}", crate::MEMCACHED_VERSION));
-                return Answer::Given;
+                return RequestOutcome::Given;
             }
             Admin::Noop => b"MN\r\n",
             Admin::Stats(topic) => {
                 let asking = (self.now, self.client.map_or(-1, |client| client.fd));
-                crate::stats::write(service, self.in_force, asking, topic, out);
-                return Answer::Given;
+                crate::stats::write(service, self.active_limits, asking, topic, out);
+                return RequestOutcome::Given;
             }
             Admin::CacheMemlimit(MEMORY_LIMIT_MEGABYTES_ABOVE..) => {
                 b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
@@ -49,7 +49,7 @@ impl Round<'_> {
             Admin::Shutdown if !service.config().shutdown_command => SHUTDOWN_NOT_ENABLED,
             Admin::Shutdown => {
                 service.stop();
-                return Answer::Close;
+                return RequestOutcome::Close;
             }
             Admin::Machinery => b"OK\r\n",
             Admin::Watch if !service.config().watching => {
@@ -59,16 +59,16 @@ impl Round<'_> {
             Admin::ConfigGet
                 if service.node().is_some_and(|node| node.write_config(self.now, out)) =>
             {
-                return Answer::Given;
+                return RequestOutcome::Given;
             }
             // The first two are not built; `config` is no verb of memcached.
             Admin::Watch | Admin::Dump | Admin::ConfigGet => b"ERROR\r\n",
             Admin::Cluster(_) => b"SERVER_ERROR not in a cluster\r\n",
-            Admin::Quit => return Answer::Close,
+            Admin::Quit => return RequestOutcome::Close,
         };
         if !quiet {
             out.extend_from_slice(answer);
         }
-        Answer::Given
+        RequestOutcome::Given
     }
 }

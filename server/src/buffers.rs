@@ -24,12 +24,12 @@ pub(crate) enum Buffer {
 
 /// A budget: what the connections hold of it in all.
 #[derive(Debug, Default)]
-pub(crate) struct Budget(AtomicUsize);
+pub(crate) struct BufferBudget(AtomicUsize);
 
-impl Budget {
-    /// Takes `bytes`; false, and nothing is taken, when it would be more than `most` in all.
-    pub(crate) fn take(&self, bytes: usize, most: usize) -> bool {
-        let granted = self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= most;
+impl BufferBudget {
+    /// Takes `bytes`; false, and nothing is taken, when it would be more than `max` in all.
+    pub(crate) fn take(&self, bytes: usize, max: usize) -> bool {
+        let granted = self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= max;
         if !granted {
             self.give_back(bytes);
         }
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn a_budget_grants_up_to_its_bound() {
-        let budget = Budget::default();
-        assert!(budget.take(60, 100) && !budget.take(41, 100) && budget.take(40, 100));
-        budget.give_back(40);
-        assert!(budget.take(40, 100) && !budget.take(usize::MAX, 100));
+        let memory_cap = BufferBudget::default();
+        assert!(memory_cap.take(60, 100) && !memory_cap.take(41, 100) && memory_cap.take(40, 100));
+        memory_cap.give_back(40);
+        assert!(memory_cap.take(40, 100) && !memory_cap.take(usize::MAX, 100));
     }
 
     #[test]

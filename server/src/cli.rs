@@ -1,12 +1,12 @@
 //! `tollgate cluster ...`: the operator's program for a running cluster.
 //!
-//! Here: its command line, and what each verb does. Not here: the conversation (`ask`), how answers
+//! Here: its command line, and what each verb does. Not here: the conversation (`client`), how answers
 //! are shown (`show`), what nodes answer (`cluster_stats`), the other sub-commands (`snapshot`), words
 //! that are none (`word`).
 //!
 //! It talks memcached's text protocol to the client port of any node, or to its admin socket.
 
-mod ask;
+mod client;
 mod drain;
 mod limits;
 mod login;
@@ -27,7 +27,7 @@ use crate::cluster_stats::{self, SETTINGS};
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
 use crate::limits::LimitsError;
-use ask::{Server, Stats};
+use client::{ServerClient, StatPairs};
 pub(crate) use login::PASSWORD_VARIABLE;
 pub use snapshot::SnapshotRequest;
 pub(crate) use word::refusal;
@@ -52,7 +52,7 @@ const ADMIN_SOCKET_VARIABLE: &str = "TOLLGATE_ADMIN_SOCKET";
 /// Ask a cluster how it is, or tell it something, at any of its nodes
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
 #[command(name = "tollgate cluster", disable_help_subcommand = true, term_width = 100)]
-pub struct Request {
+pub struct CliRequest {
     #[command(subcommand)]
     verb: Verb,
     #[arg(
@@ -113,7 +113,7 @@ enum Verb {
     /// Show or change the limits, which hold on all nodes
     Limits {
         #[command(subcommand)]
-        what: limits::What,
+        what: limits::LimitsAction,
     },
     /// Change a setting of the whole cluster: replicas (1 to 3), or lost_after (seconds, or never)
     Set {
@@ -132,7 +132,7 @@ pub(crate) enum Parsed {
     /// This text.
     Help(String),
     /// Something of a cluster.
-    Request(Request),
+    Request(CliRequest),
     /// A snapshot of a server.
     Snapshot(SnapshotRequest),
 }
@@ -221,8 +221,9 @@ pub(crate) fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigErro
 
 /// Reads the words behind `cluster`.
 fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = Request::command().no_binary_name(true);
-    match command.try_get_matches_from(words).and_then(|found| Request::from_arg_matches(&found)) {
+    let command = CliRequest::command().no_binary_name(true);
+    match command.try_get_matches_from(words).and_then(|found| CliRequest::from_arg_matches(&found))
+    {
         Ok(request) => {
             if let Verb::Set { name, value } = &request.verb {
                 cluster_stats::setting(name.as_bytes(), value.as_bytes())
@@ -270,7 +271,7 @@ fn server(text: &str) -> Result<String, String> {
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-impl Request {
+impl CliRequest {
     /// The node to ask.
     fn server(&self) -> String {
         if let Some(server) = &self.server {
@@ -291,7 +292,7 @@ impl Request {
     /// When no node can be reached, or the cluster does not do it.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let credentials = self.login.credentials()?;
-        let mut server = Server::connect(&self.server(), credentials)?;
+        let mut server = ServerClient::connect(&self.server(), credentials)?;
         match &self.verb {
             Verb::Status { ready } => {
                 let stats = server.stats("cluster")?;
@@ -314,18 +315,23 @@ impl Request {
                 out.write_all(show::partitions(&stats, self.json).as_bytes())?;
             }
             Verb::Drain { node, wait } => {
-                drain::drain(server, node, wait.then_some(Duration::from_millis(500)), |told| {
-                    out.write_all(show::progress(told, self.json).as_bytes())?;
-                    out.flush()
-                })?;
+                drain::drain(
+                    server,
+                    node,
+                    wait.then_some(Duration::from_millis(500)),
+                    |response| {
+                        out.write_all(show::progress(response, self.json).as_bytes())?;
+                        out.flush()
+                    },
+                )?;
             }
             Verb::Forget { node } => {
-                server.tell(&format!("cluster forget {node}"))?;
+                server.command(&format!("cluster forget {node}"))?;
                 out.write_all(show::done(self.json).as_bytes())?;
             }
             Verb::Limits { what } => limits::run(&mut server, what, self.json, out)?,
             Verb::Set { name, value } => {
-                server.tell(&format!("cluster set {name} {value}"))?;
+                server.command(&format!("cluster set {name} {value}"))?;
                 out.write_all(show::done(self.json).as_bytes())?;
             }
         }
@@ -334,8 +340,8 @@ impl Request {
 }
 
 /// What the node says of itself: it knows best.
-fn is_ready(stats: &Stats) -> Result<(), CliError> {
-    match (show::told(stats, "ready"), show::told(stats, "not_ready")) {
+fn is_ready(stats: &StatPairs) -> Result<(), CliError> {
+    match (show::printed(stats, "ready"), show::printed(stats, "not_ready")) {
         ("yes", _) => Ok(()),
         ("-", _) => Err(CliError::NotReady("it does not say that it is".to_owned())),
         (_, why) => Err(CliError::NotReady(why.to_owned())),

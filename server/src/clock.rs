@@ -17,7 +17,7 @@ const CORRECTION_MIN_NS: u64 = 5_000_000;
 /// One part in so many of the time that passes is how fast the calendar of a cluster is corrected.
 const CALENDAR_SLEW: u64 = 100;
 /// Readings that lie further apart say nothing: the process did not run in between.
-const READINGS_APART_MAX_NS: u64 = 1_000_000;
+const READINGS_GAP_MAX_NS: u64 = 1_000_000;
 
 /// The process's clock.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Clock {
         let apart_ns = self.mono().0 - first_ns;
         let origin_ns = unix_ns.saturating_sub(first_ns + apart_ns / 2);
         let before_ns = self.unix_at_origin_ns.load(Ordering::Relaxed);
-        let is_sure = apart_ns <= READINGS_APART_MAX_NS || before_ns == 0;
+        let is_sure = apart_ns <= READINGS_GAP_MAX_NS || before_ns == 0;
         if is_sure && origin_ns.abs_diff(before_ns) > CORRECTION_MIN_NS {
             self.unix_at_origin_ns.store(origin_ns, Ordering::Relaxed);
         }

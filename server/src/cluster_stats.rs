@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use cluster::id::{NodeId, Partition};
-use cluster::map::{Entry, Map, Node, NodeState, clocks};
+use cluster::map::{Map, MapNode, NodeState, PartitionEntry, clocks};
 use cluster::placement::COPIES_MAX;
-use control::{DiskState, Place, Status};
+use control::{DiskState, MembershipState, Status};
 
 pub use words::{SETTINGS, WordsError, command_of, node_of, setting};
 pub use write::{Topic, write, write_config};
@@ -49,7 +49,7 @@ pub struct ClusterView<'a> {
 
 /// What the node's lanes know of another node.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct PeerLink {
+pub struct PeerLinkView {
     /// A link is up.
     pub is_up: bool,
     /// How far its clock is ahead of ours, if that was measured.
@@ -91,7 +91,7 @@ pub struct NodeRow<'a> {
     /// Which.
     pub id: NodeId,
     /// What the map knows of it.
-    pub node: &'a Node,
+    pub node: &'a MapNode,
     /// How long ago this node heard it, which a voter knows.
     pub heard_ms_ago: Option<u64>,
     /// Whether it is active, has its copies, and hears the control plane by its own word, which a
@@ -108,7 +108,7 @@ pub struct NodeRow<'a> {
     /// Copies that it is getting.
     pub learners: usize,
     /// What the lanes know of it; none of itself.
-    pub link: Option<PeerLink>,
+    pub link: Option<PeerLinkView>,
     /// How far its clock is ahead of the time that most of the nodes agree on, if that is known.
     pub clock_offset_ms: Option<i64>,
 }
@@ -132,7 +132,7 @@ pub struct PartitionTotals {
 
 /// What is to be said of a partition, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PartitionState {
+pub enum PartitionHealth {
     /// No primary, or one that is dead.
     NoPrimary,
     /// A death away from that, or nearer to it than wanted.
@@ -151,9 +151,9 @@ pub struct PartitionRow<'a> {
     /// Which.
     pub partition: Partition,
     /// The worst that is to be said of it.
-    pub state: PartitionState,
+    pub state: PartitionHealth,
     /// What the map says.
-    pub entry: &'a Entry,
+    pub entry: &'a PartitionEntry,
 }
 
 impl PartitionRow<'_> {
@@ -179,10 +179,11 @@ impl<'a> ClusterView<'a> {
     pub fn of(
         status: &'a Status,
         map: &'a Map,
-        links: &BTreeMap<NodeId, PeerLink>,
+        links: &BTreeMap<NodeId, PeerLinkView>,
         traffic: Traffic,
     ) -> Self {
-        let node = status.identity.seat.map(|seat| seat.node).filter(|node| node.0 != 0);
+        let node =
+            status.identity.membership.map(|membership| membership.node).filter(|node| node.0 != 0);
         let mut view = Self {
             node,
             status,
@@ -205,24 +206,25 @@ impl<'a> ClusterView<'a> {
                 held.entry(copy.node).or_default()[kind] += 1;
             }
         }
-        let ahead = |(id, link): (&NodeId, &PeerLink)| Some((*id, link.clock_offset_ms?));
+        let ahead = |(id, link): (&NodeId, &PeerLinkView)| Some((*id, link.clock_offset_ms?));
         let mut ahead: BTreeMap<NodeId, i64> = links.iter().filter_map(ahead).collect();
         ahead.extend(node.map(|node| (node, 0)));
         let common = clocks::common_ms(&ahead, status.leader).unwrap_or(0);
         for (&id, row) in map.nodes() {
-            let heard = status.heard.iter().find(|heard| heard.node == id);
+            let report = status.reports.iter().find(|report| report.node == id);
             let [primaries, backups, learners] = held.get(&id).copied().unwrap_or_default();
             view.nodes.push(NodeRow {
                 id,
                 node: row,
-                heard_ms_ago: heard.map(|heard| millis(heard.ago)),
-                is_ready: heard
-                    .map(|heard| heard.is_ready && row.state == NodeState::Active && learners == 0),
-                ops_per_second: heard.map(|heard| heard.load),
+                heard_ms_ago: report.map(|report| millis(report.ago)),
+                is_ready: report.map(|report| {
+                    report.is_ready && row.state == NodeState::Active && learners == 0
+                }),
+                ops_per_second: report.map(|report| report.load),
                 disk: if Some(id) == node {
                     Some(status.disk)
                 } else {
-                    heard.map(|heard| heard.disk)
+                    report.map(|report| report.disk)
                 },
                 primaries,
                 backups,
@@ -238,21 +240,23 @@ impl<'a> ClusterView<'a> {
     #[must_use]
     pub fn not_ready(&self) -> Option<&'static str> {
         let own = self.nodes.iter().find(|row| Some(row.id) == self.node);
-        match self.status.place {
+        match self.status.membership_state {
             _ if self.status.fault.is_some() => Some("its part in the control plane has failed"),
-            Place::Seeking => Some("it seeks a cluster"),
-            Place::Registering => Some("the cluster does not know it yet"),
-            Place::Member(NodeState::Joining) => Some("it has not got its copies yet"),
-            Place::Member(NodeState::Draining) => Some("it is draining"),
-            Place::Member(NodeState::Dead) => Some("the cluster holds it dead"),
-            Place::Gone => Some("the cluster let it go"),
-            Place::Member(NodeState::Active) if !hears_control(self.status.lease) => {
+            MembershipState::Seeking => Some("it seeks a cluster"),
+            MembershipState::Registering => Some("the cluster does not know it yet"),
+            MembershipState::Member(NodeState::Joining) => Some("it has not got its copies yet"),
+            MembershipState::Member(NodeState::Draining) => Some("it is draining"),
+            MembershipState::Member(NodeState::Dead) => Some("the cluster holds it dead"),
+            MembershipState::Gone => Some("the cluster let it go"),
+            MembershipState::Member(NodeState::Active) if !hears_control(self.status.lease) => {
                 Some("it does not hear the control plane")
             }
-            Place::Member(NodeState::Active) if own.is_none_or(|row| row.learners > 0) => {
+            MembershipState::Member(NodeState::Active)
+                if own.is_none_or(|row| row.learners > 0) =>
+            {
                 Some("it is getting copies")
             }
-            Place::Member(NodeState::Active) => None,
+            MembershipState::Member(NodeState::Active) => None,
         }
     }
 
@@ -285,31 +289,31 @@ impl<'a> ClusterView<'a> {
     }
 }
 
-fn is_served(map: &Map, entry: &Entry) -> bool {
+fn is_served(map: &Map, entry: &PartitionEntry) -> bool {
     entry.primary.is_some_and(|primary| map.is_living(primary))
 }
 
-fn is_under_replicated(map: &Map, entry: &Entry, wanted: usize) -> bool {
+fn is_under_replicated(map: &Map, entry: &PartitionEntry, wanted: usize) -> bool {
     entry.in_sync.iter().filter(|copy| map.is_living(**copy)).count() < wanted
 }
 
-fn state_of(map: &Map, entry: &Entry, wanted: usize) -> PartitionState {
+fn state_of(map: &Map, entry: &PartitionEntry, wanted: usize) -> PartitionHealth {
     if !is_served(map, entry) {
-        PartitionState::NoPrimary
+        PartitionHealth::NoPrimary
     } else if is_under_replicated(map, entry, wanted) {
-        PartitionState::UnderReplicated
+        PartitionHealth::UnderReplicated
     } else if entry.transfer_to.is_some() {
-        PartitionState::Moving
+        PartitionHealth::Moving
     } else if entry.learner.is_some() {
-        PartitionState::Learning
+        PartitionHealth::Learning
     } else {
-        PartitionState::Fine
+        PartitionHealth::Fine
     }
 }
 
 impl PartitionTotals {
     /// A partition may be under-replicated, moving and learning at once.
-    fn count(&mut self, map: &Map, entry: &Entry, wanted: usize) {
+    fn count(&mut self, map: &Map, entry: &PartitionEntry, wanted: usize) {
         let is_served = is_served(map, entry);
         self.total += 1;
         self.served += usize::from(is_served);
@@ -341,12 +345,12 @@ fn state_word(state: NodeState) -> &'static str {
 }
 
 /// How a node stands with its cluster, in a word.
-fn place_word(place: Place) -> &'static str {
-    match place {
-        Place::Seeking => "seeking",
-        Place::Registering => "registering",
-        Place::Member(state) => state_word(state),
-        Place::Gone => "gone",
+fn place_word(charge_ctx: MembershipState) -> &'static str {
+    match charge_ctx {
+        MembershipState::Seeking => "seeking",
+        MembershipState::Registering => "registering",
+        MembershipState::Member(state) => state_word(state),
+        MembershipState::Gone => "gone",
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cli;
 pub use self::cluster::{Ack, ClusterConfig, HostPort, PeerFiles, Seed};
 pub use self::error::ConfigError;
 pub use self::listen::ListenAddr;
-pub use self::name::Name;
+pub use self::name::ProgramName;
 pub use self::raw::RawConfig;
 
 mod cluster;
@@ -116,7 +116,7 @@ pub struct Config {
     pub log_format: LogFormat,
 
     /// Whose version the server reports.
-    pub name: Name,
+    pub name: ProgramName,
     /// What was accepted without effect: a line each, to be logged at start.
     pub warnings: Vec<String>,
 }
@@ -192,7 +192,7 @@ pub enum Startup {
     /// Print what this limits file says and exit.
     CheckLimits(PathBuf),
     /// Ask a running node about its cluster, or tell it something.
-    Cluster(cli::Request),
+    Cluster(cli::CliRequest),
     /// Have a running server write its snapshot.
     Snapshot(cli::SnapshotRequest),
     /// Serve.
@@ -245,7 +245,7 @@ impl Config {
             };
         }
         // As memcached we ignore words, for scripts that call it so.
-        if let (Name::Tollgate, Some(word)) = (name, flags.words.first()) {
+        if let (ProgramName::Tollgate, Some(word)) = (name, flags.words.first()) {
             return Err(ConfigError::Usage(cli::refusal(word)));
         }
         let check = flags.check_config;
@@ -301,7 +301,9 @@ impl Config {
 /// The settings of a server started as `tollgate` without a word more.
 impl Default for Config {
     fn default() -> Self {
-        RawConfig::default().resolve(Name::Tollgate).expect("the defaults respect every rule")
+        RawConfig::default()
+            .resolve(ProgramName::Tollgate)
+            .expect("the defaults respect every rule")
     }
 }
 

@@ -15,15 +15,15 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead as _, ReadBuf};
 
 use crate::buffers::{Buffer, PROGRESS_BYTES};
-use crate::connections::{Activity, ConnectionInfo, Ending, Registration};
+use crate::connections::{Activity, ConnectionInfo, HangUp, Registration};
 use crate::counters::Counters;
-use crate::limits::InForce;
+use crate::limits::ActiveLimits;
 use crate::net::Stream;
-use crate::node::delivery::{Delivery, Run};
-use crate::node::front::Front;
+use crate::node::pending::{Completion, ReplyRun};
+use crate::node::router::Router;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::session::{LARGE_BYTES, Pause, Round, Session};
+use crate::session::{ExecContext, LARGE_BYTES, Pause, Session};
 
 /// Bytes read at once into a buffer of the connection's own, at least and at most.
 const READ_BYTES: usize = 16 << 10;
@@ -60,43 +60,46 @@ pub(crate) struct Connection {
 }
 
 /// What a connection's turn has to work with besides its own state.
-pub(crate) struct Turn<'a> {
+pub(crate) struct ConnContext<'a> {
     pub(crate) service: &'a Service,
     pub(crate) counters: &'a Counters,
     pub(crate) now: engine::Now,
     pub(crate) worker: usize,
-    pub(crate) in_force: &'a InForce,
+    pub(crate) active_limits: &'a ActiveLimits,
     pub(crate) scratch: &'a mut Scratch,
     /// Bytes of large values that this round may still move.
     pub(crate) large_left: &'a mut usize,
     /// The way to other nodes, in a cluster.
-    pub(crate) front: Option<&'a mut Front>,
+    pub(crate) router: Option<&'a mut Router>,
     /// Answers are collected here, and written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
 }
 
-impl Turn<'_> {
+impl ConnContext<'_> {
     /// What the session works with, and where the answers go.
-    fn round<'t>(&'t mut self, client: &'t ConnectionInfo) -> (Round<'t>, &'t mut Vec<u8>) {
-        let round = Round {
+    fn exec_context<'t>(
+        &'t mut self,
+        client: &'t ConnectionInfo,
+    ) -> (ExecContext<'t>, &'t mut Vec<u8>) {
+        let ctx = ExecContext {
             service: self.service,
             counters: self.counters,
             now: self.now,
             requests: self.service.config().requests_per_event,
             worker: self.worker,
-            in_force: self.in_force,
+            active_limits: self.active_limits,
             scratch: &mut *self.scratch,
             client: Some(client),
             large_left: *self.large_left,
             alone: false,
-            front: self.front.as_deref_mut(),
+            router: self.router.as_deref_mut(),
         };
-        (round, &mut *self.output)
+        (ctx, &mut *self.output)
     }
 }
 
 /// What came of reading.
-pub(crate) enum Read {
+pub(crate) enum ReadResult {
     /// Nothing to do before the stream is ready again.
     Wait,
     /// So many bytes are in the buffer that was given.
@@ -109,7 +112,7 @@ pub(crate) enum Read {
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum TurnEnd {
     /// Wait until the stream is ready.
     Wait,
     /// There is more to do: another turn, after the others.
@@ -147,14 +150,14 @@ impl Connection {
     }
 
     /// Puts an answer of another node into its place; true when there is something to tell.
-    pub(crate) fn give(&mut self, delivery: Delivery) -> bool {
-        delivery.give(&mut self.session.replies);
+    pub(crate) fn complete(&mut self, completion: Completion) -> bool {
+        completion.complete(&mut self.session.replies);
         self.session.replies.is_ready()
     }
 
     /// Puts a run of answers into its places; true when there is something to tell.
-    pub(crate) fn give_run(&mut self, run: &Run, text: &[u8]) -> bool {
-        self.session.replies.give_run(run.place, run.count as usize, text);
+    pub(crate) fn complete_run(&mut self, run: &ReplyRun, text: &[u8]) -> bool {
+        self.session.replies.complete_run(run.place, run.count as usize, text);
         self.session.replies.is_ready()
     }
 
@@ -186,53 +189,57 @@ impl Connection {
         service: &Service,
         counters: &Counters,
         buffer: &mut [u8],
-    ) -> io::Result<Read> {
-        if self.registration.info.ending() == Ending::Now {
-            return Ok(Read::Close);
+    ) -> io::Result<ReadResult> {
+        if self.registration.info.ending() == HangUp::Now {
+            return Ok(ReadResult::Close);
         }
         if !self.unwritten.is_empty() {
             self.write_on(context, service, counters)?;
             if !self.unwritten.is_empty() {
                 // The client does not read: nothing more is run for it until it does.
-                return Ok(Read::Wait);
+                return Ok(ReadResult::Wait);
             }
         }
         if self.delayed_until_ms > 0 {
             if self.is_leaving() {
-                return Ok(Read::Close);
+                return Ok(ReadResult::Close);
             }
             if service.clock().now().mono.millis() < self.delayed_until_ms {
-                return Ok(Read::Wait);
+                return Ok(ReadResult::Wait);
             }
             self.delayed_until_ms = 0;
             if self.has_left(context, counters)? {
                 // What it wanted to know is nobody's any more.
-                return Ok(Read::Close);
+                return Ok(ReadResult::Close);
             }
         }
         if self.session.replies.is_ready() {
-            return Ok(Read::Held);
+            return Ok(ReadResult::Held);
         }
         if self.closing {
-            return Ok(if self.session.replies.is_empty() { Read::Close } else { Read::Wait });
+            return Ok(if self.session.replies.is_empty() {
+                ReadResult::Close
+            } else {
+                ReadResult::Wait
+            });
         }
         if self.blocked && !self.session.replies.is_empty() {
-            return Ok(Read::Wait);
+            return Ok(ReadResult::Wait);
         }
         if self.unfinished || self.blocked {
-            return Ok(Read::Held);
+            return Ok(ReadResult::Held);
         }
         if self.pending.is_empty() {
             let mut buffer = ReadBuf::new(buffer);
             return Ok(match Pin::new(&mut self.stream).poll_read(context, &mut buffer)? {
                 Poll::Pending if self.is_leaving() && self.session.replies.is_empty() => {
-                    Read::Close
+                    ReadResult::Close
                 }
-                Poll::Pending => Read::Wait,
+                Poll::Pending => ReadResult::Wait,
                 Poll::Ready(()) if buffer.filled().is_empty() => self.hung_up(),
                 Poll::Ready(()) => {
                     counters.bytes_read.add(buffer.filled().len() as u64);
-                    Read::Bytes(buffer.filled().len())
+                    ReadResult::Bytes(buffer.filled().len())
                 }
             });
         }
@@ -258,15 +265,15 @@ impl Connection {
         context: &mut Context<'_>,
         service: &Service,
         counters: &Counters,
-    ) -> io::Result<Read> {
+    ) -> io::Result<ReadResult> {
         let held = self.pending.len();
         // A large value is read in steps that grow with it, and its memory is reserved as it
         // comes: a client that only promises one takes none.
-        let most = held.clamp(READ_BYTES, READ_BYTES_MAX);
-        let step = self.needed.saturating_sub(held).clamp(READ_BYTES, most);
+        let max = held.clamp(READ_BYTES, READ_BYTES_MAX);
+        let step = self.needed.saturating_sub(held).clamp(READ_BYTES, max);
         if !self.make_room(service, step) {
             self.starves = true;
-            return Ok(Read::Held);
+            return Ok(ReadResult::Held);
         }
         self.pending.resize(held + step, 0);
         let mut buffer = ReadBuf::new(&mut self.pending[held..]);
@@ -276,9 +283,9 @@ impl Connection {
         counters.bytes_read.add(count as u64);
         self.note_moved(service);
         Ok(match polled? {
-            Poll::Pending => Read::Wait,
+            Poll::Pending => ReadResult::Wait,
             Poll::Ready(()) if count == 0 => self.hung_up(),
-            Poll::Ready(()) => Read::Held,
+            Poll::Ready(()) => ReadResult::Held,
         })
     }
 
@@ -315,12 +322,12 @@ impl Connection {
     }
 
     /// The client sends no more. What it has asked is still answered: it may have closed its half only.
-    fn hung_up(&mut self) -> Read {
+    fn hung_up(&mut self) -> ReadResult {
         if self.session.replies.is_empty() {
-            return Read::Close;
+            return ReadResult::Close;
         }
         self.closing = true;
-        Read::Wait
+        ReadResult::Wait
     }
 
     /// Runs what was read into a buffer of the worker's.
@@ -331,17 +338,17 @@ impl Connection {
     pub(crate) fn run(
         &mut self,
         context: &mut Context<'_>,
-        turn: &mut Turn<'_>,
+        conn_ctx: &mut ConnContext<'_>,
         input: &[u8],
-    ) -> io::Result<After> {
-        let done = self.step(turn, input);
+    ) -> io::Result<TurnEnd> {
+        let done = self.step(conn_ctx, input);
         let rest = &input[done..];
-        if self.needed > rest.len() && !self.make_room(turn.service, rest.len()) {
-            self.refuse_value(turn, rest);
+        if self.needed > rest.len() && !self.make_room(conn_ctx.service, rest.len()) {
+            self.refuse_value(conn_ctx, rest);
         } else {
             self.pending.extend_from_slice(rest);
         }
-        self.end_turn(context, turn)
+        self.end_turn(context, conn_ctx)
     }
 
     /// Runs what the connection itself holds.
@@ -352,15 +359,15 @@ impl Connection {
     pub(crate) fn run_held(
         &mut self,
         context: &mut Context<'_>,
-        turn: &mut Turn<'_>,
-    ) -> io::Result<After> {
+        conn_ctx: &mut ConnContext<'_>,
+    ) -> io::Result<TurnEnd> {
         if std::mem::take(&mut self.starves) {
-            turn.output.clear();
+            conn_ctx.output.clear();
             let pending = std::mem::take(&mut self.pending);
-            self.refuse_value(turn, &pending);
+            self.refuse_value(conn_ctx, &pending);
         } else if self.pending.len() >= self.needed || self.session.replies.is_ready() {
             let mut pending = std::mem::take(&mut self.pending);
-            let done = self.step(turn, &pending);
+            let done = self.step(conn_ctx, &pending);
             pending.drain(..done);
             if !pending.is_empty() {
                 if pending.capacity() > FREE_REQUEST_BYTES && pending.len() < self.needed {
@@ -371,21 +378,21 @@ impl Connection {
             }
         }
         if self.is_reserved && self.pending.capacity() <= FREE_REQUEST_BYTES {
-            self.reserve(turn.service, Buffer::Reading, 0);
+            self.reserve(conn_ctx.service, Buffer::Reading, 0);
             self.is_reserved = false;
         }
-        self.end_turn(context, turn)
+        self.end_turn(context, conn_ctx)
     }
 
     /// Runs the session over `input` and answers how much of it is done with.
-    fn step(&mut self, turn: &mut Turn<'_>, input: &[u8]) -> usize {
-        turn.output.clear();
-        self.session.replies.collect(turn.output);
+    fn step(&mut self, conn_ctx: &mut ConnContext<'_>, input: &[u8]) -> usize {
+        conn_ctx.output.clear();
+        self.session.replies.collect(conn_ctx.output);
         if self.closing || (input.len() < self.needed && !input.is_empty()) {
             return 0;
         }
-        let (mut round, output) = turn.round(&self.registration.info);
-        let (mut done, pause) = self.session.run(&mut round, input, output);
+        let (mut ctx, output) = conn_ctx.exec_context(&self.registration.info);
+        let (mut done, pause) = self.session.run(&mut ctx, input, output);
         self.needed = 1;
         self.unfinished = false;
         self.blocked = false;
@@ -394,66 +401,71 @@ impl Connection {
             Pause::Input(needed) if self.session.may_ask_for(needed) => self.needed = needed,
             Pause::Input(needed) => {
                 let front = &input[done..];
-                self.closing = !self.session.refuse_value(&mut round, front, needed, output);
+                self.closing = !self.session.refuse_value(&mut ctx, front, needed, output);
                 done = input.len();
             }
             Pause::Replies | Pause::Turn => self.unfinished = done < input.len(),
             Pause::Delay(at_ms) => {
                 (self.unfinished, self.delayed_until_ms) = (true, at_ms);
-                round.service.delays().add(at_ms, Arc::clone(&self.registration.info));
+                ctx.service.delays().add(at_ms, Arc::clone(&self.registration.info));
             }
             Pause::Close => {
                 self.closing = true;
                 done = input.len();
             }
         }
-        if let Some(front) = &mut round.front {
-            front.give_to(front.client, &mut self.session.replies);
+        if let Some(router) = &mut ctx.router {
+            router.deliver_to(router.client, &mut self.session.replies);
             self.session.replies.collect(output);
         }
-        if input.len() > LARGE_BYTES || turn.output.len() > LARGE_BYTES {
-            *turn.large_left = turn.large_left.saturating_sub(done.max(turn.output.len()));
+        if input.len() > LARGE_BYTES || conn_ctx.output.len() > LARGE_BYTES {
+            *conn_ctx.large_left =
+                conn_ctx.large_left.saturating_sub(done.max(conn_ctx.output.len()));
         }
         done
     }
 
     /// Refuses the request that `front` begins: there is no memory to read the rest of it.
-    fn refuse_value(&mut self, turn: &mut Turn<'_>, front: &[u8]) {
-        let (mut round, output) = turn.round(&self.registration.info);
-        self.closing = !self.session.refuse_value(&mut round, front, self.needed, output);
+    fn refuse_value(&mut self, conn_ctx: &mut ConnContext<'_>, front: &[u8]) {
+        let (mut ctx, output) = conn_ctx.exec_context(&self.registration.info);
+        self.closing = !self.session.refuse_value(&mut ctx, front, self.needed, output);
         self.needed = 1;
     }
 
     /// Writes the answers and tells what is next.
-    fn end_turn(&mut self, context: &mut Context<'_>, turn: &mut Turn<'_>) -> io::Result<After> {
-        self.write(context, turn)?;
+    fn end_turn(
+        &mut self,
+        context: &mut Context<'_>,
+        conn_ctx: &mut ConnContext<'_>,
+    ) -> io::Result<TurnEnd> {
+        self.write(context, conn_ctx)?;
         let is_owed = !self.session.replies.is_empty();
         let is_held = !self.pending.is_empty() && self.delayed_until_ms == 0;
         let busy = is_held || !self.unwritten.is_empty() || is_owed;
-        self.registration.info.note(turn.now.mono.millis(), busy, self.activity());
+        self.registration.info.note(conn_ctx.now.mono.millis(), busy, self.activity());
         if !self.unwritten.is_empty() {
             // The write that did not fit has left word with the stream.
-            return Ok(After::Wait);
+            return Ok(TurnEnd::Wait);
         }
         if self.session.replies.is_ready() {
-            return Ok(After::Again);
+            return Ok(TurnEnd::Again);
         }
         if self.closing {
-            return Ok(if is_owed { After::Wait } else { After::Close });
+            return Ok(if is_owed { TurnEnd::Wait } else { TurnEnd::Close });
         }
         if self.blocked && is_owed {
-            return Ok(After::Wait);
+            return Ok(TurnEnd::Wait);
         }
         if self.delayed_until_ms > 0 {
-            return Ok(After::Wait);
+            return Ok(TurnEnd::Wait);
         }
         if self.unfinished || self.blocked {
-            return Ok(After::Again);
+            return Ok(TurnEnd::Again);
         }
         Ok(match self.stream.poll_readable(context)? {
-            Poll::Ready(()) => After::Again,
-            Poll::Pending if !busy && self.is_leaving() => After::Close,
-            Poll::Pending => After::Wait,
+            Poll::Ready(()) => TurnEnd::Again,
+            Poll::Pending if !busy && self.is_leaving() => TurnEnd::Close,
+            Poll::Pending => TurnEnd::Wait,
         })
     }
 
@@ -473,6 +485,6 @@ impl Connection {
 
     /// Hang up as soon as nothing is left to read or write.
     fn is_leaving(&self) -> bool {
-        self.registration.info.ending() != Ending::Never
+        self.registration.info.ending() != HangUp::Never
     }
 }

@@ -17,7 +17,7 @@ use crate::service::Service;
 
 /// When a client is to be hung up on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Ending {
+pub(crate) enum HangUp {
     /// Not that anybody knew.
     Never,
     /// When all that has come from it is answered.
@@ -83,7 +83,7 @@ pub struct ConnectionInfo {
     busy: AtomicBool,
     /// What `stats conns` says of it: an [`Activity`].
     activity: AtomicU8,
-    /// It is to be hung up on, at once or when it has nothing more to say: an [`Ending`].
+    /// It is to be hung up on, at once or when it has nothing more to say: an [`HangUp`].
     ending: AtomicU8,
     /// Gets the worker to look at it.
     waker: Mutex<Option<Waker>>,
@@ -121,8 +121,8 @@ impl ConnectionInfo {
     }
 
     /// Hangs up on it. What was decided stays, unless this is sooner.
-    pub(crate) fn end(&self, ending: Ending) {
-        self.ending.fetch_max(ending as u8, Ordering::AcqRel);
+    pub(crate) fn end(&self, result: HangUp) {
+        self.ending.fetch_max(result as u8, Ordering::AcqRel);
         self.wake();
     }
 
@@ -133,11 +133,11 @@ impl ConnectionInfo {
         }
     }
 
-    pub(crate) fn ending(&self) -> Ending {
+    pub(crate) fn ending(&self) -> HangUp {
         match self.ending.load(Ordering::Acquire) {
-            0 => Ending::Never,
-            1 => Ending::Quiet,
-            _ => Ending::Now,
+            0 => HangUp::Never,
+            1 => HangUp::Quiet,
+            _ => HangUp::Now,
         }
     }
 }
@@ -161,14 +161,14 @@ pub struct Connections {
 /// A place among the open connections, given up when dropped.
 pub(crate) struct Registration {
     service: Arc<Service>,
-    number: u64,
+    index: u64,
     pub(crate) info: Arc<ConnectionInfo>,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let connections = self.service.connections();
-        connections.open.lock().remove(&self.number);
+        connections.open.lock().remove(&self.index);
         connections.current.fetch_sub(1, Ordering::Relaxed);
         connections.closed.notify_one();
     }
@@ -228,14 +228,14 @@ impl Connections {
             last_active_ms: AtomicU64::new(service.clock().now().mono.millis()),
             busy: AtomicBool::new(false),
             activity: AtomicU8::new(Activity::Waiting as u8),
-            ending: AtomicU8::new(Ending::Never as u8),
+            ending: AtomicU8::new(HangUp::Never as u8),
             waker: Mutex::new(None),
         });
         let number = connections.next.fetch_add(1, Ordering::Relaxed);
         connections.open.lock().insert(number, Arc::clone(&info));
         connections.current.fetch_add(1, Ordering::Relaxed);
         connections.total.fetch_add(1, Ordering::Relaxed);
-        Registration { service: Arc::clone(service), number, info }
+        Registration { service: Arc::clone(service), index: number, info }
     }
 
     /// An address that most clients come to, without a copy for each.
@@ -284,7 +284,7 @@ impl Connections {
         self.closed.notified().await;
     }
 
-    pub(crate) fn reset_figures(&self) {
+    pub(crate) fn reset_counters(&self) {
         self.total.store(0, Ordering::Relaxed);
         self.rejected.store(0, Ordering::Relaxed);
         self.idle_kicks.store(0, Ordering::Relaxed);
@@ -306,7 +306,7 @@ impl Connections {
             .max_by_key(|(stalled_ms, _)| *stalled_ms);
         let (_, client) = stalled?;
         let freed = client.holding.clear(buffer);
-        client.end(Ending::Now);
+        client.end(HangUp::Now);
         Some(freed)
     }
 

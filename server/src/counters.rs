@@ -5,23 +5,23 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Declares the set once: the atomic figures, and their sum over workers.
-macro_rules! figures {
+macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The figures of one worker. Only that worker writes them.
         #[derive(Debug, Default)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Figure,)*
+            $($(#[$doc])* pub $name: Counter,)*
         }
 
         /// The figures of all workers.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub struct Sums {
+        pub struct CounterSums {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
             /// Adds these figures to `sums`.
-            pub fn add_to(&self, sums: &mut Sums) {
+            pub fn add_to(&self, sums: &mut CounterSums) {
                 $(sums.$name += self.$name.get();)*
             }
 
@@ -35,9 +35,9 @@ macro_rules! figures {
 
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
-pub struct Figure(AtomicU64);
+pub struct Counter(AtomicU64);
 
-impl Figure {
+impl Counter {
     /// Adds `count`. Plain load and store: there is one writer. A `stats reset` that falls between
     /// the two is overwritten, which memcached's own counters share.
     pub fn add(&self, count: u64) {
@@ -56,7 +56,7 @@ impl Figure {
     }
 }
 
-figures! {
+counters! {
     /// Keys asked for by `get`, `gets`, `mg`.
     cmd_get,
     /// Storage commands whose data block was read.

@@ -3,13 +3,12 @@
 //! The map of the package, in the order a byte travels: `listener` accepts, `worker` is a thread,
 //! `connection` reads and writes, `session` turns bytes into answers, `service` is what all
 //! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
-//! `snapshot`, `stats`; `lanes`, which carries what nodes say to each other; `cluster_stats`, what an
+//! `snapshot`, `stats`; `transport`, which carries what nodes say to each other; `cluster_stats`, what an
 //! operator is told of the cluster, and `cli`, the operator's own program. Only `net` names socket
 //! types and only `clock` reads a clock.
 
 mod admin;
 pub mod auth;
-mod bound;
 mod buffers;
 pub mod cli;
 pub mod clock;
@@ -18,19 +17,21 @@ pub mod config;
 mod connection;
 mod connections;
 pub mod counters;
+mod fast;
 mod files;
 mod guesses;
-pub mod lanes;
-mod limiting;
+mod items;
+mod limited_keys;
 pub mod limits;
 mod limits_file;
 mod listener;
+mod multi_key;
+mod native;
 pub mod net;
 mod node;
-mod plain;
+mod policy_cache;
 mod prefixes;
 pub mod process;
-mod quick;
 mod random;
 pub mod scratch;
 pub mod service;
@@ -40,9 +41,8 @@ pub mod shards;
 pub mod simulation;
 pub mod snapshot;
 mod stats;
-mod together;
+pub mod transport;
 mod worker;
-mod written;
 
 mod server;
 
@@ -50,7 +50,7 @@ pub use server::{Server, ServerError};
 
 /// The level of memcached's protocol that is spoken here: what clients mean when they ask for the
 /// version. Tollgate's own version is what `tollgate -V` prints.
-pub const MEMCACHED_VERSION: &str = config::Name::MEMCACHED_VERSION;
+pub const MEMCACHED_VERSION: &str = config::ProgramName::MEMCACHED_VERSION;
 
 /// The target of log lines that an operator sees at every level: the server's life, and what happens to
 /// the nodes of its cluster.

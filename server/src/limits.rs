@@ -27,35 +27,35 @@ use std::path::Path;
 use hashbrown::HashMap;
 use protocol::{KEY_BYTES_MAX, Policy};
 
+pub use self::active::{ActiveLimits, LimitMetrics, LimitTotals, LimitsHandle};
 pub use self::check::check_file;
 pub use self::companion::{Companion, Companions};
-pub use self::error::{BoundKeyError, LimitsError};
-pub use self::found::{Found, Parent, Parents};
-pub use self::handle::{InForce, LimitFigures, LimitSums, LimitsHandle};
-use self::index::Index;
+pub use self::error::{LimitedKeyError, LimitsError};
+use self::index::PatternIndex;
+pub use self::matched::{LimitMatch, Parent, Parents};
 use self::overrides::Overrides;
 use self::pattern::{Captures, Pattern};
 use self::template::Template;
 use crate::files;
 
+mod active;
 mod check;
-mod checks;
 mod companion;
 mod error;
 mod file;
-mod found;
-mod handle;
 mod index;
+pub mod map_text;
+mod matched;
 mod networks;
 mod overrides;
 mod pattern;
 mod regex;
 mod regex_set;
+mod rules;
 mod shape;
-pub mod shared;
 mod template;
+mod toml_writer;
 mod trie;
-mod written;
 
 /// Most bytes of a limits file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -80,7 +80,7 @@ pub const PARENTS_MAX: usize = 15;
 pub struct Limits {
     limits: Vec<Limit>,
     names: HashMap<Box<[u8]>, u32>,
-    index: Index,
+    index: PatternIndex,
     /// Those that are on for any limit.
     companions: Companions,
     allow_empty: bool,
@@ -153,8 +153,8 @@ impl Limits {
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
         let file = file::File::new(name, text);
         let drafts = file.drafts(text)?;
-        let limits = checks::compile(&file, &drafts.limits)?;
-        drafts.limits.iter().try_for_each(|draft| checks::check_length(&file, draft))?;
+        let limits = rules::compile(&file, &drafts.limits)?;
+        drafts.limits.iter().try_for_each(|draft| rules::check_length(&file, draft))?;
         Ok(Self { allow_empty: drafts.allow_empty, ..limits })
     }
 
@@ -221,7 +221,7 @@ impl Limits {
         &'a self,
         key: &'a [u8],
         scratch: &'a mut Vec<u8>,
-    ) -> Result<Option<Found<'a>>, BoundKeyError> {
+    ) -> Result<Option<LimitMatch<'a>>, LimitedKeyError> {
         if !self.companions.is_empty()
             && let Some((base, companion)) = Companion::split(key)
             && self.companions.has(companion)
@@ -263,7 +263,11 @@ impl Limits {
     ///
     /// A parent's key cannot be made, or there are more than [`PARENTS_MAX`]. `parents` is empty
     /// then.
-    pub fn parents(&self, found: &Found<'_>, parents: &mut Parents) -> Result<(), BoundKeyError> {
+    pub fn parents(
+        &self,
+        found: &LimitMatch<'_>,
+        parents: &mut Parents,
+    ) -> Result<(), LimitedKeyError> {
         parents.clear();
         let added = self.add_parents(found, found, parents);
         if added.is_err() {
@@ -275,10 +279,10 @@ impl Limits {
     /// Each call but the first has added a row, so there are at most [`PARENTS_MAX`] inside another.
     fn add_parents(
         &self,
-        of: &Found<'_>,
-        child: &Found<'_>,
+        of: &LimitMatch<'_>,
+        child: &LimitMatch<'_>,
         parents: &mut Parents,
-    ) -> Result<(), BoundKeyError> {
+    ) -> Result<(), LimitedKeyError> {
         for template in &of.limit.parents {
             let (mut key, mut scratch) = (parents.buffer(), parents.buffer());
             let added = template.render(of.base, &of.captures, &mut key).and_then(|()| {
@@ -368,7 +372,7 @@ impl Limit {
         captures: Captures,
         companion: Option<Companion>,
         scratch: &'a mut Vec<u8>,
-    ) -> Result<Found<'a>, BoundKeyError> {
+    ) -> Result<LimitMatch<'a>, LimitedKeyError> {
         let key = match &self.key {
             None => base,
             Some(template) => {
@@ -378,10 +382,10 @@ impl Limit {
             }
         };
         let (overridden, policy) = match self.overridden(key) {
-            Some((number, policy)) => (Some(number), policy),
+            Some((index, policy)) => (Some(index), policy),
             None => (None, &self.policy),
         };
-        Ok(Found { limit: self, policy, key, base, companion, overridden, captures })
+        Ok(LimitMatch { limit: self, policy, key, base, companion, overridden, captures })
     }
 }
 

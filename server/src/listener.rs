@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::connections::Connections;
 use crate::net::Listener;
 use crate::service::Service;
-use crate::worker::{Arrival, WorkerHandle};
+use crate::worker::{ClientArrival, WorkerHandle};
 
 /// Pause after the system refused a connection: file descriptors run out and come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -32,10 +32,10 @@ pub(crate) async fn accept(
 ) {
     let config = service.config();
     let is_admin = listener.is_admin();
-    let most = config.connections_max + if is_admin { ADMIN_CONNECTIONS } else { 0 };
+    let max = config.connections_max + if is_admin { ADMIN_CONNECTIONS } else { 0 };
     loop {
-        if !config.connections_fast && is_full(&service, most) {
-            wait_for_a_place(&service, most).await;
+        if !config.connections_fast && is_full(&service, max) {
+            wait_for_a_place(&service, max).await;
         }
         let mut stream = match listener.accept().await {
             Ok(stream) => stream,
@@ -46,29 +46,29 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        if config.connections_fast && is_full(&service, most) {
+        if config.connections_fast && is_full(&service, max) {
             service.connections().note_rejected();
-            stream.say(TOO_MANY);
+            stream.send(TOO_MANY);
             continue;
         }
         let registration = Connections::register(&service, &stream, is_admin);
         let worker = workers.iter().min_by_key(|worker| worker.connections());
         if let Some(worker) = worker {
-            worker.deal(Arrival { stream, registration });
+            worker.deal(ClientArrival { stream, registration });
         }
     }
 }
 
-fn is_full(service: &Service, most: usize) -> bool {
-    service.connections().current() >= most
+fn is_full(service: &Service, max: usize) -> bool {
+    service.connections().current() >= max
 }
 
 /// `no_maxconns_fast`: clients wait in the backlog until a place is free.
-async fn wait_for_a_place(service: &Service, most: usize) {
+async fn wait_for_a_place(service: &Service, max: usize) {
     let since = Instant::now();
     service.accepting.store(false, Ordering::Relaxed);
     service.listen_disabled.fetch_add(1, Ordering::Relaxed);
-    while is_full(service, most) {
+    while is_full(service, max) {
         service.connections().one_closed().await;
     }
     service.accepting.store(true, Ordering::Relaxed);

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use tollgate::auth::AuthFile;
 use tollgate::cli::CliError;
 use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
-use tollgate::limits::shared::Text;
+use tollgate::limits::map_text::LimitText;
 use tollgate::limits::{self, Limits};
 use tollgate::process::{self, Pidfile};
 use tollgate::{LIFE, Server, ServerError};
 use tracing_subscriber::EnvFilter;
 
 /// Asks for huge pages (`.cargo/config.toml`), and gives memory of items that are gone back to the system
-/// (`process::give_memory_back`); the system's allocator does neither.
+/// (`process::configure_allocator`); the system's allocator does neither.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -63,7 +63,7 @@ fn check(config: &Config) -> ExitCode {
     }
     // With a cluster the file has more bounds.
     let limits = config.limits_file.as_deref().map(|path| match config.cluster {
-        Some(_) => Text::load(path).map(drop),
+        Some(_) => LimitText::load(path).map(drop),
         None => Limits::load(path).map(drop),
     });
     match limits.transpose() {
@@ -111,7 +111,7 @@ fn prepare_and_run(
     if config.daemon {
         process::daemonize(config)?;
     }
-    process::give_memory_back();
+    process::configure_allocator();
     let server = Server::bind(config.clone(), set_verbosity)?;
     if config.lock_memory {
         process::lock_memory();

@@ -4,7 +4,7 @@
 //! `conversation` the stream of a program that waits for each answer, in `shared` one that several threads
 //! write, in `simulated` the sockets of a
 //! simulated world, which are there only with the feature `simulation`. Not here: what is said on them
-//! (`connection`, `lanes`).
+//! (`connection`, `transport`).
 
 mod conversation;
 pub(crate) mod shared;
@@ -41,7 +41,7 @@ pub enum Stream {
     Unix(UnixStream),
     /// In a simulated world.
     #[cfg(feature = "simulation")]
-    Simulated(simulated::Stream),
+    Simulated(simulated::SimStream),
 }
 
 /// A client's stream between two runtimes.
@@ -53,7 +53,7 @@ pub enum DetachedStream {
     Unix(std::os::unix::net::UnixStream),
     /// In a simulated world, where all is one runtime.
     #[cfg(feature = "simulation")]
-    Simulated(simulated::Stream),
+    Simulated(simulated::SimStream),
 }
 
 impl DetachedStream {
@@ -105,14 +105,14 @@ impl DetachedStream {
     }
 
     /// Writes what fits into the socket's buffer, for a last word to a client turned away.
-    pub fn say(&mut self, words: &[u8]) {
+    pub fn send(&mut self, raw_request: &[u8]) {
         use std::io::Write as _;
         // A client that does not hear it is turned away all the same.
         let _ = match self {
-            Self::Tcp(stream) => stream.write(words),
-            Self::Unix(stream) => stream.write(words),
+            Self::Tcp(stream) => stream.write(raw_request),
+            Self::Unix(stream) => stream.write(raw_request),
             #[cfg(feature = "simulation")]
-            Self::Simulated(stream) => stream.say(words),
+            Self::Simulated(stream) => stream.send(raw_request),
         };
     }
 }
@@ -142,7 +142,7 @@ impl Stream {
     pub async fn connect(address: &str) -> io::Result<Self> {
         #[cfg(feature = "simulation")]
         if crate::simulation::is_on() {
-            return simulated::Stream::connect(address).await.map(Self::Simulated);
+            return simulated::SimStream::connect(address).await.map(Self::Simulated);
         }
         let stream = TcpStream::connect(address).await?;
         prepare_peer(&stream)?;
@@ -242,9 +242,9 @@ fn poll_recv(
     buffer: &mut ReadBuf<'_>,
 ) -> Poll<io::Result<()>> {
     let room = buffer.initialize_unfilled();
-    let most = room.len();
+    let max = room.len();
     let call = || recv(stream, &mut *room, RecvFlags::empty()).map(|(count, _)| count);
-    let count = ready!(poll_call(stream, context, Interest::READABLE, most, call))?;
+    let count = ready!(poll_call(stream, context, Interest::READABLE, max, call))?;
     buffer.advance(count);
     Poll::Ready(Ok(()))
 }
@@ -259,14 +259,14 @@ fn poll_send(
     poll_call(stream, context, Interest::WRITABLE, bytes.len(), call)
 }
 
-/// Makes a call, which moves `most` bytes at most, once the stream is ready for it. One that moves fewer has
+/// Makes a call, which moves `max` bytes at most, once the stream is ready for it. One that moves fewer has
 /// left nothing to do: as after one that would block, the stream is not ready before the system says so.
 #[inline]
 fn poll_call(
     stream: &TcpStream,
     context: &mut Context<'_>,
     interest: Interest,
-    most: usize,
+    max: usize,
     mut call: impl FnMut() -> rustix::io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
     loop {
@@ -279,7 +279,7 @@ fn poll_call(
         let tried = stream.try_io(interest, || match call() {
             Ok(count) => {
                 moved = Some(count);
-                if (1..most).contains(&count) {
+                if (1..max).contains(&count) {
                     Err(io::ErrorKind::WouldBlock.into())
                 } else {
                     Ok(())
@@ -326,7 +326,7 @@ pub enum Listener {
     Admin(UnixListener),
     /// In a simulated world.
     #[cfg(feature = "simulation")]
-    Simulated(simulated::Listener),
+    Simulated(simulated::SimListener),
 }
 
 impl BoundListener {

@@ -1,48 +1,48 @@
 //! This process as a node of a cluster.
 //!
-//! Here: what all threads of a node share, and the small answers they need of it. In `copies` the
-//! partitions it holds, in `machine` what their keys and operations are, in `front` a worker's way
-//! from its clients to whoever owns a key, in `gather` requests that go there as one, in `delivery` what
-//! clients are told, in `family` and `step` keys that are charged together, in
-//! `degraded` what limits say while owners are out of reach, in `replies` the order in which clients
-//! are answered, in `talk` what a clustered node makes of requests, in `peers` what other nodes say, in
-//! `clocks` how far their clocks are off, `reach` and `ways` how frames get there, in `links` the connections
+//! Here: what all threads of a node share, and the small answers they need of it. In `replicas` the
+//! partitions it holds, in `state_machine` what their keys and operations are, in `router` a worker's way
+//! from its clients to whoever owns a key, in `pending` what
+//! clients are told, in `multi_owner` and `sub_request` keys that are charged together, in
+//! `degraded` what limits say while owners are out of reach, in `reply_queue` the order in which clients
+//! are answered, in `dispatch` what a clustered node makes of requests, in `inbound` what other nodes say, in
+//! `clocks` how far their clocks are off, `reachability` and `paths` how frames get there, in `links` the connections
 //! of the workers, in `limits` which limits
-//! hold, in `report` what operators hear and say, in `life` its tasks from start to end, in `leave` the
+//! hold, in `operator` what operators hear and say, in `lifecycle` its tasks from start to end, in `leave` the
 //! way out of the cluster, in `events` what the log says of other nodes. Not here: how a count is kept
 //! (`cluster::replica`), how the map is agreed
-//! on (`control`), lanes (`crate::lanes`).
+//! on (`control`), lanes (`crate::transport`).
 //!
 //! ```text
-//! client ─► worker: talk ─► front ─┬─► copies (this node is primary) ─► front ─► replies ─► client
-//!                                  └─► data link ─► worker of the primary ─► copies ─► data link ─► front
+//! client ─► worker: dispatch ─► router ─┬─► replicas (this node is primary) ─► router ─► reply_queue ─► client
+//!                                      └─► data link ─► worker of the primary ─► replicas ─► data link ─► router
 //! ```
 
 pub(crate) mod batch;
 mod clocks;
-pub(crate) mod copies;
 mod degraded;
-pub(crate) mod delivery;
+mod dispatch;
+pub(crate) mod environment;
 mod events;
-mod family;
-pub(crate) mod front;
 pub(crate) mod hand_over;
+mod inbound;
 pub(crate) mod leave;
-pub(crate) mod life;
+pub(crate) mod lifecycle;
 mod limits;
 pub(crate) mod links;
-pub(crate) mod machine;
+mod multi_owner;
 pub(crate) mod operation;
-pub(crate) mod outside;
+mod operator;
 mod own_holds;
-mod peers;
-mod reach;
-pub(crate) mod replies;
-mod report;
+mod paths;
+pub(crate) mod pending;
+mod reachability;
+pub(crate) mod replicas;
+pub(crate) mod reply_queue;
+pub(crate) mod router;
 pub(crate) mod serving;
-mod step;
-mod talk;
-mod ways;
+pub(crate) mod state_machine;
+mod sub_request;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,28 +53,28 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::contact::LastContact;
 use cluster::id::{Incarnation, NodeId};
-use cluster::message::hello::Farewell;
-use cluster::replica::{AckMode, Opening, Options, Refusal, Route};
+use cluster::message::handshake::CloseReason;
+use cluster::replica::{AckMode, Opening, Refusal, ReplicaOptions, Route};
 use control::{Control, Unreachable};
 use crossbeam::queue::SegQueue;
-use engine::Placer;
+use engine::PartitionPrefix;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Ack, ClusterConfig};
-use crate::lanes::{Lanes, NoLink, Whom};
 use crate::service::Service;
-use copies::Copies;
-use degraded::Local;
+use crate::transport::{LinkError, PeerAddr, Transport};
+use degraded::LocalCounts;
 use operation::HeldOp;
-use reach::{Path, Reach, Step};
-use ways::Ways;
+use paths::PeerPaths;
+use reachability::{Path, ReachAction, Reachability};
+use replicas::Replicas;
 
 /// What waits for a worker.
 #[derive(Debug)]
-pub(crate) enum Inbound {
+pub(crate) enum WorkerEvent {
     /// Something happened to a partition that replies may wait for.
     Open(Opening),
     /// A held operation is to be done.
@@ -86,15 +86,15 @@ pub(crate) enum Inbound {
     /// A link to a node is up: what it was asked and has not answered is sent again.
     LinkUp(NodeId),
     /// What a task made of a request, by the token of who waits.
-    Told(u64, Bytes),
+    Reply(u64, Bytes),
     /// A data link that the worker is to read.
-    DataLink(Box<links::Arrival>),
+    DataLink(Box<links::LinkArrival>),
 }
 
 /// Where a worker is told things.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    queue: SegQueue<Inbound>,
+    queue: SegQueue<WorkerEvent>,
     waker: OnceLock<Waker>,
     /// The worker has been woken and has not looked yet.
     is_woken: AtomicBool,
@@ -122,7 +122,7 @@ impl Inbox {
         let _ = self.waker.set(waker.clone());
     }
 
-    pub(crate) fn push(&self, inbound: Inbound) {
+    pub(crate) fn push(&self, inbound: WorkerEvent) {
         self.queue.push(inbound);
         self.wake();
     }
@@ -136,25 +136,25 @@ impl Inbox {
     }
 
     /// The worker looks: whatever comes from now on wakes it again.
-    pub(crate) fn look(&self) {
+    pub(crate) fn clear_woken(&self) {
         self.is_woken.store(false, Ordering::Release);
     }
 
-    pub(crate) fn pop(&self) -> Option<Inbound> {
+    pub(crate) fn pop(&self) -> Option<WorkerEvent> {
         self.queue.pop()
     }
 }
 
 /// Whether an operator has to change something before there can be a link.
-fn is_about_peers(why: Farewell) -> bool {
-    matches!(why, Farewell::WrongKey | Farewell::NoVersion | Farewell::OtherCluster)
+fn is_about_peers(why: CloseReason) -> bool {
+    matches!(why, CloseReason::WrongKey | CloseReason::NoVersion | CloseReason::OtherCluster)
 }
 
 /// What is known once the cluster is.
-pub(crate) struct Space {
+pub(crate) struct Keyspace {
     /// Of a partition's number, and of the top of every hash.
     pub(crate) bits: u32,
-    pub(crate) copies: Copies,
+    pub(crate) replicas: Replicas,
 }
 
 /// How a node is set up.
@@ -162,7 +162,7 @@ pub(crate) struct NodeOptions {
     /// When writes are answered.
     pub(crate) ack: AckMode,
     /// Of copies.
-    pub(crate) copies: Options,
+    pub(crate) replicas: ReplicaOptions,
     /// Worker threads.
     pub(crate) workers: usize,
     /// The cap of the item table.
@@ -175,25 +175,25 @@ impl NodeOptions {
             Ack::Replica => AckMode::Replica,
             Ack::Owner => AckMode::Owner,
         };
-        let copies = Options {
+        let copies = ReplicaOptions {
             hold_ns: HOLD_NS,
-            begins_min_ns: machine::ORIGIN_NS,
-            begins_max_ns: machine::LATEST_NS,
-            ..Options::default()
+            begins_min_ns: state_machine::ORIGIN_NS,
+            begins_max_ns: state_machine::LATEST_NS,
+            ..ReplicaOptions::default()
         };
         #[cfg(feature = "simulation")]
-        let copies = Options { rules: crate::simulation::rules(), ..copies };
-        Self { ack, copies, workers, memory_bytes }
+        let copies = ReplicaOptions { rules: crate::simulation::rules(), ..copies };
+        Self { ack, replicas: copies, workers, memory_bytes }
     }
 }
 
 /// While a partition changes its primary, operations wait for so long at most: nearly as long as they are
-/// tried at all (`front`), for on a busy machine a commit for many partitions takes its time.
+/// tried at all (`router`), for on a busy machine a commit for many partitions takes its time.
 const HOLD_NS: u64 = 900_000_000;
 
 /// What workers count of their operations.
 #[derive(Debug, Default)]
-pub(crate) struct FrontFigures {
+pub(crate) struct RouterMetrics {
     /// Sent to a primary on this node.
     pub(crate) direct: AtomicU64,
     /// Sent to another node.
@@ -213,13 +213,13 @@ pub(crate) struct FrontFigures {
 /// What all threads of a node share.
 pub(crate) struct Node {
     pub(crate) options: NodeOptions,
-    placer: Arc<Placer>,
+    partition_prefix: Arc<PartitionPrefix>,
     me: OnceLock<(NodeId, Incarnation)>,
-    space: OnceLock<Space>,
+    keyspace: OnceLock<Keyspace>,
     control: OnceLock<Control>,
-    lanes: OnceLock<Lanes>,
+    transport: OnceLock<Transport>,
     /// The ways to the nodes of the map.
-    ways: Ways,
+    paths: PeerPaths,
     /// Which node of the map is where; this one too.
     places: RwLock<BTreeMap<String, NodeId>>,
     inboxes: Box<[Inbox]>,
@@ -232,16 +232,16 @@ pub(crate) struct Node {
     /// No operation waits, and ticks are rare; see [`Node::want_ticks`].
     is_at_rest: AtomicBool,
     tick_wanted: Notify,
-    asks: Notify,
+    proposals_wanted: Notify,
     /// How many holds on several keys were named.
     holds: AtomicU64,
     /// What it counts by itself while owners are out of reach.
-    local: Mutex<Local>,
-    calls: Mutex<peers::Calls>,
+    local: Mutex<LocalCounts>,
+    calls: Mutex<inbound::PendingCalls>,
     clocks: Mutex<clocks::Clocks>,
     /// Where its tasks run.
     runtime: OnceLock<Handle>,
-    pub(crate) figures: FrontFigures,
+    pub(crate) metrics: RouterMetrics,
     /// No client is served any more, and none will be.
     has_stopped: AtomicBool,
     /// The workers end, and no data link is taken over any more.
@@ -254,16 +254,16 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(options: NodeOptions) -> Self {
-        let local = Mutex::new(Local::new(options.memory_bytes));
+        let local = Mutex::new(LocalCounts::new(options.memory_bytes));
         let inboxes = (0..options.workers).map(|_| Inbox::default()).collect();
         Self {
             options,
-            placer: Arc::default(),
+            partition_prefix: Arc::default(),
             me: OnceLock::new(),
-            space: OnceLock::new(),
+            keyspace: OnceLock::new(),
             control: OnceLock::new(),
-            lanes: OnceLock::new(),
-            ways: Ways::default(),
+            transport: OnceLock::new(),
+            paths: PeerPaths::default(),
             places: RwLock::default(),
             inboxes,
             generation: AtomicU64::new(0),
@@ -271,13 +271,13 @@ impl Node {
             ticks: AtomicU64::new(0),
             is_at_rest: AtomicBool::new(false),
             tick_wanted: Notify::new(),
-            asks: Notify::new(),
+            proposals_wanted: Notify::new(),
             holds: AtomicU64::new(0),
             local,
             calls: Mutex::default(),
             clocks: Mutex::default(),
             runtime: OnceLock::new(),
-            figures: FrontFigures::default(),
+            metrics: RouterMetrics::default(),
             has_stopped: AtomicBool::new(false),
             has_closed_links: AtomicBool::new(false),
             refused: Mutex::default(),
@@ -286,8 +286,8 @@ impl Node {
     }
 
     /// What the key hash asks for a key's partition.
-    pub(crate) fn placer(&self) -> Arc<Placer> {
-        Arc::clone(&self.placer)
+    pub(crate) fn partition_prefix(&self) -> Arc<PartitionPrefix> {
+        Arc::clone(&self.partition_prefix)
     }
 
     /// Who this node is; node 0 before the cluster has it.
@@ -296,13 +296,14 @@ impl Node {
     }
 
     /// The partitions, once there is a cluster and this node is in it.
-    pub(crate) fn space(&self) -> Option<&Space> {
-        self.space.get()
+    pub(crate) fn keyspace(&self) -> Option<&Keyspace> {
+        self.keyspace.get()
     }
 
     /// When the controller was last heard.
     pub(crate) fn last_contact(&self) -> LastContact {
-        self.space().map_or_else(LastContact::default, |space| space.copies.last_contact())
+        self.keyspace()
+            .map_or_else(LastContact::default, |keyspace| keyspace.replicas.last_contact())
     }
 
     /// The control plane, once it runs.
@@ -314,8 +315,8 @@ impl Node {
         self.runtime.get()
     }
 
-    pub(crate) fn lanes(&self) -> Option<&Lanes> {
-        self.lanes.get()
+    pub(crate) fn transport(&self) -> Option<&Transport> {
+        self.transport.get()
     }
 
     /// The name of a hold on several keys: 53 bits, as all clients can read them, in which two of one
@@ -335,7 +336,7 @@ impl Node {
     }
 
     fn bits(&self) -> u32 {
-        self.space.get().map_or(0, |space| space.bits)
+        self.keyspace.get().map_or(0, |keyspace| keyspace.bits)
     }
 
     pub(crate) fn inbox(&self, core: u16) -> Option<&Inbox> {
@@ -354,8 +355,8 @@ impl Node {
     async fn rest_until_tick(&self, tick: Duration, at_rest: Duration) {
         // Set before the look: `want_ticks` reads it after an operation is queued.
         self.is_at_rest.store(true, Ordering::SeqCst);
-        let does_anybody_wait = self.ways.is_unsettled()
-            || self.space().is_none_or(|space| space.copies.is_any_busy())
+        let does_anybody_wait = self.paths.is_unsettled()
+            || self.keyspace().is_none_or(|keyspace| keyspace.replicas.is_any_busy())
             || self.inboxes.iter().any(|inbox| inbox.is_waiting.load(Ordering::SeqCst));
         if !does_anybody_wait {
             let _ = timeout(at_rest, self.tick_wanted.notified()).await;
@@ -376,20 +377,27 @@ impl Node {
     }
 
     /// What was sent to a node may be lost, or takes another path from now on: calls to it end.
-    fn lose(&self, lost: NodeId, why: Unreachable) {
-        self.calls.lock().end_all(&Whom::Node(lost), why);
+    fn fail_calls(&self, lost: NodeId, why: Unreachable) {
+        self.calls.lock().end_all(&PeerAddr::Node(lost), why);
     }
 
     /// Takes note of what is heard of links, or of the time, and does what follows.
-    fn note_reach(&self, now_ns: u64, is_alone: Option<bool>, news: impl FnOnce(&mut Reach)) {
+    fn update_reachability(
+        &self,
+        now_ns: u64,
+        is_alone: Option<bool>,
+        news: impl FnOnce(&mut Reachability),
+    ) {
         let (me, _) = self.me();
-        for step in self.ways.note(now_ns, is_alone, news) {
-            match step {
-                Step::Take(node, path) => self.take_path(node, path),
-                Step::Ask { peer, relay, number } => self.ways.ask(me, peer, relay, number),
-                Step::Probe(node) => {
-                    if let Some(lanes) = self.lanes() {
-                        lanes.probe(&Whom::Node(node));
+        for sub_request in self.paths.note(now_ns, is_alone, news) {
+            match sub_request {
+                ReachAction::Take(node, path) => self.set_path(node, path),
+                ReachAction::Ask { peer, relay, number } => {
+                    self.paths.probe_through(me, peer, relay, number);
+                }
+                ReachAction::Probe(node) => {
+                    if let Some(transport) = self.transport() {
+                        transport.probe(&PeerAddr::Node(node));
                     }
                 }
             }
@@ -397,17 +405,17 @@ impl Node {
     }
 
     /// Notes that the map made a node primary. If the node was taken to be away, its link is tried at once.
-    fn hear_of(&self, node: NodeId, now_ns: u64) {
-        if !self.ways.is_away(node) {
+    fn on_promoted(&self, node: NodeId, now_ns: u64) {
+        if !self.paths.is_away(node) {
             return;
         }
-        if let Some(lanes) = self.lanes() {
-            lanes.hurry(&Whom::Node(node));
+        if let Some(transport) = self.transport() {
+            transport.hurry(&PeerAddr::Node(node));
         }
-        self.note_reach(now_ns, None, |reach| reach.lives(node, now_ns));
+        self.update_reachability(now_ns, None, |reach| reach.note_alive(node, now_ns));
     }
 
-    fn take_path(&self, node: NodeId, path: Path) {
+    fn set_path(&self, node: NodeId, path: Path) {
         match path {
             Path::Direct => tracing::info!(%node, "in reach"),
             Path::Through(relay) => {
@@ -417,7 +425,7 @@ impl Node {
             Path::Away => tracing::warn!(%node, "a node is out of reach"),
         }
         if matches!(path, Path::Direct | Path::Through(_)) {
-            self.lose(node, Unreachable::Lost);
+            self.fail_calls(node, Unreachable::Lost);
         }
     }
 
@@ -425,20 +433,20 @@ impl Node {
     fn starting(&self) -> String {
         match &*self.refused.lock() {
             Some(why) => format!("SERVER_ERROR not applied: no place in a cluster: {why}\r\n"),
-            None => talk::STARTING.to_owned(),
+            None => dispatch::STARTING.to_owned(),
         }
     }
 
     /// Takes note of a link that could not be opened, while that keeps the node from its cluster.
-    fn note_refusal(&self, address: &str, why: &NoLink) {
+    fn note_refusal(&self, address: &str, why: &LinkError) {
         let refusal = match why {
-            NoLink::Theirs(why) | NoLink::Ours(why) if is_about_peers(*why) => {
+            LinkError::Theirs(why) | LinkError::Ours(why) if is_about_peers(*why) => {
                 format!("{why} at peer {address}")
             }
-            NoLink::Tls(why) => format!("TLS at peer {address}: {why}"),
+            LinkError::Tls(why) => format!("TLS at peer {address}: {why}"),
             _ => return,
         };
-        if self.space().is_some() {
+        if self.keyspace().is_some() {
             return;
         }
         let before = self.refused.lock().replace(refusal.clone());
@@ -452,11 +460,11 @@ impl Node {
 
     /// Why peers refuse links, while the node has no place in a cluster.
     fn refusal(&self) -> Option<String> {
-        self.refused.lock().clone().filter(|_| self.space().is_none())
+        self.refused.lock().clone().filter(|_| self.keyspace().is_none())
     }
 
-    fn wake_asks(&self) {
-        self.asks.notify_one();
+    fn wake_proposals(&self) {
+        self.proposals_wanted.notify_one();
     }
 
     /// Wakes all workers.
@@ -469,7 +477,7 @@ impl Node {
 /// items are looked at by: this is the latest of them.
 pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
     match service.node() {
-        Some(node) => engine::Now { mono: node.placer.latest_time(), ..now },
+        Some(node) => engine::Now { mono: node.partition_prefix.latest_time(), ..now },
         None => now,
     }
 }

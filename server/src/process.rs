@@ -73,7 +73,7 @@ pub enum ProcessError {
 /// allocated any more: threads of the allocator see to it.
 ///
 /// Call it after [`daemonize`]: they do not survive a fork.
-pub fn give_memory_back() {
+pub fn configure_allocator() {
     if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
         tracing::warn!("memory that is free is kept: {error}");
     }
@@ -177,9 +177,9 @@ pub fn raise_descriptor_limit(connections_max: usize) -> Result<u64, ProcessErro
     if hard < wanted {
         return Err(ProcessError::Descriptors { wanted, allowed: hard });
     }
-    let most = hard.min(wished);
-    setrlimit(Resource::RLIMIT_NOFILE, most, hard).map_err(failed)?;
-    Ok(most)
+    let max = hard.min(wished);
+    setrlimit(Resource::RLIMIT_NOFILE, max, hard).map_err(failed)?;
+    Ok(max)
 }
 
 /// Raises the limit on core files as far as it goes (`-r`).
@@ -279,7 +279,7 @@ fn find_user(name: &str) -> Result<(Uid, Gid), ProcessError> {
     if let Some(user) = User::from_name(name).map_err(failed("getpwnam"))? {
         return Ok((user.uid, user.gid));
     }
-    // The highest number is what the system calls "leave it as it is".
+    // The highest number is what the system calls "leave it is".
     let number: u32 = name
         .parse()
         .ok()

@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use engine::IdCopy;
 
-use crate::together::{Charges, Notes};
-use crate::written::WrittenPolicies;
+use crate::multi_key::{ChargeScratch, ChargeSet};
+use crate::policy_cache::PolicyCache;
 
 /// One per worker.
 #[derive(Debug, Default)]
@@ -16,9 +16,9 @@ pub struct Scratch {
     pub(crate) keys: Vec<Vec<u8>>,
     /// Counted keys of one request with many.
     pub(crate) more_keys: Vec<Vec<u8>>,
-    pub(crate) charges: Charges,
-    pub(crate) notes: Notes,
-    pub(crate) written: WrittenPolicies,
+    pub(crate) charges: ChargeSet,
+    pub(crate) charge_scratch: ChargeScratch,
+    pub(crate) policy_cache: PolicyCache,
     /// The state that a take decides on.
     pub(crate) state: Vec<u8>,
     /// The id whose answer was kept last: the copies of its key are to be told.

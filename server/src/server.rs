@@ -19,16 +19,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::LIFE;
 use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
-use crate::connections::Ending;
+use crate::connections::HangUp;
 use crate::files;
-use crate::limits::shared::Text;
+use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, no_limits};
 use crate::limits_file::LimitsFile;
 use crate::net::{BoundListener, Listener};
 use crate::node;
 use crate::node::hand_over;
-use crate::node::leave::{self, Left};
-use crate::node::life::{self, NodeError, PeerPlaces};
+use crate::node::leave::{self, LeaveOutcome};
+use crate::node::lifecycle::{self, NodeError, PeerListeners};
 use crate::random;
 use crate::service::Service;
 use crate::snapshot::keeper::{self, Keeper};
@@ -131,7 +131,7 @@ pub struct Server {
     service: Arc<Service>,
     listeners: Vec<BoundListener>,
     limits_file: LimitsFile,
-    peers: Option<PeerPlaces>,
+    peers: Option<PeerListeners>,
     runtime: Runtime,
     signals: Signals,
 }
@@ -181,7 +181,7 @@ impl Server {
         let (mut limits, mut texts) = (Limits::default(), Vec::new());
         match &config.limits_file {
             Some(path) if config.cluster.is_some() => {
-                let file = Text::load(path)?;
+                let file = LimitText::load(path)?;
                 if file.limits.is_empty() && !file.allow_empty {
                     tracing::warn!("{}", no_limits(path));
                 }
@@ -206,7 +206,7 @@ impl Server {
         let peers = config
             .cluster
             .as_ref()
-            .map(|cluster| PeerPlaces::bind(cluster, port, config.backlog))
+            .map(|cluster| PeerListeners::bind(cluster, port, config.backlog))
             .transpose()?;
         let service = Service::new(config, users, limits, random_seeds()?, Box::new(verbosity));
         if let Some(node) = service.node() {
@@ -238,7 +238,7 @@ impl Server {
         keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
         let keeper = Keeper::start(&service)?;
         let workers = (0..service.config().threads)
-            .map(|number| worker::start(&service, number))
+            .map(|index| worker::start(&service, index))
             .collect::<io::Result<_>>()?;
         let served = runtime.block_on(async {
             let setup = peers.map(|peers| peers.setup(service.config())).transpose()?;
@@ -246,7 +246,7 @@ impl Server {
             service.connections().set_listeners(infos);
             let listeners = listeners.into_iter().map(BoundListener::attach);
             let listeners = listeners.collect::<io::Result<_>>()?;
-            let until = watch_over(&service, limits_file, signals, keeper.as_ref());
+            let until = handle_signals(&service, limits_file, signals, keeper.as_ref());
             serve(&service, setup, listeners, workers, until).await
         });
         // A write may hang for as long as its disk does.
@@ -282,14 +282,14 @@ impl Server {
 /// What stands in the way of a start.
 pub(crate) async fn serve(
     service: &Arc<Service>,
-    setup: Option<life::Setup>,
+    setup: Option<lifecycle::Setup>,
     listeners: Vec<Listener>,
     workers: Vec<WorkerHandle>,
     until: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
     let workers = Arc::new(workers);
-    let life = match setup {
-        Some(setup) => Some(life::start(service, setup).await?),
+    let tasks = match setup {
+        Some(setup) => Some(lifecycle::start(service, setup).await?),
         None => None,
     };
     let mut accepting = tokio::task::JoinSet::new();
@@ -309,23 +309,23 @@ pub(crate) async fn serve(
     drain(service).await;
     hand_over::stop_serving(service);
     let mut ended = Ok(());
-    if let (Some(life), Some(cluster)) = (&life, &service.config().cluster) {
+    if let (Some(tasks), Some(cluster)) = (&tasks, &service.config().cluster) {
         // When no client of this node's waits for others any more.
         let left = cluster.drain_timeout.saturating_sub(since.elapsed());
-        ended = verdict(service, life.leave(left).await, cluster.drain_timeout);
+        ended = verdict(service, tasks.leave(left).await, cluster.drain_timeout);
     }
     for worker in Arc::into_inner(workers).into_iter().flatten() {
         worker.end();
     }
     // Only now: whose peers find the port closed is taken for dead, and must serve nobody any more.
-    if let Some(life) = life {
-        life.end().await;
+    if let Some(tasks) = tasks {
+        tasks.end().await;
     }
     ended
 }
 
 /// Whether a node ended well: not with a fault, and not with what only it had, if it was to wait for that.
-fn verdict(service: &Service, left: Left, wait: Duration) -> Result<(), ServerError> {
+fn verdict(service: &Service, left: LeaveOutcome, wait: Duration) -> Result<(), ServerError> {
     let control = service.node().and_then(|node| node.control());
     if let Some(why) = control.and_then(control::Control::ended) {
         return Err(ServerError::Ended(why));
@@ -334,10 +334,10 @@ fn verdict(service: &Service, left: Left, wait: Duration) -> Result<(), ServerEr
         return Err(ServerError::Fault(why));
     }
     match left {
-        Left::Late(only_here) if only_here > 0 && !wait.is_zero() => {
+        LeaveOutcome::Late(only_here) if only_here > 0 && !wait.is_zero() => {
             Err(ServerError::LeftCopies(only_here))
         }
-        Left::Late(_) | Left::Alone | Left::Everything => Ok(()),
+        LeaveOutcome::Late(_) | LeaveOutcome::Alone | LeaveOutcome::Everything => Ok(()),
     }
 }
 
@@ -358,12 +358,12 @@ pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
 
 /// Housekeeping until the end is asked for, of a node without signals and files.
 #[cfg(feature = "simulation")]
-pub(crate) async fn keep_house_until_stopped(service: &Service) {
+pub(crate) async fn run_housekeeping_until_stopped(service: &Service) {
     tokio::select! {
         biased;
         () = service.stopped() => {}
-        why = leave::gone(service) => tracing::info!(why, "stopping"),
-        never = keep_house(service) => match never {},
+        why = leave::until_removed(service) => tracing::info!(why, "stopping"),
+        never = run_housekeeping(service) => match never {},
     }
 }
 
@@ -392,7 +392,7 @@ pub(crate) fn bind_each(
     let mut listeners = Vec::new();
     for listen in addresses {
         let place = format!("{}:{}", listen.host, listen.port);
-        let told = |source| ServerError::Bind { place: place.clone(), source };
+        let error_of = |source| ServerError::Bind { place: place.clone(), source };
         let addresses: Vec<SocketAddr> = if listen.host == ListenAddr::ANY {
             vec![
                 (Ipv4Addr::UNSPECIFIED, listen.port).into(),
@@ -400,7 +400,7 @@ pub(crate) fn bind_each(
             ]
         } else {
             let host = listen.host.trim_start_matches('[').trim_end_matches(']');
-            (host, listen.port).to_socket_addrs().map_err(told)?.collect()
+            (host, listen.port).to_socket_addrs().map_err(error_of)?.collect()
         };
         let mut failure = None;
         let before = listeners.len();
@@ -412,7 +412,7 @@ pub(crate) fn bind_each(
         }
         // Of a name with several addresses one is enough: hosts without IPv6 have names with it.
         if let (true, Some(error)) = (listeners.len() == before, failure) {
-            return Err(told(error));
+            return Err(error_of(error));
         }
     }
     Ok(listeners)
@@ -436,14 +436,14 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
 }
 
 /// Housekeeping until the end is asked for.
-async fn watch_over(
+async fn handle_signals(
     service: &Arc<Service>,
     mut limits_file: LimitsFile,
     signals: Signals,
     keeper: Option<&Keeper>,
 ) {
     let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
-    let mut house = pin!(keep_house(service));
+    let mut house = pin!(run_housekeeping(service));
     let mut look = interval(LIMITS_FILE_PERIOD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -454,10 +454,10 @@ async fn watch_over(
             // memcached's warm restart: the snapshot is saved on the way out.
             _ = save.recv() => "SIGUSR1",
             () = service.stopped() => "shutdown command",
-            why = leave::gone(service) => why,
+            why = leave::until_removed(service) => why,
             _ = reload.recv() => {
                 service.reload_users();
-                life::reload_security(service);
+                lifecycle::reload_security(service);
                 limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
                 tracing::info!("reloaded on SIGHUP");
@@ -492,7 +492,7 @@ async fn watch_over(
 }
 
 /// Sweeps and looks for idle connections, for ever.
-async fn keep_house(service: &Service) -> Infallible {
+async fn run_housekeeping(service: &Service) -> Infallible {
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -517,9 +517,9 @@ fn end_idle(service: &Service) {
     let now = service.clock().now();
     for connection in service.connections().list() {
         let idle = connection.idle_seconds(now.mono.millis());
-        if idle >= timeout.as_secs() && connection.ending() == Ending::Never {
+        if idle >= timeout.as_secs() && connection.ending() == HangUp::Never {
             service.connections().note_idle_kick();
-            connection.end(Ending::Now);
+            connection.end(HangUp::Now);
         }
     }
 }
@@ -528,10 +528,10 @@ fn end_idle(service: &Service) {
 async fn drain(service: &Service) {
     let since = Instant::now();
     while service.connections().current() > 0 && since.elapsed() < DRAIN_MAX {
-        let ending = if since.elapsed() < DRAIN_READ { Ending::Quiet } else { Ending::Now };
+        let result = if since.elapsed() < DRAIN_READ { HangUp::Quiet } else { HangUp::Now };
         for connection in service.connections().list() {
             if !connection.is_busy() {
-                connection.end(ending);
+                connection.end(result);
             }
         }
         sleep(Duration::from_millis(5)).await;

@@ -11,18 +11,18 @@ use protocol::Command;
 use tokio::sync::Notify;
 
 use crate::auth::AuthFile;
-use crate::buffers::{Budget, Buffer};
+use crate::buffers::{Buffer, BufferBudget};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::connections::{ConnectionInfo, Connections, Delays};
-use crate::counters::{Counters, Sums};
+use crate::counters::{CounterSums, Counters};
 use crate::guesses::Guesses;
-use crate::limits::shared::Text;
+use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, LimitsError, LimitsHandle};
 use crate::node::{Node, NodeOptions};
 use crate::prefixes::Prefixes;
 use crate::shards::{Shards, ShardsOptions};
-use crate::snapshot::SnapshotFigures;
+use crate::snapshot::SnapshotMetrics;
 
 /// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
@@ -40,12 +40,12 @@ pub struct Service {
     node: Option<Arc<Node>>,
     users: RwLock<Option<AuthFile>>,
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
-    reading: Budget,
-    unwritten: Budget,
+    reading: BufferBudget,
+    unwritten: BufferBudget,
     guesses: Guesses,
     delays: Delays,
     stop: Notify,
-    snapshots: SnapshotFigures,
+    snapshots: SnapshotMetrics,
     /// Turns away from accepting for want of connections, and how long in all.
     pub(crate) listen_disabled: AtomicU64,
     pub(crate) listen_disabled_us: AtomicU64,
@@ -76,7 +76,7 @@ impl Service {
             bounds: protocol::Bounds { item_bytes_max: config.item_bytes_max },
             workers: config.threads,
             seeds,
-            placer: node.as_ref().map(|node| node.placer()),
+            partition_prefix: node.as_ref().map(|node| node.partition_prefix()),
         });
         // One more than workers: what other nodes ask is counted apart.
         let counters = (0..=config.threads).map(|_| CachePadded::default()).collect();
@@ -91,12 +91,12 @@ impl Service {
             node,
             users: RwLock::new(users),
             verbosity,
-            reading: Budget::default(),
-            unwritten: Budget::default(),
+            reading: BufferBudget::default(),
+            unwritten: BufferBudget::default(),
             guesses: Guesses::new(seeds),
             delays: Delays::default(),
             stop: Notify::new(),
-            snapshots: SnapshotFigures::default(),
+            snapshots: SnapshotMetrics::default(),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),
             accepting: AtomicBool::new(true),
@@ -148,7 +148,7 @@ impl Service {
 
     /// What became of snapshots while the server runs.
     #[must_use]
-    pub fn snapshots(&self) -> &SnapshotFigures {
+    pub fn snapshots(&self) -> &SnapshotMetrics {
         &self.snapshots
     }
 
@@ -160,8 +160,8 @@ impl Service {
 
     /// The figures of all workers.
     #[must_use]
-    pub fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
+    pub fn sums(&self) -> CounterSums {
+        let mut sums = CounterSums::default();
         for counters in &self.counters {
             counters.add_to(&mut sums);
         }
@@ -169,14 +169,14 @@ impl Service {
     }
 
     /// Zeroes what `stats reset` zeroes.
-    pub fn reset_figures(&self) {
+    pub fn reset_counters(&self) {
         for counters in &self.counters {
             counters.reset();
         }
-        self.shards.reset_figures();
-        self.connections.reset_figures();
+        self.shards.reset_counters();
+        self.connections.reset_counters();
         self.prefixes.reset();
-        self.limits.reset_figures();
+        self.limits.reset_metrics();
     }
 
     /// Whether commands are counted by the prefix of their key (`stats detail`).
@@ -216,7 +216,7 @@ impl Service {
     pub fn reload_limits(&self) {
         let Some(path) = &self.config.limits_file else { return };
         if let Some(node) = &self.node {
-            let loaded = Text::load(path).and_then(|file| {
+            let loaded = LimitText::load(path).and_then(|file| {
                 if file.limits.is_empty() && !file.allow_empty && node.limits_file.has_any() {
                     return Err(LimitsError::Emptied { path: path.clone() });
                 }
@@ -252,12 +252,12 @@ impl Service {
         let enough = megabytes >= MEMORY_LIMIT_MEGABYTES_MIN;
         if enough {
             let bytes = usize::try_from(megabytes.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
-            self.shards.budget().set_limit_bytes(bytes);
+            self.shards.memory_cap().set_limit_bytes(bytes);
         }
         enough
     }
 
-    fn buffers(&self, buffer: Buffer) -> &Budget {
+    fn buffers(&self, buffer: Buffer) -> &BufferBudget {
         match buffer {
             Buffer::Reading => &self.reading,
             Buffer::Unwritten => &self.unwritten,
@@ -268,17 +268,17 @@ impl Service {
     /// the budget is used up, clients that stand still lose their part and are hung up on. False, and
     /// the client holds nothing, if that does not suffice.
     pub(crate) fn reserve(&self, client: &ConnectionInfo, buffer: Buffer, bytes: usize) -> bool {
-        let (budget, most) = (self.buffers(buffer), self.buffered_max());
-        budget.give_back(client.holding.clear(buffer));
+        let (memory_cap, max) = (self.buffers(buffer), self.buffered_max());
+        memory_cap.give_back(client.holding.clear(buffer));
         if bytes == 0 {
             return true;
         }
-        while !budget.take(bytes, most) {
+        while !memory_cap.take(bytes, max) {
             let now_ms = self.clock.now().mono.millis();
             let Some(freed) = self.connections.end_stalled(client, buffer, now_ms) else {
                 return false;
             };
-            budget.give_back(freed);
+            memory_cap.give_back(freed);
         }
         client.holding.set(buffer, bytes);
         true
@@ -286,7 +286,7 @@ impl Service {
 
     /// Most bytes that the buffers of each kind may take.
     fn buffered_max(&self) -> usize {
-        self.shards.budget().limit_bytes().max(2 * self.config.item_bytes_max)
+        self.shards.memory_cap().limit_bytes().max(2 * self.config.item_bytes_max)
     }
 
     /// Who tried wrong passwords.

@@ -2,39 +2,39 @@
 //!
 //! Here: decoding what was read, applying it, encoding the answers, and where a batch stops. Not
 //! here: sockets (`connection`), the state all clients share (`service`), retrievals (`retrieve`), the
-//! short way of the commonest requests (`quick`).
+//! short way of the commonest requests (`fast`).
 
+mod cluster_batch;
+mod fast_batch;
 mod login;
-mod looked_up;
+mod lookup;
 mod refuse;
 mod retrieve;
-mod served;
-mod short;
 
 use std::hint::cold_path;
 
 use arrayvec::ArrayVec;
 use engine::{Engine, Now};
 use protocol::{
-    Admin, BOUND_POLICY, Bounds, Decoded, Keys, Operation, ProtocolError, Quick, Refusal, Request,
-    decode, quick,
+    Admin, Bounds, CONFIGURED_POLICY, DecodeError, Decoded, FastRequest, Keys, Operation,
+    ProtocolError, Request, decode, decode_fast,
 };
 
 use crate::connections::ConnectionInfo;
 use crate::counters::Counters;
-use crate::limits::InForce;
-use crate::node::front::Front;
-use crate::node::replies::Replies;
+use crate::fast::may_run_locked;
+use crate::items::needs_own_lock;
+use crate::limits::ActiveLimits;
+use crate::node::reply_queue::ReplyQueue;
+use crate::node::router::Router;
 use crate::node::serving::Serving;
-use crate::plain::has_a_way_of_its_own;
-use crate::quick::may_be_held;
 use crate::scratch::Scratch;
 use crate::service::Service;
-use crate::shards::{HELD_MAX, Held};
+use crate::shards::{BATCH_SHARDS_MAX, ShardBatch};
 
-pub(crate) use self::looked_up::{LookedUp, counted_key, look_up, look_up_in};
+use self::cluster_batch::answer_served;
+pub(crate) use self::lookup::{KeyLookup, counted_key, look_up, look_up_in};
 pub(crate) use self::retrieve::Retrieval;
-use self::served::answer_served;
 
 /// With this many bytes of answers waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
@@ -76,14 +76,14 @@ pub struct Session {
     pub(crate) waited_for_start: bool,
     /// Wrong passwords that were given.
     failures: u32,
-    /// Batches left that skip the path of `served`.
-    batches_apart: u8,
+    /// Batches left that skip the path of `cluster_batch`.
+    general_batches: u8,
     /// What other nodes are asked for it.
-    pub(crate) replies: Replies,
+    pub(crate) replies: ReplyQueue,
 }
 
 /// What a run works with.
-pub struct Round<'a> {
+pub struct ExecContext<'a> {
     /// The state all clients share.
     pub service: &'a Service,
     /// This worker's figures.
@@ -95,7 +95,7 @@ pub struct Round<'a> {
     /// This worker's number.
     pub worker: usize,
     /// The limits of the round.
-    pub in_force: &'a InForce,
+    pub active_limits: &'a ActiveLimits,
     /// Memory of the worker's.
     pub scratch: &'a mut Scratch,
     /// Who the client is, if it has a connection.
@@ -105,34 +105,34 @@ pub struct Round<'a> {
     /// The key alone is charged, whatever its limit says of parents.
     pub(crate) alone: bool,
     /// The way to other nodes, in a cluster.
-    pub(crate) front: Option<&'a mut Front>,
+    pub(crate) router: Option<&'a mut Router>,
 }
 
-impl<'a> Round<'a> {
+impl<'a> ExecContext<'a> {
     /// A round of worker 0, without a bound on its requests, of a server by itself.
     #[must_use]
     pub fn new(
         service: &'a Service,
         counters: &'a Counters,
         now: Now,
-        in_force: &'a InForce,
+        active_limits: &'a ActiveLimits,
         scratch: &'a mut Scratch,
     ) -> Self {
         let (requests, worker) = (usize::MAX, 0);
         let (client, large_left) = (None, usize::MAX);
-        let (alone, front) = (false, None);
+        let (alone, router) = (false, None);
         Self {
             service,
             counters,
             now,
             requests,
             worker,
-            in_force,
+            active_limits,
             scratch,
             client,
             large_left,
             alone,
-            front,
+            router,
         }
     }
 
@@ -141,11 +141,11 @@ impl<'a> Round<'a> {
         service: &'a Service,
         counters: &'a Counters,
         now: Now,
-        in_force: &'a InForce,
+        active_limits: &'a ActiveLimits,
         scratch: &'a mut Scratch,
         worker: usize,
     ) -> Self {
-        Self { worker, alone: true, ..Self::new(service, counters, now, in_force, scratch) }
+        Self { worker, alone: true, ..Self::new(service, counters, now, active_limits, scratch) }
     }
 
     /// Whether the value of a key has to wait until others had their turn: it is large, and large
@@ -165,13 +165,13 @@ impl Session {
     /// with, never more than there are.
     pub fn run(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
         if !self.started && !input.is_empty() {
             self.started = true;
-            self.authenticated |= !round.service.asks_password();
+            self.authenticated |= !ctx.service.asks_password();
             // The binary protocol's first byte. It is not spoken here: hang up, as memcached does
             // when told to speak text alone.
             if input[0] == 0x80 {
@@ -187,7 +187,7 @@ impl Session {
                 self.scanned = 0;
                 return (done, Pause::Input(1));
             }
-            let (consumed, pause) = self.run_batch(round, &input[done..], out);
+            let (consumed, pause) = self.run_batch(ctx, &input[done..], out);
             let here = consumed.min(input.len() - done);
             done += here;
             self.skip = consumed - here;
@@ -201,116 +201,118 @@ impl Session {
     /// may reach past `input`.
     fn run_batch(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
-        let ran = match round.front {
-            None => self.run_short(round, input, out),
-            Some(_) => self.run_served(round, input, out),
+        let ran = match ctx.router {
+            None => self.run_fast_batch(ctx, input, out),
+            Some(_) => self.run_cluster_batch(ctx, input, out),
         };
         if let Some(ran) = ran {
             return ran;
         }
-        let mut keys = std::mem::take(&mut round.scratch.keys);
+        let mut keys = std::mem::take(&mut ctx.scratch.keys);
         keys.resize_with(BATCH_REQUESTS, Vec::new);
-        let ran = self.run_batch_with(round, &mut keys, input, out);
-        round.scratch.keys = keys;
+        let ran = self.run_batch_with(ctx, &mut keys, input, out);
+        ctx.scratch.keys = keys;
         ran
     }
 
     /// As [`Session::run_batch`], with room for the counted keys of the requests.
     fn run_batch_with(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         keys: &mut [Vec<u8>],
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
-        let mut batch: ArrayVec<Decided<'_>, BATCH_REQUESTS> = ArrayVec::new();
-        let bounds = round.service.shards().bounds();
+        let mut batch: ArrayVec<BatchRequest<'_>, BATCH_REQUESTS> = ArrayVec::new();
+        let bounds = ctx.service.shards().bounds();
         let mut ahead = 0;
         let mut end = None;
         while ahead < input.len() && !batch.is_full() {
-            if let Some((quick, consumed)) = quick_apart(&input[ahead..], bounds) {
-                batch.push(Decided { asked: Asked::Quick(quick), consumed });
+            if let Some((fast, consumed)) = decode_fast_outlined(&input[ahead..], bounds) {
+                batch.push(BatchRequest { request: AnyRequest::Fast(fast), consumed });
                 ahead += consumed;
                 continue;
             }
             let scanned = if batch.is_empty() { self.scanned } else { 0 };
             match decode(&input[ahead..], scanned, bounds) {
                 Ok(Decoded::Request { request, consumed }) => {
-                    batch.push(Decided { asked: Asked::Other(request), consumed });
+                    batch.push(BatchRequest { request: AnyRequest::General(request), consumed });
                     ahead += consumed;
                 }
                 Ok(Decoded::Incomplete { scanned, needed }) => {
-                    end = Some(End::Incomplete { scanned, needed });
+                    end = Some(BatchEnd::Incomplete { scanned, needed });
                     break;
                 }
                 Err(refusal) => {
-                    end = Some(End::Refused(refusal));
+                    end = Some(BatchEnd::Refused(refusal));
                     break;
                 }
             }
         }
-        let keys = look_up_all(round, &batch, keys);
+        let keys = look_up_all(ctx, &batch, keys);
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
-        let mut held = None;
+        let mut locked = None;
         let mut asked = batch.iter().zip(&keys);
-        let serving = if round.front.is_some() && self.replies.is_empty() {
+        let serving = if ctx.router.is_some() && self.replies.is_empty() {
             cold_path();
-            self.serving(round)
+            self.serving(ctx)
         } else {
             None
         };
         let may_serve =
             |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
-        let may_be_quick = self.may_be_quick(round) || serving.as_ref().is_some_and(may_serve);
-        if may_be_quick && asked.any(|(decided, key)| decided.asked.is_quick(key)) {
-            held = Some(round.service.shards().hold(&hashes));
+        let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
+        if may_be_quick && asked.any(|(decided, key)| decided.request.is_fast(key)) {
+            locked = Some(ctx.service.shards().lock_batch(&hashes));
         } else if batch.len() > 1 {
-            round.prefetch(hashes.iter().copied());
+            ctx.prefetch(hashes.iter().copied());
         }
         let mut done = 0;
-        for (position, (Decided { asked, consumed }, key)) in batch.iter().zip(&keys).enumerate() {
-            if let Some(pause) = pause_before(round, out) {
+        for (position, (BatchRequest { request: decoded, consumed }, key)) in
+            batch.iter().zip(&keys).enumerate()
+        {
+            if let Some(pause) = pause_before(ctx, out) {
                 return (done, Some(pause));
             }
-            let answer = if let Some(held) = &mut held
-                && answer_held(round, serving.as_ref(), (held, position), asked, key, out)
+            let answer = if let Some(locked) = &mut locked
+                && answer_locked(ctx, serving.as_ref(), (locked, position), decoded, key, out)
             {
-                Answer::Given
+                RequestOutcome::Given
             } else {
                 // It may wait for other locks.
-                if let Some(held) = &mut held {
-                    held.release();
+                if let Some(locked) = &mut locked {
+                    locked.release();
                 }
-                let words = &input[done..(done + consumed).min(input.len())];
-                let answer = match asked {
-                    Asked::Quick(quick) => self.answer(round, &quick.request(), words, key, out),
-                    Asked::Other(request) => self.answer(round, request, words, key, out),
+                let raw = &input[done..(done + consumed).min(input.len())];
+                let answer = match decoded {
+                    AnyRequest::Fast(fast) => self.answer(ctx, &fast.request(), raw, key, out),
+                    AnyRequest::General(request) => self.answer(ctx, request, raw, key, out),
                 };
                 // It may have been `stats detail on`, or wait for other nodes.
-                if !self.may_be_quick(round) && (serving.is_none() || !self.replies.is_empty()) {
-                    held = None;
+                if !self.may_use_fast(ctx) && (serving.is_none() || !self.replies.is_empty()) {
+                    locked = None;
                 }
                 answer
             };
-            if !matches!(answer, Answer::Given) {
+            if !matches!(answer, RequestOutcome::Given) {
                 return answer.ends_at(done, done + consumed);
             }
-            round.requests -= 1;
+            ctx.requests -= 1;
             self.scanned = 0;
             done += consumed;
         }
         match end {
             None => (done, None),
-            Some(End::Incomplete { scanned, needed }) => {
+            Some(BatchEnd::Incomplete { scanned, needed }) => {
                 self.scanned = scanned;
                 (done, Some(Pause::Input(needed)))
             }
-            Some(End::Refused(refusal)) => {
-                if let Some(pause) = pause_before(round, out) {
+            Some(BatchEnd::Refused(refusal)) => {
+                if let Some(pause) = pause_before(ctx, out) {
                     return (done, Some(pause));
                 }
                 if !self.replies.is_empty() {
@@ -319,8 +321,8 @@ impl Session {
                 if refusal.error == ProtocolError::Close {
                     return (input.len(), Some(Pause::Close));
                 }
-                self.refuse(round, &refusal, out);
-                round.requests -= 1;
+                self.refuse(ctx, &refusal, out);
+                ctx.requests -= 1;
                 self.scanned = 0;
                 (done + refusal.consumed, refusal.closes.then_some(Pause::Close))
             }
@@ -332,48 +334,48 @@ impl Session {
         self.skip > 0
     }
 
-    /// Whether requests may be answered in the short way (`quick`).
-    fn may_be_quick(&self, round: &Round<'_>) -> bool {
-        self.authenticated && round.front.is_none() && !round.service.notes_prefixes()
+    /// Whether requests may be answered in the short way (`fast`).
+    fn may_use_fast(&self, ctx: &ExecContext<'_>) -> bool {
+        self.authenticated && ctx.router.is_none() && !ctx.service.notes_prefixes()
     }
 
-    /// Answers any request; `words` are its bytes, as far as they have come.
+    /// Answers any request; `raw` are its bytes, as far as they have come.
     fn answer(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         request: &Request<'_>,
-        words: &[u8],
-        key: &LookedUp<'_>,
+        raw: &[u8],
+        key: &KeyLookup<'_>,
         out: &mut Vec<u8>,
-    ) -> Answer {
-        if round.large_left == 0
+    ) -> RequestOutcome {
+        if ctx.large_left == 0
             && let Some(name) = retrieved_key(request)
-            && round.must_wait(key.hash, name)
+            && ctx.must_wait(key.hash, name)
         {
-            return Answer::Later;
+            return RequestOutcome::Later;
         }
-        if round.front.is_some() {
-            return self.take(round, request, words, key, out);
+        if ctx.router.is_some() {
+            return self.dispatch(ctx, request, raw, key, out);
         }
         if !self.authenticated {
-            return self.authenticate(round, request, out);
+            return self.authenticate(ctx, request, out);
         }
         match request {
             Request::Command { command, form } => {
-                round.one_key(command, form, key, out);
-                Answer::Given
+                ctx.one_key(command, form, key, out);
+                RequestOutcome::Given
             }
             Request::Retrieve { keys, with_cas, touch } => {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
-                self.retrieve(round, retrieval, key, out)
+                self.retrieve(ctx, retrieval, key, out)
             }
             Request::TakeMany { cost, keys, peek, id, quiet } => {
                 let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
-                round.take_many(many, *quiet, out);
-                Answer::Given
+                ctx.take_many(many, *quiet, out);
+                RequestOutcome::Given
             }
-            Request::Admin { admin: Admin::Quit, .. } => Answer::Close,
-            Request::Admin { admin, quiet } => round.admin(*admin, *quiet, out),
+            Request::Admin { admin: Admin::Quit, .. } => RequestOutcome::Close,
+            Request::Admin { admin, quiet } => ctx.admin(*admin, *quiet, out),
         }
     }
 }
@@ -396,96 +398,98 @@ fn retrieved_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
 
 /// Requests decoded before the first of them is answered. As many cache misses are under way at
 /// once as the processor has room for, and the requests still lie in its nearest cache.
-const BATCH_REQUESTS: usize = HELD_MAX;
+const BATCH_REQUESTS: usize = BATCH_SHARDS_MAX;
 
 /// A request of a batch.
-struct Decided<'a> {
-    asked: Asked<'a>,
+struct BatchRequest<'a> {
+    request: AnyRequest<'a>,
     consumed: usize,
 }
 
-enum Asked<'a> {
-    Quick(Quick<'a>),
-    Other(Request<'a>),
+enum AnyRequest<'a> {
+    Fast(FastRequest<'a>),
+    General(Request<'a>),
 }
 
-impl Asked<'_> {
+impl AnyRequest<'_> {
     /// Whether it may be answered while the shard of its key is held.
     #[inline]
-    fn is_quick(&self, key: &LookedUp<'_>) -> bool {
+    fn is_fast(&self, key: &KeyLookup<'_>) -> bool {
         match self {
-            Self::Quick(quick) => is_quick(quick, key),
-            Self::Other(Request::Command { command, form }) => {
-                key.is_unbound() && !has_a_way_of_its_own(command, form)
+            Self::Fast(fast) => is_fast(fast, key),
+            Self::General(Request::Command { command, form }) => {
+                key.has_no_limit() && !needs_own_lock(command, form)
             }
-            Self::Other(_) => false,
+            Self::General(_) => false,
         }
     }
 
     fn first_key(&self) -> Option<&[u8]> {
         match self {
-            Self::Quick(quick) => Some(quick.key()),
-            Self::Other(Request::Command { command, .. }) => Some(command.key.as_bytes()),
-            Self::Other(Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. }) => {
+            Self::Fast(fast) => Some(fast.key()),
+            Self::General(Request::Command { command, .. }) => Some(command.key.as_bytes()),
+            Self::General(Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. }) => {
                 keys.first()
             }
-            Self::Other(Request::Admin { .. }) => None,
+            Self::General(Request::Admin { .. }) => None,
         }
     }
 }
 
 /// Whether one of the commonest requests may be answered while the shard of its key is held.
 #[inline]
-pub(crate) fn is_quick(quick: &Quick<'_>, key: &LookedUp<'_>) -> bool {
+pub(crate) fn is_fast(fast: &FastRequest<'_>, key: &KeyLookup<'_>) -> bool {
     let knows_limits = matches!(
-        quick,
-        Quick::Count { decrement: false, .. } | Quick::Take { policy: BOUND_POLICY, .. }
+        fast,
+        FastRequest::Count { decrement: false, .. }
+            | FastRequest::Take { policy: CONFIGURED_POLICY, .. }
     );
-    (knows_limits && key.is_bound_alone()) || (key.is_unbound() && may_be_held(quick))
+    (knows_limits && key.has_limit_alone()) || (key.has_no_limit() && may_run_locked(fast))
 }
 
-/// As [`quick`], as a call: it is inlined in `short` alone.
+/// As [`fast`], as a call: it is inlined in `fast_batch` alone.
 #[inline(never)]
-fn quick_apart(input: &[u8], bounds: Bounds) -> Option<(Quick<'_>, usize)> {
-    quick(input, bounds)
+fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
+    decode_fast(input, bounds)
 }
 
 /// Looks the first keys of all requests up; `counted` has room for each key that a limit makes.
 #[inline]
 fn look_up_all<'a>(
-    round: &Round<'a>,
-    batch: &'a [Decided<'_>],
+    ctx: &ExecContext<'a>,
+    batch: &'a [BatchRequest<'_>],
     counted: &'a mut [Vec<u8>],
-) -> ArrayVec<LookedUp<'a>, BATCH_REQUESTS> {
-    if round.front.is_some() && round.in_force.limits().is_empty() {
-        return hash_all(round, batch);
+) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
+    if ctx.router.is_some() && ctx.active_limits.limits().is_empty() {
+        return hash_all(ctx, batch);
     }
     let mut hash = 0;
-    let look_up = |(decided, counted): (&'a Decided<'_>, _)| match decided.asked.first_key() {
+    let look_up = |(decided, counted): (&'a BatchRequest<'_>, _)| match decided.request.first_key()
+    {
         Some(key) => {
-            let looked = look_up(round, key, counted);
-            hash = looked.hash;
-            looked
+            let lookup = look_up(ctx, key, counted);
+            hash = lookup.hash;
+            lookup
         }
         // As the key before it: no further shard is held for what has none.
-        None => LookedUp { hash, bound: Ok(None) },
+        None => KeyLookup { hash, key_limit: Ok(None) },
     };
     batch.iter().zip(counted).map(look_up).collect()
 }
 
 /// As [`look_up_all`], where there are no limits: in a cluster keys are cheaper to hash together.
 fn hash_all<'a>(
-    round: &Round<'a>,
-    batch: &'a [Decided<'_>],
-) -> ArrayVec<LookedUp<'a>, BATCH_REQUESTS> {
-    let shards = round.service.shards();
+    ctx: &ExecContext<'a>,
+    batch: &'a [BatchRequest<'_>],
+) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
+    let shards = ctx.service.shards();
     let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
-        batch.iter().map(|decided| decided.asked.first_key().unwrap_or_default()).collect();
+        batch.iter().map(|decided| decided.request.first_key().unwrap_or_default()).collect();
     let mut hashes = [0; BATCH_REQUESTS];
     shards.hash_all(&keys, &mut hashes[..keys.len()]);
     let hashes = hashes.into_iter().take(keys.len());
-    let looked = |hash| LookedUp { hash, bound: Ok(None) };
-    hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(looked).collect()
+    let lookup_of = |hash| KeyLookup { hash, key_limit: Ok(None) };
+    hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(lookup_of).collect()
 }
 
 /// A `takem`.
@@ -498,70 +502,70 @@ pub(crate) struct TakeMany<'a> {
 }
 
 /// What ends a batch besides its being full.
-enum End {
+enum BatchEnd {
     Incomplete { scanned: usize, needed: usize },
-    Refused(Refusal),
+    Refused(DecodeError),
 }
 
 /// Answers a request while the shard of its key is held; false if it is not answered, because it has to go
 /// the long way.
 #[inline]
-fn answer_held(
-    round: &mut Round<'_>,
+fn answer_locked(
+    ctx: &mut ExecContext<'_>,
     serving: Option<&Serving<'_>>,
-    (held, position): (&mut Held<'_>, usize),
-    asked: &Asked<'_>,
-    key: &LookedUp<'_>,
+    (locked, position): (&mut ShardBatch<'_>, usize),
+    decoded: &AnyRequest<'_>,
+    key: &KeyLookup<'_>,
     out: &mut Vec<u8>,
 ) -> bool {
-    if !asked.is_quick(key) {
+    if !decoded.is_fast(key) {
         return false;
     }
-    let engine = held.engine(position, key.hash);
+    let engine = locked.engine(position, key.hash);
     let is_answered = if let Some(serving) = serving {
         cold_path();
-        answer_served(round, serving, engine, asked, key, out)
+        answer_served(ctx, serving, engine, decoded, key, out)
     } else {
-        answer_at(round, engine, asked, key, out)
+        answer_with(ctx, engine, decoded, key, out)
     };
-    held.done(position);
+    locked.done(position);
     is_answered
 }
 
 /// Answers a request whose shard is held; false if it has to go the long way.
 #[inline]
-fn answer_at(
-    round: &mut Round<'_>,
+fn answer_with(
+    ctx: &mut ExecContext<'_>,
     engine: &mut Engine,
-    asked: &Asked<'_>,
-    key: &LookedUp<'_>,
+    decoded: &AnyRequest<'_>,
+    key: &KeyLookup<'_>,
     out: &mut Vec<u8>,
 ) -> bool {
-    match asked {
-        Asked::Quick(quick) => round.answer_quickly(engine, quick, key, out),
-        Asked::Other(Request::Command { command, form }) => {
-            let is_put_off = round.large_left == 0
+    match decoded {
+        AnyRequest::Fast(fast) => ctx.answer_fast(engine, fast, key, out),
+        AnyRequest::General(Request::Command { command, form }) => {
+            let is_put_off = ctx.large_left == 0
                 && matches!(command.operation, Operation::Get(_))
                 && is_large(engine.value_len(key.hash, command.key.as_bytes()));
-            !is_put_off && round.command_at(engine, command, form, key.hash, out)
+            !is_put_off && ctx.command_at(engine, command, form, key.hash, out)
         }
-        Asked::Other(_) => false,
+        AnyRequest::General(_) => false,
     }
 }
 
-fn pause_before(round: &Round<'_>, out: &[u8]) -> Option<Pause> {
+fn pause_before(ctx: &ExecContext<'_>, out: &[u8]) -> Option<Pause> {
     if out.len() >= REPLY_BYTES_HIGH {
         return Some(Pause::Replies);
     }
-    if round.requests == 0 {
-        round.counters.conn_yields.add(1);
+    if ctx.requests == 0 {
+        ctx.counters.conn_yields.add(1);
         return Some(Pause::Turn);
     }
     None
 }
 
 /// What became of one request.
-pub(crate) enum Answer {
+pub(crate) enum RequestOutcome {
     Given,
     /// Answered in part: the same request again once the answers are written.
     Partly,
@@ -574,7 +578,7 @@ pub(crate) enum Answer {
     Close,
 }
 
-impl Answer {
+impl RequestOutcome {
     /// Where a batch stops that gets this answer to the request from `start` to `end`, and why.
     fn ends_at(self, start: usize, end: usize) -> (usize, Option<Pause>) {
         match self {

@@ -1,12 +1,12 @@
 //! The engines behind their locks.
 //!
 //! Here: which shard a key falls into, and making room across shards. Not here: what happens inside one
-//! (`engine`), copies of partitions (`copies`), the shards of a batch (`held`), answers by id (`ids`).
+//! (`engine`), copies of partitions (`partition_io`), the shards of a batch (`batch`), answers by id (`idempotency`).
 
-mod copies;
-mod held;
-mod ids;
+mod batch;
+mod idempotency;
 mod lock;
+mod partition_io;
 mod spread;
 
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use engine::{
-    Budget, Cursor, EVICTIONS_MAX, Engine, KeyHasher, LimitRecord, Losses, Now, Options, Placer,
-    Reach, Record, SnapshotRecord, prefetch_for_write,
+    EVICTIONS_MAX, Engine, EngineOptions, EvictionScope, EvictionStats, ItemRecord, KeyHasher,
+    LimitRecord, MemoryCap, Now, PartitionCursor, PartitionPrefix, SnapshotRecord,
+    prefetch_for_write,
 };
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use protocol::{Bounds, Command, Exptime, Operation, Outcome};
 
-pub(crate) use self::held::{HELD_MAX, Held};
-use self::ids::IdTable;
-pub(crate) use self::ids::KeyId;
-use self::lock::{Guard, Lock};
+pub(crate) use self::batch::{BATCH_SHARDS_MAX, ShardBatch};
+use self::idempotency::IdempotencyTable;
+pub(crate) use self::idempotency::KeyId;
+use self::lock::{ShardGuard, ShardLock};
 use self::spread::Spread;
 
 /// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
@@ -65,7 +66,7 @@ pub struct ShardsOptions {
     /// Seeds of the key hash.
     pub seeds: [u64; 4],
     /// Puts the partition of a key in front of its hash, in a cluster.
-    pub placer: Option<Arc<Placer>>,
+    pub partition_prefix: Option<Arc<PartitionPrefix>>,
 }
 
 /// All items of the process.
@@ -74,8 +75,8 @@ pub struct Shards {
     /// See [`Shards::turn`]; as many as shards, in a cluster.
     turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
-    budget: Arc<Budget>,
-    ids: IdTable,
+    memory_cap: Arc<MemoryCap>,
+    idempotency: IdempotencyTable,
     /// How far right a hash is shifted to give its shard.
     shift: u32,
     may_evict: bool,
@@ -98,7 +99,7 @@ pub struct Totals {
     /// Commands that met the key of an item that `flush_all` removed.
     pub get_flushed: u64,
     /// What became of items that nobody deleted.
-    pub losses: Losses,
+    pub losses: EvictionStats,
 }
 
 impl Shards {
@@ -109,24 +110,26 @@ impl Shards {
             0..=1 => SHARDS_MIN,
             workers => (workers * SHARDS_PER_WORKER).next_power_of_two(),
         };
-        let most = (options.memory_bytes / SHARD_BYTES_MIN).max(2).next_power_of_two() / 2;
-        let count = wanted.clamp(SHARDS_MIN, SHARDS_MAX).min(most).max(2);
-        let hasher = match options.placer {
-            Some(placer) => KeyHasher::placed(options.seeds, placer, count.trailing_zeros()),
+        let max = (options.memory_bytes / SHARD_BYTES_MIN).max(2).next_power_of_two() / 2;
+        let count = wanted.clamp(SHARDS_MIN, SHARDS_MAX).min(max).max(2);
+        let hasher = match options.partition_prefix {
+            Some(partition_prefix) => {
+                KeyHasher::prefixed(options.seeds, partition_prefix, count.trailing_zeros())
+            }
             None => KeyHasher::new(options.seeds),
         };
-        let budget = Arc::new(Budget::new(options.memory_bytes));
+        let memory_cap = Arc::new(MemoryCap::new(options.memory_bytes));
         let shards = (0..count as u64)
             .map(|shard| {
-                let engine_options = Options {
+                let engine_options = EngineOptions {
                     bounds: options.bounds,
                     may_evict: options.may_evict,
                     cas: options.cas,
                     shard,
                     shards: count as u32,
                 };
-                let engine = Engine::new(hasher.clone(), Arc::clone(&budget), engine_options);
-                Spread::new(Lock::new(engine))
+                let engine = Engine::new(hasher.clone(), Arc::clone(&memory_cap), engine_options);
+                Spread::new(ShardLock::new(engine))
             })
             .collect();
         let turns = (0..count).map(|_| Mutex::default()).collect();
@@ -136,8 +139,8 @@ impl Shards {
             shards,
             turns,
             hasher,
-            budget,
-            ids: IdTable::default(),
+            memory_cap,
+            idempotency: IdempotencyTable::default(),
             shift,
             may_evict,
             next_to_give: AtomicUsize::new(0),
@@ -153,8 +156,8 @@ impl Shards {
 
     /// The memory cap and what is taken of it.
     #[must_use]
-    pub fn budget(&self) -> &Budget {
-        &self.budget
+    pub fn memory_cap(&self) -> &MemoryCap {
+        &self.memory_cap
     }
 
     fn shard(&self, hash: u64) -> usize {
@@ -189,19 +192,20 @@ impl Shards {
     /// Fetches the memory that the keys of these hashes need.
     pub fn prefetch(&self, mut hashes: impl Iterator<Item = u64>) {
         loop {
-            let some: ArrayVec<u64, HELD_MAX> = hashes.by_ref().take(HELD_MAX).collect();
+            let some: ArrayVec<u64, BATCH_SHARDS_MAX> =
+                hashes.by_ref().take(BATCH_SHARDS_MAX).collect();
             let is_last = !some.is_full();
-            Held::new(self, &some, false);
+            ShardBatch::new(self, &some, false);
             if is_last {
                 return;
             }
         }
     }
 
-    /// Holds the shards of the first [`HELD_MAX`] of these hashes and fetches what their keys need.
+    /// Holds the shards of the first [`BATCH_SHARDS_MAX`] of these hashes and fetches what their keys need.
     #[inline]
-    pub(crate) fn hold(&self, hashes: &[u64]) -> Held<'_> {
-        Held::new(self, &hashes[..hashes.len().min(HELD_MAX)], true)
+    pub(crate) fn lock_batch(&self, hashes: &[u64]) -> ShardBatch<'_> {
+        ShardBatch::new(self, &hashes[..hashes.len().min(BATCH_SHARDS_MAX)], true)
     }
 
     /// The length of the value of a plain item.
@@ -245,7 +249,7 @@ impl Shards {
                 outcome => return reply(outcome),
             }
         }
-        self.shards[home].lock().give_up(hash, command);
+        self.shards[home].lock().drop_replaced(hash, command);
         reply(Outcome::OutOfMemory)
     }
 
@@ -281,11 +285,11 @@ impl Shards {
 
     /// As [`Shards::with_room`], on all shards of `hashes` at once. `change` may find
     /// no room for one of them, and has then changed nothing.
-    pub(crate) fn together<T>(
+    pub(crate) fn with_locked<T>(
         &self,
         now: Now,
         hashes: &(impl Iterator<Item = u64> + Clone),
-        mut change: impl FnMut(&mut Together<'_>) -> Result<T, NoRoom>,
+        mut change: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
     ) -> Option<T> {
         loop {
             if let Ok(done) = change(&mut self.lock_all(hashes.clone())) {
@@ -299,29 +303,30 @@ impl Shards {
 
     /// Locks in the order of the shards, so that two who do so cannot wait for each other; all
     /// others hold one lock at a time.
-    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> Together<'_> {
+    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> LockedShards<'_> {
         let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
             hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
         numbers.sort_unstable();
-        let mut engines = ArrayVec::<(usize, Guard<'_>), KEYS_TOGETHER_MAX>::new();
-        for number in numbers {
-            if engines.last().is_none_or(|(last, _)| *last != number) {
-                engines.push((number, self.shards[number].lock()));
+        let mut engines = ArrayVec::<(usize, ShardGuard<'_>), KEYS_TOGETHER_MAX>::new();
+        for index in numbers {
+            if engines.last().is_none_or(|(last, _)| *last != index) {
+                engines.push((index, self.shards[index].lock()));
             }
         }
-        Together { shards: self, engines }
+        LockedShards { shards: self, engines }
     }
 
     /// Evicts in all shards by turns until `bytes` fit, states of limits only where no plain item is left;
     /// false when nothing may go, or would help.
     fn make_room(&self, now: Now, bytes: usize) -> bool {
-        if !self.may_evict || self.budget.is_mostly_free() {
+        if !self.may_evict || self.memory_cap.is_mostly_free() {
             return false;
         }
-        self.evict_by_turns(now, bytes, Reach::Plain) || self.evict_by_turns(now, bytes, Reach::All)
+        self.evict_by_turns(now, bytes, EvictionScope::Plain)
+            || self.evict_by_turns(now, bytes, EvictionScope::All)
     }
 
-    fn evict_by_turns(&self, now: Now, bytes: usize, reach: Reach) -> bool {
+    fn evict_by_turns(&self, now: Now, bytes: usize, reach: EvictionScope) -> bool {
         let mut freed = false;
         // Not always the same shards first.
         let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
@@ -332,7 +337,7 @@ impl Shards {
                     break;
                 }
                 freed = true;
-                if !self.budget.lacks(bytes.max(ROOM_BYTES_MIN)) {
+                if !self.memory_cap.exceeds_cap_by(bytes.max(ROOM_BYTES_MIN)) {
                     return freed;
                 }
             }
@@ -354,9 +359,9 @@ impl Shards {
     pub fn sweep(&self, now: Now, parts: usize, first: usize) -> Option<usize> {
         let shards_min = self.shards.len().div_ceil(SWEEPS_MAX);
         let mut looked_at = 0;
-        for (number, shard) in self.shards.iter().enumerate().skip(first) {
-            if looked_at >= SWEEP_ITEMS && number - first >= shards_min {
-                return Some(number);
+        for (index, shard) in self.shards.iter().enumerate().skip(first) {
+            if looked_at >= SWEEP_ITEMS && index - first >= shards_min {
+                return Some(index);
             }
             let mut engine = shard.lock();
             let count = (engine.len() / parts + 1).min(SWEEP_ITEMS_MAX);
@@ -403,14 +408,14 @@ impl Shards {
     }
 
     /// Zeroes the figures that `stats reset` zeroes.
-    pub fn reset_figures(&self) {
+    pub fn reset_counters(&self) {
         for shard in &self.shards {
-            shard.lock().reset_figures();
+            shard.lock().reset_counters();
         }
     }
 
     /// Shows every live item to `visit`, shard by shard, until it answers false.
-    pub fn visit(&self, now: Now, mut visit: impl FnMut(&Record<'_>) -> bool) {
+    pub fn visit(&self, now: Now, mut visit: impl FnMut(&ItemRecord<'_>) -> bool) {
         for shard in &self.shards {
             let engine = shard.lock();
             if !engine.records(now).all(|record| visit(&record)) {
@@ -426,15 +431,15 @@ impl Shards {
     pub fn save_slice(
         &self,
         now: Now,
-        from: SavePlace,
+        from: SaveCursor,
         visit: impl FnMut(SnapshotRecord<'_>),
-    ) -> Option<SavePlace> {
-        let SavePlace { shard, cursor } = from;
+    ) -> Option<SaveCursor> {
+        let SaveCursor { shard, cursor } = from;
         let engine = self.shards.get(shard)?.lock();
         match engine.save_slice(now, cursor, (SAVE_LINES, SAVE_BYTES), visit) {
-            Some(cursor) => Some(SavePlace { shard, cursor: Some(cursor) }),
+            Some(cursor) => Some(SaveCursor { shard, cursor: Some(cursor) }),
             None if shard + 1 < self.shards.len() => {
-                Some(SavePlace { shard: shard + 1, cursor: None })
+                Some(SaveCursor { shard: shard + 1, cursor: None })
             }
             None => None,
         }
@@ -449,7 +454,7 @@ impl Shards {
 
     /// Puts a saved item back; false when there is no room for it.
     #[must_use]
-    pub fn restore(&self, now: Now, record: &Record<'_>) -> bool {
+    pub fn restore(&self, now: Now, record: &ItemRecord<'_>) -> bool {
         let hash = self.hasher.hash(record.key);
         self.shards[self.shard(hash)].lock().restore(now, hash, record)
     }
@@ -462,9 +467,9 @@ const SAVE_BYTES: usize = 32 << 10;
 
 /// How far saving has come; the default is the beginning.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct SavePlace {
+pub struct SaveCursor {
     shard: usize,
-    cursor: Option<Cursor>,
+    cursor: Option<PartitionCursor>,
 }
 
 /// Most keys that one request changes at once: those of a `takem`, each with its parents.
@@ -472,16 +477,16 @@ pub(crate) const KEYS_TOGETHER_MAX: usize =
     protocol::TAKE_KEYS_MAX * (1 + crate::limits::PARENTS_MAX);
 
 /// Several shards, locked at once.
-pub(crate) struct Together<'a> {
+pub(crate) struct LockedShards<'a> {
     shards: &'a Shards,
-    engines: ArrayVec<(usize, Guard<'a>), KEYS_TOGETHER_MAX>,
+    engines: ArrayVec<(usize, ShardGuard<'a>), KEYS_TOGETHER_MAX>,
 }
 
-impl Together<'_> {
+impl LockedShards<'_> {
     /// The engine of a key whose hash was among those that were locked for.
     pub(crate) fn engine(&mut self, hash: u64) -> &mut Engine {
-        let number = self.shards.shard(hash);
-        let place = self.engines.binary_search_by_key(&number, |(number, _)| *number);
+        let index = self.shards.shard(hash);
+        let place = self.engines.binary_search_by_key(&index, |(index, _)| *index);
         &mut self.engines[place.expect("the shard of every key is locked")].1
     }
 }
@@ -491,7 +496,10 @@ mod tests {
     use super::*;
 
     /// A store of one worker.
-    pub(super) fn shards(memory_bytes: usize, placer: Option<Arc<Placer>>) -> Shards {
+    pub(super) fn shards(
+        memory_bytes: usize,
+        partition_prefix: Option<Arc<PartitionPrefix>>,
+    ) -> Shards {
         Shards::new(ShardsOptions {
             memory_bytes,
             may_evict: true,
@@ -499,14 +507,14 @@ mod tests {
             bounds: Bounds::default(),
             workers: 1,
             seeds: [1, 2, 3, 4],
-            placer,
+            partition_prefix,
         })
     }
 
     /// Stores so many items that last a second.
     fn fill(shards: &Shards, now: Now, items: u32) {
         for number in 0..items {
-            let record = Record {
+            let record = ItemRecord {
                 key: &number.to_be_bytes(),
                 value: protocol::Value::Number(1),
                 client_flags: 0,
@@ -527,7 +535,7 @@ mod tests {
         let now = Now::at_ms(0);
         fill(&shards, now, KEPT);
         let mut seen = std::collections::BTreeMap::new();
-        let (mut next, mut slices) = (Some(SavePlace::default()), 0);
+        let (mut next, mut slices) = (Some(SaveCursor::default()), 0);
         while let Some(place) = next {
             let mut shown = 0;
             next = shards.save_slice(now, place, |record| {
@@ -540,7 +548,7 @@ mod tests {
             slices += 1;
             for number in 0..50 {
                 let key = format!("new{slices}-{number}");
-                let record = Record {
+                let record = ItemRecord {
                     key: key.as_bytes(),
                     value: protocol::Value::Number(1),
                     client_flags: 0,

@@ -19,16 +19,16 @@ use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 pub use cluster::map::Map;
-pub use cluster::replica::{Part, Position};
+pub use cluster::replica::{Position, Role};
 pub use cluster::{Bug, Rules};
 pub use control::Status;
-pub use control::simulation::{Disk, Trouble};
+pub use control::simulation::{Disk, DiskFault};
 
 use crate::config::Config;
 use crate::limits::Limits;
 use crate::net::Listener;
-use crate::net::simulated::{Listener as SimulatedListener, Sockets};
-use crate::node::life::Setup;
+use crate::net::simulated::{SimListener as SimulatedListener, Sockets};
+use crate::node::lifecycle::Setup;
 use crate::server::{self, ServerError};
 use crate::service::Service;
 use crate::worker;
@@ -158,18 +158,18 @@ pub struct Skew {
 pub(crate) struct HostClock {
     skew: Arc<Skew>,
     start_unix: Duration,
-    told: Mutex<(Instant, u64)>,
+    shown: Mutex<(Instant, u64)>,
 }
 
 impl HostClock {
     fn new(skew: Arc<Skew>) -> Self {
         let start_unix = turmoil::since_epoch().unwrap_or_default();
-        Self { skew, start_unix, told: Mutex::new((Instant::now(), 0)) }
+        Self { skew, start_unix, shown: Mutex::new((Instant::now(), 0)) }
     }
 
     /// Since the start of the process.
     pub(crate) fn elapsed(&self) -> Duration {
-        let mut told = self.told.lock();
+        let mut told = self.shown.lock();
         let now = Instant::now();
         let passed = i128::try_from(now.duration_since(told.0).as_nanos()).unwrap_or_default();
         let fast = i128::from(self.skew.fast_ppm.load(Ordering::Relaxed));
@@ -196,7 +196,7 @@ pub(crate) fn clock() -> Option<Arc<HostClock>> {
 }
 
 /// One life of a node.
-pub struct Life {
+pub struct NodeLife {
     /// Of a cluster, with seeds that are addresses. Its ports are those that it advertises.
     pub config: Config,
     /// The limits in force.
@@ -211,7 +211,7 @@ pub struct Life {
     pub ports: (u16, u16),
 }
 
-impl Life {
+impl NodeLife {
     /// Runs the node on the current runtime until it is stopped or leaves its cluster; true if it left.
     ///
     /// # Errors
@@ -233,37 +233,38 @@ impl Life {
         };
         let clients = vec![bind(ports.0).await?];
         let peers = vec![bind(ports.1).await?];
-        let store = disk.store().map_err(crate::node::life::NodeError::from)?;
+        let store = disk.store().map_err(crate::node::lifecycle::NodeError::from)?;
         let setup = Setup::new(service.config(), store, peers, ports)?;
         let workers =
-            (0..service.config().threads).map(|number| worker::task(&service, number)).collect();
-        let until = server::keep_house_until_stopped(&service);
+            (0..service.config().threads).map(|index| worker::task(&service, index)).collect();
+        let until = server::run_housekeeping_until_stopped(&service);
         match server::serve(&service, Some(setup), clients, workers, until).await {
             // The disk was at fault, or the time too short: nothing that is wrong with the node.
             Ok(()) | Err(ServerError::Fault(_) | ServerError::LeftCopies(_)) => {}
             Err(error) => return Err(error),
         }
         let control = service.node().and_then(|node| node.control());
-        Ok(control.is_some_and(|control| control.place() == control::Place::Gone))
+        Ok(control
+            .is_some_and(|control| control.membership_state() == control::MembershipState::Gone))
     }
 }
 
 /// What a node is at one moment, for checks.
 #[derive(Debug)]
-pub struct Sight {
+pub struct NodeView {
     /// What it knows of the map.
     pub map: Arc<Map>,
     /// What its control plane says.
     pub status: Status,
     /// Its copies, by partition; none where it never had one.
-    pub copies: Vec<Option<CopySight>>,
+    pub replicas: Vec<Option<ReplicaView>>,
 }
 
 /// What a copy is at one moment.
 #[derive(Debug)]
-pub struct CopySight {
+pub struct ReplicaView {
     /// What it is.
-    pub part: Part,
+    pub role: Role,
     /// The highest term it has seen.
     pub term: u32,
     /// The last record it holds.
@@ -274,12 +275,12 @@ pub struct CopySight {
 
 /// Looks at the newest life at an address; none before it has a control plane.
 #[must_use]
-pub fn look(address: IpAddr) -> Option<Sight> {
+pub fn view(address: IpAddr) -> Option<NodeView> {
     let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade))?;
     let node = service.node()?;
     let control = node.control()?;
-    let copies = node.space().map(|space| space.copies.sights()).unwrap_or_default();
-    Some(Sight { map: control.map(), status: control.status(), copies })
+    let copies = node.keyspace().map(|keyspace| keyspace.replicas.views()).unwrap_or_default();
+    Some(NodeView { map: control.map(), status: control.status(), replicas: copies })
 }
 
 /// The keys of a partition as a node keeps them, and their states at `unix_ms`.
@@ -288,18 +289,18 @@ pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>,
     let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade));
     let mut items = BTreeMap::new();
     let Some((service, bits)) = service.and_then(|service| {
-        let bits = service.node()?.space()?.bits;
+        let bits = service.node()?.keyspace()?.bits;
         Some((service, bits))
     }) else {
         return items;
     };
     let range = engine::HashRange { prefix: u64::from(partition), bits };
-    let mono = crate::node::machine::items_time(unix_ms.saturating_mul(1_000_000));
+    let mono = crate::node::state_machine::items_time(unix_ms.saturating_mul(1_000_000));
     let now = engine::Now { mono, unix_ms };
     let mut cursor: Option<Vec<u8>> = None;
     loop {
-        let most = 1 << 20;
-        cursor = service.shards().export(now, range, cursor.as_deref(), most, |key, state| {
+        let max = 1 << 20;
+        cursor = service.shards().export(now, range, cursor.as_deref(), max, |key, state| {
             items.insert(key.to_vec(), state.to_vec());
         });
         if cursor.is_none() {

@@ -17,12 +17,12 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use engine::{LimitRecord, Now, Record, SnapshotRecord};
+use engine::{ItemRecord, LimitRecord, Now, SnapshotRecord};
 use protocol::{KEY_BYTES_MAX, Policy, Value};
 
-pub use self::keeper::SnapshotFigures;
+pub use self::keeper::SnapshotMetrics;
 use crate::files;
-use crate::shards::{SavePlace, Shards};
+use crate::shards::{SaveCursor, Shards};
 
 const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 2\n";
 const END: u8 = 0xFF;
@@ -65,25 +65,25 @@ pub enum SnapshotError {
 }
 
 /// A writer or reader that sums what passes.
-struct Summed<T> {
+struct Checksummed<T> {
     inner: T,
     sum: crc32fast::Hasher,
 }
 
-impl<T> Summed<T> {
+impl<T> Checksummed<T> {
     fn new(inner: T) -> Self {
         Self { inner, sum: crc32fast::Hasher::new() }
     }
 }
 
-impl<T: Write> Summed<T> {
+impl<T: Write> Checksummed<T> {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.sum.update(bytes);
         self.inner.write_all(bytes)
     }
 }
 
-impl<T: Read> Summed<T> {
+impl<T: Read> Checksummed<T> {
     fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.inner.read_exact(&mut bytes)?;
@@ -171,13 +171,13 @@ fn write_file(
     part: &Path,
     mut pause: impl FnMut() -> bool,
 ) -> io::Result<u64> {
-    let mut file = Summed::new(BufWriter::with_capacity(1 << 20, File::create(part)?));
+    let mut file = Checksummed::new(BufWriter::with_capacity(1 << 20, File::create(part)?));
     file.put(MAGIC)?;
     file.put(&now.unix_ms.to_le_bytes())?;
     file.put(&now.mono.0.to_le_bytes())?;
     let mut count = 0_u64;
     let (mut slice, mut value) = (Vec::new(), Vec::new());
-    let mut next = Some(SavePlace::default());
+    let mut next = Some(SaveCursor::default());
     while let Some(place) = next {
         slice.clear();
         // No byte goes to the disk while clients wait for the shard.
@@ -218,7 +218,7 @@ fn write_limit(
     value.push(policy.len() as u8);
     value.extend_from_slice(policy.as_bytes());
     value.extend_from_slice(record.body);
-    let record = Record {
+    let record = ItemRecord {
         key: record.key,
         value: Value::Bytes(value),
         client_flags: record.client_flags,
@@ -231,7 +231,7 @@ fn write_limit(
     write_record(file, LIMIT, &record)
 }
 
-fn write_record(file: &mut impl Write, kind: u8, record: &Record<'_>) -> io::Result<()> {
+fn write_record(file: &mut impl Write, kind: u8, record: &ItemRecord<'_>) -> io::Result<()> {
     let mark = |on: bool, bit: u8| if on { bit } else { 0 };
     let is_number = matches!(record.value, Value::Number(_));
     let marks = kind
@@ -274,8 +274,8 @@ pub struct Restored {
 ///
 /// A file that cannot be read or is damaged.
 pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Option<Restored>, SnapshotError> {
-    let told = |source| SnapshotError::Io { path: path.to_owned(), source };
-    if !path.try_exists().map_err(told)? {
+    let error_of = |source| SnapshotError::Io { path: path.to_owned(), source };
+    if !path.try_exists().map_err(error_of)? {
         return Ok(None);
     }
     read_file(shards, now, path).map(Some)
@@ -286,7 +286,7 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Option<Restored>, 
 /// # Errors
 ///
 /// What the system says; the file is then where it was.
-pub fn put_damaged_aside(path: &Path) -> io::Result<PathBuf> {
+pub fn rename_damaged(path: &Path) -> io::Result<PathBuf> {
     let aside = beside(path, ".damaged");
     fs::rename(path, &aside)?;
     Ok(aside)
@@ -297,36 +297,36 @@ pub fn put_damaged_aside(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 ///
 /// [`SnapshotError::Unusable`].
-pub fn put_aside(path: &Path) -> Result<(), SnapshotError> {
+pub fn rename_loaded(path: &Path) -> Result<(), SnapshotError> {
     fs::rename(path, loaded(path))
         .and_then(|()| sync_folder(path))
         .map_err(|source| SnapshotError::Unusable { path: path.to_owned(), source })
 }
 
 fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, SnapshotError> {
-    let told = |source| SnapshotError::Io { path: path.to_owned(), source };
+    let error_of = |source| SnapshotError::Io { path: path.to_owned(), source };
     let damaged = |why| SnapshotError::Damaged { path: path.to_owned(), why };
     let mut restored = Restored::default();
     for dry in [true, false] {
-        let reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(told)?);
-        let mut file = Summed::new(reader);
-        if file.take::<20>().map_err(told)? != *MAGIC {
+        let reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(error_of)?);
+        let mut file = Checksummed::new(reader);
+        if file.take::<20>().map_err(error_of)? != *MAGIC {
             return Err(damaged("not a snapshot of this version"));
         }
-        let saved_ms = u64::from_le_bytes(file.take().map_err(told)?);
-        let saved_mono = u64::from_le_bytes(file.take().map_err(told)?);
+        let saved_ms = u64::from_le_bytes(file.take().map_err(error_of)?);
+        let saved_mono = u64::from_le_bytes(file.take().map_err(error_of)?);
         let away_ms = now.unix_ms.saturating_sub(saved_ms);
         restored.age_ms = away_ms;
         // Instants of a state are of the clock of the process that is gone.
         let shift =
             i128::from(now.mono.0) - i128::from(saved_mono) - i128::from(away_ms) * 1_000_000;
-        let elsewhen = Elsewhen { now, away_ms, shift };
+        let elsewhen = TimeShift { now, away_ms, shift };
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let mut count = 0_u64;
         while let Some(saved) =
             read_record(&mut file, &mut key, &mut value).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => damaged("a record is damaged"),
-                _ => told(error),
+                _ => error_of(error),
             })?
         {
             count += 1;
@@ -334,10 +334,10 @@ fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapsho
                 restore(shards, elsewhen, saved, &mut restored);
             }
         }
-        let told_count = u64::from_le_bytes(file.take().map_err(told)?);
+        let told_count = u64::from_le_bytes(file.take().map_err(error_of)?);
         let sum = file.sum.clone().finalize();
         let mut told_sum = [0; 4];
-        file.inner.read_exact(&mut told_sum).map_err(told)?;
+        file.inner.read_exact(&mut told_sum).map_err(error_of)?;
         if told_count != count || u32::from_le_bytes(told_sum) != sum {
             return Err(damaged("its sum is wrong"));
         }
@@ -347,7 +347,7 @@ fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapsho
 
 /// How the times of another process become ours.
 #[derive(Clone, Copy)]
-struct Elsewhen {
+struct TimeShift {
     now: Now,
     /// How long nobody served.
     away_ms: u64,
@@ -357,14 +357,19 @@ struct Elsewhen {
 
 /// A record as it was read, and whether it is the state of a limit.
 #[derive(Clone, Copy)]
-struct Saved<'a> {
-    record: Record<'a>,
+struct SnapshotEntry<'a> {
+    record: ItemRecord<'a>,
     is_limit: bool,
 }
 
-fn restore(shards: &Shards, elsewhen: Elsewhen, saved: Saved<'_>, restored: &mut Restored) {
-    let Elsewhen { now, away_ms, shift } = elsewhen;
-    let Saved { mut record, is_limit } = saved;
+fn restore(
+    shards: &Shards,
+    elsewhen: TimeShift,
+    saved: SnapshotEntry<'_>,
+    restored: &mut Restored,
+) {
+    let TimeShift { now, away_ms, shift } = elsewhen;
+    let SnapshotEntry { mut record, is_limit } = saved;
     if let Some(left_ms) = record.left_ms {
         if left_ms <= away_ms {
             restored.expired += 1;
@@ -385,7 +390,7 @@ fn restore(shards: &Shards, elsewhen: Elsewhen, saved: Saved<'_>, restored: &mut
 }
 
 /// The state in a record; `None` when its policy is none that this version knows.
-fn limit_of<'a>(record: &Record<'a>) -> Option<LimitRecord<'a>> {
+fn limit_of<'a>(record: &ItemRecord<'a>) -> Option<LimitRecord<'a>> {
     let Value::Bytes(value) = record.value else { return None };
     let (length, rest) = value.split_first()?;
     let (policy, body) = rest.split_at_checked(usize::from(*length))?;
@@ -400,10 +405,10 @@ fn limit_of<'a>(record: &Record<'a>) -> Option<LimitRecord<'a>> {
 }
 
 fn read_record<'a>(
-    file: &mut Summed<impl Read>,
+    file: &mut Checksummed<impl Read>,
     key: &'a mut Vec<u8>,
     value: &'a mut Vec<u8>,
-) -> io::Result<Option<Saved<'a>>> {
+) -> io::Result<Option<SnapshotEntry<'a>>> {
     let [marks] = file.take()?;
     if marks == END {
         return Ok(None);
@@ -426,7 +431,7 @@ fn read_record<'a>(
     } else {
         Value::Number(u64::from_le_bytes(file.take()?))
     };
-    let record = Record {
+    let record = ItemRecord {
         key,
         value,
         client_flags,
@@ -436,5 +441,5 @@ fn read_record<'a>(
         won: marks & WON != 0,
         base64: marks & BASE64 != 0,
     };
-    Ok(Some(Saved { record, is_limit: marks & LIMIT != 0 }))
+    Ok(Some(SnapshotEntry { record, is_limit: marks & LIMIT != 0 }))
 }

@@ -13,16 +13,16 @@ use nix::sys::time::TimeVal;
 use protocol::{StatsTopic, write_escaped_key};
 
 use crate::connections::{ConnectionInfo, ListenerInfo};
-use crate::limits::InForce;
+use crate::limits::ActiveLimits;
 use crate::service::Service;
 
 /// Longest `stats cachedump` answer, as in memcached: two megabytes.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
 /// Collects `STAT` lines.
-struct Lines<'a>(&'a mut Vec<u8>);
+struct StatLines<'a>(&'a mut Vec<u8>);
 
-impl Lines<'_> {
+impl StatLines<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {
         let mut text = String::with_capacity(48);
         write!(text, "STAT {name} {value}").expect("writing to a String cannot fail");
@@ -45,11 +45,11 @@ impl Lines<'_> {
     }
 }
 
-/// Appends the answer to `stats` about `topic`; `in_force` are the limits of the worker that asks, so
+/// Appends the answer to `stats` about `topic`; `active_limits` are the limits of the worker that asks, so
 /// that what a client is told of them holds for its next request, and `asking` its file descriptor.
 pub(crate) fn write(
     service: &Service,
-    in_force: &InForce,
+    active_limits: &ActiveLimits,
     (now, asking): (Now, i32),
     topic: StatsTopic<'_>,
     out: &mut Vec<u8>,
@@ -59,7 +59,7 @@ pub(crate) fn write(
     {
         return;
     }
-    let mut lines = Lines(out);
+    let mut lines = StatLines(out);
     match topic {
         StatsTopic::General => {
             general(service, now, &mut lines);
@@ -71,7 +71,7 @@ pub(crate) fn write(
         StatsTopic::Sizes => lines.stat("sizes_status", "disabled"),
         StatsTopic::Conns => conns(service, asking, now, &mut lines),
         StatsTopic::Reset => {
-            service.reset_figures();
+            service.reset_counters();
             out.extend_from_slice(b"RESET\r\n");
             return;
         }
@@ -93,7 +93,7 @@ pub(crate) fn write(
             return;
         }
         StatsTopic::Other(topic) if topic.trim_ascii() == b"limits" => {
-            limits(service, in_force, &mut lines);
+            limits(service, active_limits, &mut lines);
         }
         StatsTopic::Other(_) => {
             out.extend_from_slice(b"ERROR\r\n");
@@ -109,31 +109,31 @@ fn processor_time(time: TimeVal) -> String {
 }
 
 /// What each limit has judged, in the order of the file.
-fn limits(service: &Service, in_force: &InForce, lines: &mut Lines<'_>) {
-    lines.stat("limits", in_force.limits().len());
+fn limits(service: &Service, active_limits: &ActiveLimits, lines: &mut StatLines<'_>) {
+    lines.stat("limits", active_limits.limits().len());
     lines.stat("limits_generation", service.limits().generation());
     lines.stat("limits_refused", service.limits().refused());
     if let Some(fault) = service.limits().fault() {
         lines.stat("limits_fault", fault);
     }
     let active = service.shards().active_keys();
-    for limit in in_force.limits() {
-        let Some(figures) = in_force.figures(limit.index()) else { continue };
-        let (name, sums) = (limit.name(), figures.sums());
+    for limit in active_limits.limits() {
+        let Some(metrics) = active_limits.metrics(limit.index()) else { continue };
+        let (name, sums) = (limit.name(), metrics.sums());
         lines.stat(&format!("{name}:policy"), limit.policy());
         lines.stat(&format!("{name}:allowed"), sums.allowed);
         lines.stat(&format!("{name}:denied"), sums.denied);
         lines.stat(&format!("{name}:shadow_denied"), sums.shadow_denied);
-        lines.stat(&format!("{name}:active_keys"), active.get(&figures.number()).unwrap_or(&0));
+        lines.stat(&format!("{name}:active_keys"), active.get(&metrics.number()).unwrap_or(&0));
     }
 }
 
-fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {
+fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     let sums = service.sums();
     let totals = service.shards().totals();
     let connections = service.connections();
     let config = service.config();
-    let budget = service.shards().budget();
+    let memory_cap = service.shards().memory_cap();
     lines.stat("pid", std::process::id());
     lines.stat("uptime", service.clock().uptime_seconds());
     lines.stat("time", now.unix_ms / 1000);
@@ -187,7 +187,7 @@ fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {
     ] {
         lines.stat(name, value);
     }
-    lines.stat("limit_maxbytes", budget.limit_bytes());
+    lines.stat("limit_maxbytes", memory_cap.limit_bytes());
     lines.stat("accepting_conns", u8::from(service.accepting.load(Ordering::Relaxed)));
     lines.stat("listen_disabled_num", service.listen_disabled.load(Ordering::Relaxed));
     let disabled_us = service.listen_disabled_us.load(Ordering::Relaxed);
@@ -219,17 +219,17 @@ fn general(service: &Service, now: Now, lines: &mut Lines<'_>) {
     lines.stat("direct_reclaims", totals.losses.evicted + totals.losses.reclaimed);
     lines.zeros(&["lru_bumps_dropped"]);
     lines.stat("idle_kicks", connections.idle_kicks());
-    let ids = service.shards().id_figures();
+    let ids = service.shards().idempotency_metrics();
     lines.stat("ids", ids.count);
     lines.stat("ids_bytes", ids.bytes);
     lines.stat("ids_oldest_seconds", ids.oldest_seconds);
     lines.stat("ids_forgotten", ids.forgotten);
 }
 
-fn settings(service: &Service, lines: &mut Lines<'_>) {
+fn settings(service: &Service, lines: &mut StatLines<'_>) {
     let config = service.config();
     let interfaces: Vec<&str> = config.listen.iter().map(|listen| listen.host.as_str()).collect();
-    lines.stat("maxbytes", service.shards().budget().limit_bytes());
+    lines.stat("maxbytes", service.shards().memory_cap().limit_bytes());
     lines.stat("maxconns", config.connections_max);
     lines.stat("tcpport", service.port.load(Ordering::Relaxed));
     lines.stat("udpport", 0);
@@ -284,25 +284,25 @@ fn settings(service: &Service, lines: &mut Lines<'_>) {
 }
 
 /// What became of snapshots while the server runs, if it writes any.
-fn snapshots(service: &Service, lines: &mut Lines<'_>) {
+fn snapshots(service: &Service, lines: &mut StatLines<'_>) {
     if service.config().snapshot_file.is_none() {
         return;
     }
-    let figures = service.snapshots();
-    for (name, figure, unit) in [
-        ("snapshot_saved", &figures.saved, 1),
-        ("snapshot_failed", &figures.failed, 1),
-        ("snapshot_items", &figures.last_items, 1),
+    let metrics = service.snapshots();
+    for (name, counter, unit) in [
+        ("snapshot_saved", &metrics.saved, 1),
+        ("snapshot_failed", &metrics.failed, 1),
+        ("snapshot_items", &metrics.last_items, 1),
         // Unix seconds, as `time`; 0: none yet.
-        ("snapshot_begun", &figures.last_begun_unix_ms, 1000),
-        ("snapshot_took_ms", &figures.last_took_ms, 1),
+        ("snapshot_begun", &metrics.last_begun_unix_ms, 1000),
+        ("snapshot_took_ms", &metrics.last_took_ms, 1),
     ] {
-        lines.stat(name, figure.load(Ordering::Relaxed) / unit);
+        lines.stat(name, counter.load(Ordering::Relaxed) / unit);
     }
 }
 
 /// Everything is one class: number 1.
-fn items(service: &Service, lines: &mut Lines<'_>) {
+fn items(service: &Service, lines: &mut StatLines<'_>) {
     let totals = service.shards().totals();
     if totals.items == 0 {
         return;
@@ -343,10 +343,10 @@ fn items(service: &Service, lines: &mut Lines<'_>) {
     }
 }
 
-fn slabs(service: &Service, lines: &mut Lines<'_>) {
+fn slabs(service: &Service, lines: &mut StatLines<'_>) {
     let totals = service.shards().totals();
     let sums = service.sums();
-    let used = service.shards().budget().used_bytes() as u64;
+    let used = service.shards().memory_cap().used_bytes() as u64;
     if totals.items > 0 {
         for (name, value) in [
             ("chunk_size", 48),
@@ -375,26 +375,26 @@ fn slabs(service: &Service, lines: &mut Lines<'_>) {
 }
 
 /// Each socket by its descriptor: those that clients come to, and the clients.
-fn conns(service: &Service, asking: i32, now: Now, lines: &mut Lines<'_>) {
+fn conns(service: &Service, asking: i32, now: Now, lines: &mut StatLines<'_>) {
     let now_ms = now.mono.millis();
     let connections = service.connections();
-    let mut sockets: Vec<(i32, Socket)> = connections
+    let mut sockets: Vec<(i32, ConnsEntry)> = connections
         .listeners()
         .into_iter()
-        .map(|listener| (listener.fd, Socket::Listener(listener)))
-        .chain(connections.list().into_iter().map(|client| (client.fd, Socket::Client(client))))
+        .map(|listener| (listener.fd, ConnsEntry::Listener(listener)))
+        .chain(connections.list().into_iter().map(|client| (client.fd, ConnsEntry::Client(client))))
         .collect();
     sockets.sort_by_key(|(fd, _)| *fd);
     for (fd, socket) in sockets {
         let mut stat = |name: &str, value: &str| lines.stat(&format!("{fd}:{name}"), value);
         match socket {
-            Socket::Listener(listener) => {
+            ConnsEntry::Listener(listener) => {
                 stat("addr", &listener.address);
                 stat("state", "conn_listening");
                 let idle = service.clock().uptime_seconds();
                 stat("secs_since_last_cmd", &idle.to_string());
             }
-            Socket::Client(client) => {
+            ConnsEntry::Client(client) => {
                 stat("addr", &client.peer);
                 stat("listen_addr", &client.local);
                 let is_asking = asking == fd;
@@ -408,7 +408,7 @@ fn conns(service: &Service, asking: i32, now: Now, lines: &mut Lines<'_>) {
 }
 
 /// What `stats conns` tells of.
-enum Socket {
+enum ConnsEntry {
     Listener(ListenerInfo),
     Client(Arc<ConnectionInfo>),
 }
@@ -426,8 +426,8 @@ fn cachedump(service: &Service, now: Now, class: u32, count: u32, out: &mut Vec<
             let ends = record.left_ms.map_or(0, |left_ms| (now.unix_ms + left_ms) / 1000);
             out.extend_from_slice(b"ITEM ");
             write_escaped_key(out, record.key);
-            let figures = format!(" [{} b; {ends} s]\r\n", record.value.len());
-            out.extend_from_slice(figures.as_bytes());
+            let stats = format!(" [{} b; {ends} s]\r\n", record.value.len());
+            out.extend_from_slice(stats.as_bytes());
             left -= 1;
             left > 0 && out.len() - start < CACHEDUMP_BYTES_MAX
         });

@@ -24,13 +24,13 @@ use slab::Slab;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::unconstrained;
 
-use crate::connection::{After, Connection, Read, Turn};
+use crate::connection::{ConnContext, Connection, ReadResult, TurnEnd};
 use crate::connections::Registration;
-use crate::limits::InForce;
+use crate::limits::ActiveLimits;
 use crate::net::DetachedStream;
-use crate::node::delivery::Client;
-use crate::node::front::{Front, Lent, node_now};
 use crate::node::links::WorkerLinks;
+use crate::node::pending::Client;
+use crate::node::router::{Router, RouterContext, node_now};
 use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
@@ -52,14 +52,14 @@ const LARGE_BYTES_A_ROUND: usize = 1 << 20;
 const ALONE_BYTES_MAX: usize = 256;
 
 /// A client on its way to a worker.
-pub(crate) struct Arrival {
+pub(crate) struct ClientArrival {
     pub(crate) stream: DetachedStream,
     pub(crate) registration: Registration,
 }
 
 /// The way to a running worker. Its queue is bounded by the connection limit.
 pub(crate) struct WorkerHandle {
-    arrivals: UnboundedSender<Arrival>,
+    arrivals: UnboundedSender<ClientArrival>,
     connections: Arc<AtomicUsize>,
     /// None: it is a task.
     thread: Option<JoinHandle<()>>,
@@ -80,23 +80,23 @@ impl WorkerHandle {
     }
 
     /// Hands the worker a client.
-    pub(crate) fn deal(&self, arrival: Arrival) {
+    pub(crate) fn deal(&self, arrival: ClientArrival) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         // A worker that is gone is a server that is stopping: the client is dropped.
         let _ = self.arrivals.send(arrival);
     }
 }
 
-/// Starts worker number `number`.
+/// Starts worker number `index`.
 ///
 /// # Errors
 ///
 /// What the system says when a thread or its runtime cannot be made.
-pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerHandle> {
+pub(crate) fn start(service: &Arc<Service>, index: usize) -> io::Result<WorkerHandle> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut handle, mut worker) = make(service, number);
+    let (mut handle, mut worker) = make(service, index);
     let thread = std::thread::Builder::new()
-        .name(format!("worker-{number}"))
+        .name(format!("worker-{index}"))
         // tokio's budget is made for tasks of one client each: a round of many would use it up, and
         // streams that are ready would claim they are not.
         .spawn(move || {
@@ -106,20 +106,20 @@ pub(crate) fn start(service: &Arc<Service>, number: usize) -> io::Result<WorkerH
     Ok(handle)
 }
 
-/// Starts worker number `number` as a task of the current runtime.
+/// Starts worker number `index` as a task of the current runtime.
 #[cfg(feature = "simulation")]
-pub(crate) fn task(service: &Arc<Service>, number: usize) -> WorkerHandle {
-    let (handle, mut worker) = make(service, number);
+pub(crate) fn task(service: &Arc<Service>, index: usize) -> WorkerHandle {
+    let (handle, mut worker) = make(service, index);
     tokio::spawn(unconstrained(poll_fn(move |context| worker.poll(context))));
     handle
 }
 
-fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
+fn make(service: &Arc<Service>, index: usize) -> (WorkerHandle, Worker) {
     let (arrivals, receiver) = unbounded_channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let worker = Worker {
         service: Arc::clone(service),
-        number,
+        index,
         arrivals: receiver,
         connections: Slab::new(),
         count: Arc::clone(&connections),
@@ -127,9 +127,9 @@ fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
         input: vec![0; INPUT_BYTES].into_boxed_slice(),
         output: Vec::with_capacity(2 * REPLY_BYTES_HIGH),
         limits_generation: service.limits().generation(),
-        in_force: service.limits().load(),
+        active_limits: service.limits().load(),
         scratch: Scratch::default(),
-        front: service.node().map(|node| Front::new(Arc::clone(node), number as u16)),
+        router: service.node().map(|node| Router::new(Arc::clone(node), index as u16)),
         links: WorkerLinks::default(),
         next_client: 0,
     };
@@ -138,23 +138,23 @@ fn make(service: &Arc<Service>, number: usize) -> (WorkerHandle, Worker) {
 
 /// Numbers of connections to be looked at, in the order they became ready. Its memory is used again: a queue
 /// of linked blocks would allocate one in so many requests.
-pub(crate) type Ready = Mutex<VecDeque<usize>>;
+pub(crate) type ReadyQueue = Mutex<VecDeque<usize>>;
 
 /// Notes that a connection is ready, and wakes the worker.
 #[derive(Debug)]
 pub(crate) struct ReadyWaker {
-    number: usize,
+    index: usize,
     /// It is in the queue already.
     pub(crate) queued: AtomicBool,
-    ready: Arc<Ready>,
+    ready: Arc<ReadyQueue>,
     worker: Waker,
 }
 
 impl ReadyWaker {
-    /// Wakes the worker for connection `number` of the queue.
-    pub(crate) fn new(number: usize, ready: &Arc<Ready>, worker: &Waker) -> Self {
+    /// Wakes the worker for connection `index` of the queue.
+    pub(crate) fn new(index: usize, ready: &Arc<ReadyQueue>, worker: &Waker) -> Self {
         let (ready, worker) = (Arc::clone(ready), worker.clone());
-        Self { number, queued: AtomicBool::new(false), ready, worker }
+        Self { index, queued: AtomicBool::new(false), ready, worker }
     }
 }
 
@@ -165,14 +165,14 @@ impl Wake for ReadyWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.lock().push_back(self.number);
+            self.ready.lock().push_back(self.index);
             self.worker.wake_by_ref();
         }
     }
 }
 
 /// A connection and the way to queue it.
-struct Place {
+struct ConnectionSlot {
     connection: Connection,
     /// Counts the clients of this worker: numbers of places are used again.
     id: u64,
@@ -186,27 +186,27 @@ struct Place {
 
 struct Worker {
     service: Arc<Service>,
-    number: usize,
-    arrivals: UnboundedReceiver<Arrival>,
-    connections: Slab<Place>,
+    index: usize,
+    arrivals: UnboundedReceiver<ClientArrival>,
+    connections: Slab<ConnectionSlot>,
     count: Arc<AtomicUsize>,
-    ready: Arc<Ready>,
+    ready: Arc<ReadyQueue>,
     input: Box<[u8]>,
     output: Vec<u8>,
-    /// Which `in_force` is.
+    /// Which `active_limits` is.
     limits_generation: u64,
-    in_force: Arc<InForce>,
+    active_limits: Arc<ActiveLimits>,
     scratch: Scratch,
     /// The way to other nodes, in a cluster.
-    front: Option<Front>,
+    router: Option<Router>,
     /// The connections to other nodes that this worker reads.
     links: WorkerLinks,
     next_client: u64,
 }
 
 /// What a round has to run.
-struct Work {
-    number: usize,
+struct ReadyConnection {
+    index: usize,
     /// Where in `input`; `None` for what the connection holds itself.
     input: Option<Range<usize>>,
 }
@@ -218,27 +218,27 @@ impl Worker {
             match self.arrivals.poll_recv(context) {
                 Poll::Ready(Some(arrival)) => self.adopt(context, arrival),
                 Poll::Ready(None) => {
-                    while let Some(number) = self.connections.iter().next().map(|(key, _)| key) {
-                        self.hang_up(number);
+                    while let Some(index) = self.connections.iter().next().map(|(key, _)| key) {
+                        self.hang_up(index);
                     }
-                    if let Some(front) = &self.front {
-                        self.links.close(front.node(), self.service.clock().now().mono.0);
+                    if let Some(router) = &self.router {
+                        self.links.close(router.node(), self.service.clock().now().mono.0);
                     }
                     return Poll::Ready(());
                 }
                 Poll::Pending => break,
             }
         }
-        if let Some(front) = &mut self.front {
-            front.begin_round();
-            self.hear_nodes(context);
+        if let Some(router) = &mut self.router {
+            router.begin_round();
+            self.run_node_events(context);
         }
-        let work = self.read_ready();
-        if !work.is_empty() {
-            self.prefetch(&work);
-            self.run(&work);
+        let ready = self.read_ready();
+        if !ready.is_empty() {
+            self.prefetch(&ready);
+            self.run(&ready);
         }
-        if self.front.is_some() {
+        if self.router.is_some() {
             self.send_bursts();
         }
         if !self.ready.lock().is_empty() || self.links.is_ready() {
@@ -252,13 +252,13 @@ impl Worker {
         // Read before the limits themselves: none is kept beyond the round in which it changed.
         let generation = self.service.limits().generation();
         if generation != self.limits_generation {
-            self.in_force = self.service.limits().load();
+            self.active_limits = self.service.limits().load();
             self.limits_generation = generation;
         }
     }
 
-    fn adopt(&mut self, context: &mut Context<'_>, arrival: Arrival) {
-        let Arrival { stream, registration } = arrival;
+    fn adopt(&mut self, context: &mut Context<'_>, arrival: ClientArrival) {
+        let ClientArrival { stream, registration } = arrival;
         let stream = match stream.attach() {
             Ok(stream) => stream,
             Err(error) => {
@@ -275,25 +275,32 @@ impl Worker {
         let connection = Connection::new(registration, stream);
         self.next_client += 1;
         let id = self.next_client;
-        entry.insert(Place { connection, id, queue, waker, has_work: false, woken: false });
+        entry.insert(ConnectionSlot {
+            connection,
+            id,
+            queue,
+            waker,
+            has_work: false,
+            woken: false,
+        });
     }
 
     /// Takes what other nodes have answered, reads the links to them, and tells the clients.
-    fn hear_nodes(&mut self, context: &Context<'_>) {
+    fn run_node_events(&mut self, context: &Context<'_>) {
         self.follow_limits();
-        if let Some(front) = &self.front
-            && let Some(inbox) = front.node().inbox(self.number as u16)
+        if let Some(router) = &self.router
+            && let Some(inbox) = router.node().inbox(self.index as u16)
         {
             inbox.set_waker(context.waker());
         }
-        self.with_front(|front, lent, links, input| {
-            let node = Arc::clone(front.node());
+        self.with_router(|router, ctx, links, input| {
+            let node = Arc::clone(router.node());
             if links.is_ready() {
-                links.read(&node, lent.now.mono_ns, input, lent, front);
+                links.read(&node, ctx.now.mono_ns, input, ctx, router);
             }
-            front.hear(lent);
-            for arrival in std::mem::take(&mut front.arrivals) {
-                links.adopt(&node, lent.now.mono_ns, context, arrival);
+            router.on_events(ctx);
+            for arrival in std::mem::take(&mut router.arrivals) {
+                links.adopt(&node, ctx.now.mono_ns, context, arrival);
             }
         });
         self.deliver();
@@ -301,104 +308,108 @@ impl Worker {
 
     /// The end of a round: what is for other nodes leaves.
     fn send_bursts(&mut self) {
-        self.with_front(|front, lent, _, _| front.send_bursts(lent));
+        self.with_router(|router, ctx, _, _| router.send_bursts(ctx));
         self.deliver();
     }
 
-    fn with_front(
+    fn with_router(
         &mut self,
-        work: impl FnOnce(&mut Front, &mut Lent<'_>, &mut WorkerLinks, &mut [u8]),
+        work: impl FnOnce(&mut Router, &mut RouterContext<'_>, &mut WorkerLinks, &mut [u8]),
     ) {
-        let Some(front) = &mut self.front else { return };
+        let Some(router) = &mut self.router else { return };
         let service = Arc::clone(&self.service);
-        let mut lent = Lent {
+        let mut ctx = RouterContext {
             service: &service,
-            counters: service.counters(self.number),
+            counters: service.counters(self.index),
             now: node_now(service.clock(), service.clock().now()),
-            in_force: &self.in_force,
-            worker: self.number,
+            active_limits: &self.active_limits,
+            worker: self.index,
             scratch: &mut self.scratch,
         };
-        work(front, &mut lent, &mut self.links, &mut self.input);
+        work(router, &mut ctx, &mut self.links, &mut self.input);
     }
 
     /// Puts answers into their places, and has the clients told that have something to hear.
     fn deliver(&mut self) {
-        let Some(front) = &mut self.front else { return };
-        let runs = std::mem::take(&mut front.runs);
+        let Some(router) = &mut self.router else { return };
+        let runs = std::mem::take(&mut router.runs);
         for run in &runs {
-            let Some(place) = self.connections.get_mut(run.client.number) else { continue };
-            if place.id == run.client.id && place.connection.give_run(run, front.text_of(run)) {
-                place.queue.wake_by_ref();
+            let Some(charge_ctx) = self.connections.get_mut(run.client.index) else { continue };
+            if charge_ctx.id == run.client.id
+                && charge_ctx.connection.complete_run(run, router.text_of(run))
+            {
+                charge_ctx.queue.wake_by_ref();
             }
         }
-        front.runs = runs;
-        front.runs.clear();
-        front.forget_texts();
-        for delivery in front.deliveries.drain(..) {
+        router.runs = runs;
+        router.runs.clear();
+        router.forget_texts();
+        for completion in router.completions.drain(..) {
             // The client may have gone, and another be in its place.
-            let Some(place) = self.connections.get_mut(delivery.client.number) else { continue };
-            if place.id == delivery.client.id && place.connection.give(delivery) {
-                place.queue.wake_by_ref();
+            let Some(charge_ctx) = self.connections.get_mut(completion.client.index) else {
+                continue;
+            };
+            if charge_ctx.id == completion.client.id && charge_ctx.connection.complete(completion) {
+                charge_ctx.queue.wake_by_ref();
             }
         }
     }
 
-    fn hang_up(&mut self, number: usize) {
-        let place = self.connections.remove(number);
-        place.connection.release(&self.service);
+    fn hang_up(&mut self, index: usize) {
+        let charge_ctx = self.connections.remove(index);
+        charge_ctx.connection.release(&self.service);
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Reads the connections that are ready, one behind the other into the round's buffer.
-    fn read_ready(&mut self) -> ArrayVec<Work, ROUND_CONNECTIONS> {
-        let mut work = ArrayVec::new();
+    fn read_ready(&mut self) -> ArrayVec<ReadyConnection, ROUND_CONNECTIONS> {
+        let mut ready = ArrayVec::new();
         let mut used = 0;
         let service = Arc::clone(&self.service);
-        let counters = service.counters(self.number);
-        while !work.is_full() && self.input.len() - used >= READ_BYTES_MIN {
-            let Some(number) = self.ready.lock().pop_front() else { break };
+        let counters = service.counters(self.index);
+        while !ready.is_full() && self.input.len() - used >= READ_BYTES_MIN {
+            let Some(index) = self.ready.lock().pop_front() else { break };
             // Numbers are used again: a word for one that is gone may find its successor, which
             // is then looked at once too often.
-            let Some(place) = self.connections.get_mut(number) else { continue };
-            place.queue.queued.store(false, Ordering::Release);
-            if place.has_work {
+            let Some(charge_ctx) = self.connections.get_mut(index) else { continue };
+            charge_ctx.queue.queued.store(false, Ordering::Release);
+            if charge_ctx.has_work {
                 // Woken from another thread since it was read: what was read runs first.
-                place.woken = true;
+                charge_ctx.woken = true;
                 continue;
             }
             let room = &mut self.input[used..];
             let room = &mut room[..READ_BYTES_MAX.min(INPUT_BYTES - used)];
-            let mut context = Context::from_waker(&place.waker);
-            let input = match place.connection.read(&mut context, &service, counters, room) {
-                Ok(Read::Wait) => continue,
-                Ok(Read::Held) => None,
-                Ok(Read::Bytes(count)) => {
+            let mut context = Context::from_waker(&charge_ctx.waker);
+            let input = match charge_ctx.connection.read(&mut context, &service, counters, room) {
+                Ok(ReadResult::Wait) => continue,
+                Ok(ReadResult::Held) => None,
+                Ok(ReadResult::Bytes(count)) => {
                     used += count;
                     Some(used - count..used)
                 }
                 // A stream that fails is a client that left without saying so.
-                Ok(Read::Close) | Err(_) => {
-                    self.hang_up(number);
+                Ok(ReadResult::Close) | Err(_) => {
+                    self.hang_up(index);
                     continue;
                 }
             };
-            place.has_work = true;
-            work.push(Work { number, input });
+            charge_ctx.has_work = true;
+            ready.push(ReadyConnection { index, input });
         }
-        work
+        ready
     }
 
     /// Fetches what the only request of a connection needs. Those of a connection that sends several are
     /// fetched together by its session.
-    fn prefetch(&self, work: &[Work]) {
-        if work.len() < 2 {
+    fn prefetch(&self, ready: &[ReadyConnection]) {
+        if ready.len() < 2 {
             return;
         }
         let shards = self.service.shards();
-        let keys: ArrayVec<&[u8], ROUND_CONNECTIONS> = work
+        let keys: ArrayVec<&[u8], ROUND_CONNECTIONS> = ready
             .iter()
-            .filter_map(|work| Some(&self.input[work.input.clone()?]))
+            .filter_map(|ready| Some(&self.input[ready.input.clone()?]))
             .filter(|input| input.len() <= ALONE_BYTES_MAX)
             .filter_map(likely_key)
             .collect();
@@ -411,48 +422,50 @@ impl Worker {
         shards.prefetch(hashes.iter().copied());
     }
 
-    fn run(&mut self, work: &[Work]) {
+    fn run(&mut self, ready: &[ReadyConnection]) {
         let service = Arc::clone(&self.service);
-        let counters = service.counters(self.number);
+        let counters = service.counters(self.index);
         let now = service.clock().now();
         let mut large_left = LARGE_BYTES_A_ROUND;
         self.follow_limits();
-        for Work { number, input } in work {
-            let Some(place) = self.connections.get_mut(*number) else { continue };
-            place.has_work = false;
-            if std::mem::take(&mut place.woken) {
-                place.queue.wake_by_ref();
+        for ReadyConnection { index, input } in ready {
+            let Some(charge_ctx) = self.connections.get_mut(*index) else { continue };
+            charge_ctx.has_work = false;
+            if std::mem::take(&mut charge_ctx.woken) {
+                charge_ctx.queue.wake_by_ref();
             }
-            if large_left == 0 && place.connection.puts_off() {
-                place.queue.wake_by_ref();
+            if large_left == 0 && charge_ctx.connection.puts_off() {
+                charge_ctx.queue.wake_by_ref();
                 continue;
             }
-            if let Some(front) = &mut self.front {
-                front.client = Client { number: *number, id: place.id };
-                front.is_operator = place.connection.is_operator();
+            if let Some(router) = &mut self.router {
+                router.client = Client { index: *index, id: charge_ctx.id };
+                router.is_operator = charge_ctx.connection.is_operator();
             }
-            let mut turn = Turn {
-                front: self.front.as_mut(),
+            let mut conn_ctx = ConnContext {
+                router: self.router.as_mut(),
                 service: &service,
                 counters,
                 now,
-                worker: self.number,
-                in_force: &self.in_force,
+                worker: self.index,
+                active_limits: &self.active_limits,
                 scratch: &mut self.scratch,
                 large_left: &mut large_left,
                 output: &mut self.output,
             };
-            let mut context = Context::from_waker(&place.waker);
+            let mut context = Context::from_waker(&charge_ctx.waker);
             let after = match input {
-                Some(range) => {
-                    place.connection.run(&mut context, &mut turn, &self.input[range.clone()])
-                }
-                None => place.connection.run_held(&mut context, &mut turn),
+                Some(range) => charge_ctx.connection.run(
+                    &mut context,
+                    &mut conn_ctx,
+                    &self.input[range.clone()],
+                ),
+                None => charge_ctx.connection.run_held(&mut context, &mut conn_ctx),
             };
             match after {
-                Ok(After::Wait) => {}
-                Ok(After::Again) => place.queue.wake_by_ref(),
-                Ok(After::Close) | Err(_) => self.hang_up(*number),
+                Ok(TurnEnd::Wait) => {}
+                Ok(TurnEnd::Again) => charge_ctx.queue.wake_by_ref(),
+                Ok(TurnEnd::Close) | Err(_) => self.hang_up(*index),
             }
         }
         if self.output.capacity() > 8 * REPLY_BYTES_HIGH {

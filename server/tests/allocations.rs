@@ -15,7 +15,7 @@ use tollgate::config::{Config, ListenAddr};
 use tollgate::limits::Limits;
 use tollgate::scratch::Scratch;
 use tollgate::service::Service;
-use tollgate::session::{Pause, Round, Session};
+use tollgate::session::{ExecContext, Pause, Session};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -100,14 +100,14 @@ const ALLOCATING: [(&str, usize); 3] = [
 #[test]
 fn nothing_is_allocated_for_a_request() {
     let mut wrong = Vec::new();
-    let mut check = |what: &str, count: usize, most: usize| {
-        if count > most {
-            wrong.push(format!("{what:?}: {count} allocations, at most {most}"));
+    let mut check = |what: &str, count: usize, max: usize| {
+        if count > max {
+            wrong.push(format!("{what:?}: {count} allocations, at most {max}"));
         }
     };
     for pipeline in PIPELINES {
-        let mut check = |what: &str, count: usize, most: usize| {
-            check(&format!("{what} at {pipeline}"), count, most);
+        let mut check = |what: &str, count: usize, max: usize| {
+            check(&format!("{what} at {pipeline}"), count, max);
         };
         for (before, request) in PLAIN {
             check(request, in_a_session("", "user", before, request, (1, pipeline)), 0);
@@ -117,9 +117,9 @@ fn nothing_is_allocated_for_a_request() {
             let what = format!("{prefix} {request}");
             check(&what, in_a_session(LIMITS, prefix, before, request, (1, pipeline)), 0);
         }
-        for (request, most) in ALLOCATING {
+        for (request, max) in ALLOCATING {
             let count = in_a_session("", "user", "", request, (1, pipeline));
-            check(request, count, most * REQUESTS);
+            check(request, count, max * REQUESTS);
         }
     }
     for (what, count) in at_a_live_server() {
@@ -130,7 +130,7 @@ fn nothing_is_allocated_for_a_request() {
 
 /// Bytes of what a client sends at once, for all keys: a request for each group of `keys`, so many at once.
 fn wires(prefix: &str, request: &str, (keys, pipeline): (usize, usize)) -> Vec<Vec<u8>> {
-    let names: Vec<String> = (0..KEYS).map(|number| format!("{prefix}:{number:015}")).collect();
+    let names: Vec<String> = (0..KEYS).map(|index| format!("{prefix}:{index:015}")).collect();
     let requests: Vec<String> =
         names.chunks(keys).map(|group| request.replace("{}", &group.join(" "))).collect();
     requests.chunks(pipeline).map(|group| group.concat().into_bytes()).collect()
@@ -160,7 +160,7 @@ fn in_a_session(
     let limits = Limits::parse("limits", limits.as_bytes()).expect("good limits");
     let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
     let (mut session, mut scratch) = (Session::default(), Scratch::default());
-    let in_force = service.limits().load();
+    let active_limits = service.limits().load();
     let mut out = Vec::with_capacity(ANSWER_BYTES);
     let mut asked = 0;
     let mut send = |wires: &[Vec<u8>]| {
@@ -168,9 +168,10 @@ fn in_a_session(
             // As fast at every pipeline: what time does to a state is not asked here.
             asked += pipeline as u64;
             let now = Now::at_ms(1000 + asked / 16);
-            let mut round = Round::new(&service, service.counters(0), now, &in_force, &mut scratch);
+            let mut ctx =
+                ExecContext::new(&service, service.counters(0), now, &active_limits, &mut scratch);
             out.clear();
-            let end = session.run(&mut round, wire, &mut out);
+            let end = session.run(&mut ctx, wire, &mut out);
             assert_eq!(end, (wire.len(), Pause::Input(1)), "{request}");
             let is_error =
                 |line: &[u8]| line.starts_with(b"ERROR") || line.starts_with(b"CLIENT_ERROR");

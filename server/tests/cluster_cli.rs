@@ -83,8 +83,8 @@ fn readiness_is_the_exit_code() {
         ("ERROR\r\n", "ready", 1, "", "SERVER is in no cluster".to_owned()),
     ] {
         let (server, script) = node(vec![("stats cluster", answer.to_owned())]);
-        let told = reason.replacen("SERVER", &server.to_string(), 1);
-        let stderr = if code == 0 { String::new() } else { format!("tollgate: {told}\n") };
+        let reply = reason.replacen("SERVER", &server.to_string(), 1);
+        let stderr = if code == 0 { String::new() } else { format!("tollgate: {reply}\n") };
         check(&run(server, line), code, stdout, &stderr);
         script.join().expect("the script was kept to");
     }

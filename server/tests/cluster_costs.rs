@@ -93,21 +93,21 @@ impl Client {
 #[test]
 fn an_operation_allocates_nothing_and_wakes_nobody_else() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let doors: Vec<TcpListener> =
+    let acceptor: Vec<TcpListener> =
         (0..4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
     let ports: Vec<SocketAddr> =
-        doors.iter().map(|door| door.local_addr().expect("bound")).collect();
-    drop(doors);
+        acceptor.iter().map(|door| door.local_addr().expect("bound")).collect();
+    drop(acceptor);
     let (clients, peers) = ports.split_at(2);
     let seeds = format!("--seeds={},{}", peers[0], peers[1]);
-    let servers = [0, 1].map(|number| {
-        let data = folder.path().join(number.to_string());
+    let servers = [0, 1].map(|index| {
+        let data = folder.path().join(index.to_string());
         let args = [
             "tollgate".to_owned(),
             "--threads=1".to_owned(),
             "--listen=127.0.0.1".to_owned(),
-            format!("--port={}", clients[number].port()),
-            format!("--peer-listen={}", peers[number]),
+            format!("--port={}", clients[index].port()),
+            format!("--peer-listen={}", peers[index]),
             seeds.clone(),
             "--expect=2".to_owned(),
             "--replicas=2".to_owned(),

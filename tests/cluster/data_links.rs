@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use cluster::message::{Bounds, Decoded, Frame, decode};
+use cluster::message::{DecodedFrame, Frame, FrameBounds, decode};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use super::{
@@ -154,9 +154,9 @@ impl Proxies {
         let is_data = loop {
             let Ok(count @ 1..) = from.read(&mut room) else { return };
             first.extend_from_slice(&room[..count]);
-            match decode(&mut first.clone(), Bounds::of_strangers()) {
-                Ok(Decoded::Frame(Frame::Hello(hello))) => break hello.data_link.is_some(),
-                Ok(Decoded::Incomplete { .. }) => {}
+            match decode(&mut first.clone(), FrameBounds::unauthenticated()) {
+                Ok(DecodedFrame::Frame(Frame::Hello(hello))) => break hello.data_link.is_some(),
+                Ok(DecodedFrame::Incomplete { .. }) => {}
                 other => panic!("{other:?}"),
             }
         };

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use engine::limit::{Decision, Verdict};
-use engine::{Budget, Engine, KeyHasher, Limited, Nanos, Now, Options, Take};
+use engine::algorithms::{Decision, Verdict};
+use engine::{Engine, EngineOptions, KeyHasher, MemoryCap, Nanos, Now, TakeParams, TakeResult};
 use protocol::Policy;
 
 /// Where the simulated day begins on the wall clock: a whole minute of November 2023.
@@ -35,19 +35,19 @@ impl Subject {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
-        let budget = Arc::new(Budget::new(MEMORY_BYTES));
-        let engine = Engine::new(hasher.clone(), budget, Options::default());
+        let budget = Arc::new(MemoryCap::new(MEMORY_BYTES));
+        let engine = Engine::new(hasher.clone(), budget, EngineOptions::default());
         Self { engine, hasher, policy }
     }
 
     /// Takes one unit of `key`.
     pub fn take(&mut self, at_ms: u64, key: &[u8]) -> Decision {
-        self.ask(at_ms, key, &Take { cost: 1, ..Take::default() })
+        self.ask(at_ms, key, &TakeParams { cost: 1, ..TakeParams::default() })
     }
 
     /// The usage of the only key as it stands.
     pub fn used(&mut self, at_ms: u64) -> u64 {
-        self.ask(at_ms, ONLY_KEY, &Take { peek: true, ..Take::default() }).used
+        self.ask(at_ms, ONLY_KEY, &TakeParams { peek: true, ..TakeParams::default() }).used
     }
 
     /// Takes one unit of the only key, if it passes.
@@ -55,10 +55,10 @@ impl Subject {
         self.take(at_ms, ONLY_KEY).verdict == Verdict::Allow
     }
 
-    fn ask(&mut self, at_ms: u64, key: &[u8], take: &Take) -> Decision {
+    fn ask(&mut self, at_ms: u64, key: &[u8], take: &TakeParams) -> Decision {
         let hash = self.hasher.hash(key);
         match self.engine.take(instant(at_ms), hash, key, Some((&self.policy).into()), take) {
-            Limited::Decided(facts) => facts.decision,
+            TakeResult::Decided(facts) => facts.decision,
             refused => unreachable!("a plain take is decided, not {refused:?}"),
         }
     }

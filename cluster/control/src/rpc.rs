@@ -1,7 +1,7 @@
 //! What control planes say to each other.
 //!
 //! Here: the calls, their answers, and their bytes. Not here: the lane that carries them (an opaque
-//! `Call` and its answer), who answers (`control::answer`).
+//! `RpcRequest` and its answer), who answers (`handle::rpc_server`).
 //!
 //! The bytes are a version and postcard's form of what serde sees: openraft's messages are serde
 //! types, and the commands in them are written the same way in Raft's log. A map of every field of
@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId};
-use cluster::map::{Answer as MapAnswer, Command, Refused};
+use cluster::map::{MapAnswer, MapCommand, MapRefusal};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
 };
@@ -17,47 +17,47 @@ use openraft::{SnapshotMeta, Vote};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::liveness::Heard;
-use crate::network::Types;
+use crate::failure_detector::LastHeard;
+use crate::raft_network::Types;
 
 /// Of all that follows. Who gets another one declines.
 const VERSION: u8 = 2;
 
 /// A call with its sender.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Letter {
+pub(crate) struct Envelope {
     pub(crate) from: Sender,
     /// Whom it is for: an address may have got another tenant. None: whoever is there.
     pub(crate) to: Option<NodeId>,
-    pub(crate) call: Call,
+    pub(crate) call: RpcRequest,
 }
 
 /// Who says it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sender {
-    pub(crate) birth: u128,
+    pub(crate) node_uuid: u128,
     pub(crate) incarnation: Incarnation,
     /// Cluster and id, if it has them.
-    pub(crate) seat: Option<(u128, NodeId)>,
+    pub(crate) membership: Option<(u128, NodeId)>,
     /// Where nodes reach it.
     pub(crate) address: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Call {
+pub(crate) enum RpcRequest {
     /// Who is there? From a node that looks for its cluster, or for voters.
     Greet {
         /// The birth of whoever should found a cluster, in the eyes of a node that has none.
-        pledge: Option<u128>,
+        bootstrap_vote: Option<u128>,
         /// It would found one itself; who only joins must not be waited for.
         founds: bool,
     },
     /// I am here.
-    Beat(Beat),
+    Heartbeat(Heartbeat),
     /// A piece of the whole map.
     Fetch { ver: u64, offset: u64 },
     /// For the leader: a command.
-    Ask { command: Command, ttl_ms: u32 },
+    Ask { command: MapCommand, ttl_ms: u32 },
     /// For the leader: this life seems to be over.
     Suspect { node: NodeId, incarnation: Incarnation },
     /// Are you there?
@@ -74,7 +74,7 @@ pub(crate) enum Call {
 
 /// To every voter, four times a second.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Beat {
+pub(crate) struct Heartbeat {
     /// The version of the map that the sender has.
     pub(crate) map_ver: u64,
     /// It serves clients.
@@ -84,7 +84,7 @@ pub(crate) struct Beat {
     /// How the disk under its control log does.
     pub(crate) disk: DiskState,
     /// Whom it hears, from a voter to a voter.
-    pub(crate) heard: Vec<Heard>,
+    pub(crate) heard: Vec<LastHeard>,
 }
 
 /// How the disk under a node's control log does.
@@ -112,11 +112,11 @@ pub(crate) struct Install {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
-    Greeting(Greeting),
-    News(News),
-    Piece { ver: u64, total: u64, bytes: Bytes },
-    Told(Told),
+pub(crate) enum RpcReply {
+    Greeting(GreetReply),
+    News(HeartbeatReply),
+    Chunk { ver: u64, total: u64, bytes: Bytes },
+    Propose(ProposeReply),
     Done,
     Append(AppendEntriesResponse<u64>),
     Vote(VoteResponse<u64>),
@@ -126,10 +126,10 @@ pub(crate) enum Reply {
 
 /// Who is there.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Greeting {
+pub(crate) struct GreetReply {
     pub(crate) from: Sender,
     /// Whom it wants to found a cluster, if it is in none.
-    pub(crate) pledge: Option<u128>,
+    pub(crate) bootstrap_vote: Option<u128>,
     /// It would found one itself.
     pub(crate) founds: bool,
     /// The voters it knows, since which entry of the log, with their addresses.
@@ -138,7 +138,7 @@ pub(crate) struct Greeting {
 
 /// What is new.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct News {
+pub(crate) struct HeartbeatReply {
     /// Who leads, and where.
     pub(crate) leader: Option<(NodeId, String)>,
     /// Who votes, since which entry of the log.
@@ -153,9 +153,9 @@ pub(crate) struct News {
 
 /// What became of a command.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum ProposeReply {
     /// The map said so, in this version.
-    Answered(u64, Result<MapAnswer, Refused>),
+    Answered(u64, Result<MapAnswer, MapRefusal>),
     /// Nothing was done: ask that one.
     NotLeader(Option<(NodeId, String)>),
     /// Nothing was done, it may be later.
@@ -172,7 +172,7 @@ pub(crate) enum Declined {
     #[error("for another node")]
     OtherNode,
     #[error("not in a cluster yet")]
-    NoSeat,
+    NotMember,
     #[error("not understood")]
     Malformed,
     #[error("it does not fit")]
@@ -201,24 +201,29 @@ mod tests {
 
     #[test]
     fn only_whole_calls_of_this_version_are_read() {
-        let from =
-            Sender { birth: 1, incarnation: Incarnation(2), seat: None, address: "a".into() };
-        let beat = Beat {
+        let from = Sender {
+            node_uuid: 1,
+            incarnation: Incarnation(2),
+            membership: None,
+            address: "a".into(),
+        };
+        let heartbeat = Heartbeat {
             map_ver: 300,
             is_ready: true,
             load: 9,
             disk: DiskState::Slow,
             heard: vec![(NodeId(1), Incarnation(1), 7)],
         };
-        let bytes = encode(&Letter { from, to: Some(NodeId(3)), call: Call::Beat(beat) });
-        assert!(decode::<Letter>(&bytes).is_some());
+        let bytes =
+            encode(&Envelope { from, to: Some(NodeId(3)), call: RpcRequest::Heartbeat(heartbeat) });
+        assert!(decode::<Envelope>(&bytes).is_some());
         for cut in 0..bytes.len() {
-            assert!(decode::<Letter>(&bytes[..cut]).is_none(), "{cut}");
+            assert!(decode::<Envelope>(&bytes[..cut]).is_none(), "{cut}");
         }
-        assert!(decode::<Letter>(&[&bytes[..], &[0]].concat()).is_none());
+        assert!(decode::<Envelope>(&[&bytes[..], &[0]].concat()).is_none());
         let mut other = bytes.to_vec();
         other[0] += 1;
-        assert!(decode::<Letter>(&other).is_none());
+        assert!(decode::<Envelope>(&other).is_none());
     }
 
     #[test]
@@ -231,8 +236,8 @@ mod tests {
                 // Small numbers most of the time: types, lengths, terms.
                 (chance >> 56) as u8 >> ((chance >> 40) % 8)
             }));
-            let _ = decode::<Letter>(&bytes);
-            let _ = decode::<Reply>(&bytes);
+            let _ = decode::<Envelope>(&bytes);
+            let _ = decode::<RpcReply>(&bytes);
         }
     }
 }

@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use redb::StorageBackend;
 use tokio::time::sleep;
 
-use crate::control::Control;
-use crate::network::{Called, Peers, Unreachable};
-use crate::store::{Store, StoreError};
+use crate::handle::Control;
+use crate::raft_network::{CallFuture, ControlTransport, Unreachable};
+use crate::store::{ControlStore, StoreError};
 
 /// What a disk writes at once, or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -36,12 +36,12 @@ struct Platter {
     syncs: u64,
     cut_at: Option<u64>,
     is_cut: bool,
-    trouble: Option<Trouble>,
+    trouble: Option<DiskFault>,
 }
 
 /// What may be wrong with a disk that goes on being there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DiskFault {
     /// Nothing can be written for want of space.
     Full,
     /// Reads are right, writes and syncs fail.
@@ -62,16 +62,16 @@ impl Disk {
     /// # Errors
     ///
     /// [`StoreError`], if the disk fails or holds something else.
-    pub fn store(&self) -> Result<Store, StoreError> {
+    pub fn store(&self) -> Result<ControlStore, StoreError> {
         let disk = self.clone();
-        Store::with_backend(self.clone(), move || match disk.platter.lock().trouble {
-            Some(Trouble::Slow(delay)) => delay,
+        ControlStore::with_backend(self.clone(), move || match disk.platter.lock().trouble {
+            Some(DiskFault::Slow(delay)) => delay,
             _ => Duration::ZERO,
         })
     }
 
     /// Something goes wrong with it, or is repaired.
-    pub fn set_trouble(&self, trouble: Option<Trouble>) {
+    pub fn set_trouble(&self, trouble: Option<DiskFault>) {
         self.platter.lock().trouble = trouble;
     }
 
@@ -126,9 +126,9 @@ impl Platter {
     fn writable(&self) -> io::Result<()> {
         self.powered()?;
         match self.trouble {
-            Some(Trouble::Full) => Err(io::ErrorKind::StorageFull.into()),
-            Some(Trouble::Broken) => Err(io::Error::other("the disk is broken")),
-            Some(Trouble::Slow(_)) | None => Ok(()),
+            Some(DiskFault::Full) => Err(io::ErrorKind::StorageFull.into()),
+            Some(DiskFault::Broken) => Err(io::Error::other("the disk is broken")),
+            Some(DiskFault::Slow(_)) | None => Ok(()),
         }
     }
 }
@@ -183,12 +183,12 @@ impl StorageBackend for Disk {
 
 /// Lanes between the nodes of one process. Clones are the same lanes.
 #[derive(Debug, Clone)]
-pub struct Net {
-    ways: Arc<Mutex<Ways>>,
+pub struct SimNetwork {
+    links: Arc<Mutex<SimLinks>>,
 }
 
 #[derive(Debug)]
-struct Ways {
+struct SimLinks {
     nodes: BTreeMap<String, Control>,
     /// Hosts that are off: they do not even refuse.
     dark: BTreeSet<String>,
@@ -197,48 +197,48 @@ struct Ways {
     chance: u64,
 }
 
-impl Net {
+impl SimNetwork {
     /// Lanes that take one to three milliseconds each way.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let ways = Ways {
+        let links = SimLinks {
             nodes: BTreeMap::new(),
             dark: BTreeSet::new(),
             cuts: BTreeSet::new(),
             calls: 0,
             chance: seed,
         };
-        Self { ways: Arc::new(Mutex::new(ways)) }
+        Self { links: Arc::new(Mutex::new(links)) }
     }
 
     /// The lanes of the node at an address.
     #[must_use]
-    pub fn peers(&self, address: &str) -> Arc<dyn Peers> {
-        Arc::new(Wire { net: self.clone(), from: address.to_owned() })
+    pub fn peers(&self, address: &str) -> Arc<dyn ControlTransport> {
+        Arc::new(SimTransport { net: self.clone(), from: address.to_owned() })
     }
 
     /// A node listens.
     pub fn attach(&self, address: &str, control: Control) {
-        let mut ways = self.ways.lock();
-        ways.dark.remove(address);
-        ways.nodes.insert(address.to_owned(), control);
+        let mut links = self.links.lock();
+        links.dark.remove(address);
+        links.nodes.insert(address.to_owned(), control);
     }
 
     /// A process is gone: its host refuses connections.
     pub fn detach(&self, address: &str) {
-        self.ways.lock().nodes.remove(address);
+        self.links.lock().nodes.remove(address);
     }
 
     /// A host is gone.
     pub fn darken(&self, address: &str) {
-        let mut ways = self.ways.lock();
-        ways.nodes.remove(address);
-        ways.dark.insert(address.to_owned());
+        let mut links = self.links.lock();
+        links.nodes.remove(address);
+        links.dark.insert(address.to_owned());
     }
 
     /// Nothing gets from one to the other any more; the way back stays.
     pub fn cut(&self, from: &str, to: &str) {
-        self.ways.lock().cuts.insert((from.to_owned(), to.to_owned()));
+        self.links.lock().cuts.insert((from.to_owned(), to.to_owned()));
     }
 
     /// Cuts both ways between one and all of the others.
@@ -251,55 +251,55 @@ impl Net {
 
     /// All ways are open again.
     pub fn heal(&self) {
-        self.ways.lock().cuts.clear();
+        self.links.lock().cuts.clear();
     }
 
     /// How many calls were made.
     #[must_use]
     pub fn calls(&self) -> u64 {
-        self.ways.lock().calls
+        self.links.lock().calls
     }
 
     fn delay(&self) -> Duration {
-        let chance = &mut self.ways.lock().chance;
+        let chance = &mut self.links.lock().chance;
         *chance =
             chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Duration::from_micros(1000 + (*chance >> 33) % 2000)
     }
 
     fn is_cut(&self, from: &str, to: &str) -> bool {
-        self.ways.lock().cuts.contains(&(from.to_owned(), to.to_owned()))
+        self.links.lock().cuts.contains(&(from.to_owned(), to.to_owned()))
     }
 
     async fn carry(self, from: String, to: String, rpc: Bytes) -> Result<Bytes, Unreachable> {
-        self.ways.lock().calls += 1;
+        self.links.lock().calls += 1;
         sleep(self.delay()).await;
         let never = || std::future::pending::<Result<Bytes, Unreachable>>();
-        if self.is_cut(&from, &to) || self.ways.lock().dark.contains(&to) {
+        if self.is_cut(&from, &to) || self.links.lock().dark.contains(&to) {
             return never().await;
         }
-        let control = self.ways.lock().nodes.get(&to).cloned();
+        let control = self.links.lock().nodes.get(&to).cloned();
         let control = control.ok_or(Unreachable::Refused)?;
         // A task: the other side goes on when this one has given up.
         let answered = tokio::spawn(async move { control.handle(rpc).await }).await;
         sleep(self.delay()).await;
-        if self.is_cut(&to, &from) || self.ways.lock().dark.contains(&from) {
+        if self.is_cut(&to, &from) || self.links.lock().dark.contains(&from) {
             return never().await;
         }
-        if !self.ways.lock().nodes.contains_key(&to) {
+        if !self.links.lock().nodes.contains_key(&to) {
             return Err(Unreachable::Lost);
         }
         answered.map_err(|_| Unreachable::Lost)
     }
 }
 
-struct Wire {
-    net: Net,
+struct SimTransport {
+    net: SimNetwork,
     from: String,
 }
 
-impl Peers for Wire {
-    fn call(&self, _: Option<NodeId>, address: &str, rpc: Bytes, _: Duration) -> Called {
+impl ControlTransport for SimTransport {
+    fn call(&self, _: Option<NodeId>, address: &str, rpc: Bytes, _: Duration) -> CallFuture {
         Box::pin(self.net.clone().carry(self.from.clone(), address.to_owned(), rpc))
     }
 }

@@ -1,14 +1,14 @@
 //! What a node keeps on disk: who it is, Raft's vote and log, and the last snapshot of the map.
 //!
 //! Here: the file, its tables, who the node is, opening the file again after a fault. Not here: what
-//! Raft writes when (`log`), what a snapshot is of (`machine`), how well the disk does (`health`).
+//! Raft writes when (`raft_log`), what a snapshot is of (`state_machine`), how well the disk does (`health`).
 //!
 //! One redb file, `control.redb`. Every write is synced before it is reported done, but for
 //! `committed`, which rides on the next one: if it is lost, the leader says it again.
 
 pub(crate) mod health;
-pub(crate) mod log;
-pub(crate) mod machine;
+pub(crate) mod raft_log;
+pub(crate) mod state_machine;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -27,7 +27,7 @@ use redb::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use health::Health;
+use health::DiskHealth;
 
 const FACTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("facts");
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
@@ -44,18 +44,18 @@ const CACHE_BYTES: usize = 8 << 20;
 
 /// Who a node is, as its data directory knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct NodeIdentity {
     /// Drawn once for the directory.
-    pub birth: u128,
+    pub node_uuid: u128,
     /// The present life.
     pub incarnation: Incarnation,
     /// Its place in a cluster; none before it has one.
-    pub seat: Option<Seat>,
+    pub membership: Option<Membership>,
 }
 
 /// A node's place in a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct Membership {
     /// Which cluster.
     pub cluster: u128,
     /// Its id there.
@@ -172,8 +172,8 @@ const LET_GO_MAX: Duration = Duration::from_secs(2);
 
 /// The file. Clones share it.
 #[derive(Clone)]
-pub struct Store {
-    inner: Arc<Inner>,
+pub struct ControlStore {
+    inner: Arc<StoreInner>,
     /// Which opening of the file this handle is for; none: whichever is current. A Raft has a handle for
     /// one opening, so that nothing of an ended Raft writes beside the next one.
     opening: Option<u64>,
@@ -182,7 +182,7 @@ pub struct Store {
 type Reopen = Box<dyn Fn() -> Result<Database, StoreError> + Send + Sync>;
 type Delay = Box<dyn Fn() -> Duration + Send + Sync>;
 
-struct Inner {
+struct StoreInner {
     opened: Mutex<Opened>,
     /// Opens what has failed; none: memory, which does not fail.
     reopen: Option<Reopen>,
@@ -192,7 +192,7 @@ struct Inner {
     /// a simulation does the same twice.
     is_disk: bool,
     file: Option<PathBuf>,
-    health: Health,
+    health: DiskHealth,
     /// Keeps other processes off the directory.
     _lock: Option<File>,
 }
@@ -202,14 +202,14 @@ struct Opened {
     database: Option<Arc<Database>>,
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for ControlStore {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { inner, opening } = self;
         out.debug_struct("Store").field("file", &inner.file).field("opening", opening).finish()
     }
 }
 
-impl Store {
+impl ControlStore {
     /// Opens the file in a data directory, both of which are made if they are not there.
     ///
     /// # Errors
@@ -227,13 +227,13 @@ impl Store {
         // A file is durable when its name is.
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
         let place = file.clone();
-        let inner = Inner {
+        let inner = StoreInner {
             opened: Mutex::new(Opened { number: 0, database: Some(Arc::new(database)) }),
             reopen: Some(Box::new(move || rewrite(&place))),
             delay: None,
             is_disk: true,
             file: Some(file),
-            health: Health::default(),
+            health: DiskHealth::default(),
             _lock: Some(lock),
         };
         Self::new(inner)
@@ -268,18 +268,18 @@ impl Store {
         reopen: Option<Reopen>,
         delay: Option<Delay>,
     ) -> Result<Self, StoreError> {
-        Self::new(Inner {
+        Self::new(StoreInner {
             opened: Mutex::new(Opened { number: 0, database: Some(Arc::new(database)) }),
             reopen,
             delay,
             is_disk: false,
             file: None,
-            health: Health::default(),
+            health: DiskHealth::default(),
             _lock: None,
         })
     }
 
-    fn new(inner: Inner) -> Result<Self, StoreError> {
+    fn new(inner: StoreInner) -> Result<Self, StoreError> {
         let store = Self { inner: Arc::new(inner), opening: None };
         let file = store.file();
         match store.fact::<u32>(FORMAT) {
@@ -309,7 +309,7 @@ impl Store {
     }
 
     /// How well the disk does.
-    pub(crate) fn health(&self) -> &Health {
+    pub(crate) fn health(&self) -> &DiskHealth {
         &self.inner.health
     }
 
@@ -348,10 +348,13 @@ impl Store {
     }
 
     /// Begins a life: draws the birth of a new directory, and counts the incarnation.
-    pub(crate) async fn begin(&self, birth: u128) -> Result<Identity, StoreError> {
-        let before = self.fact::<Identity>(IDENTITY).map_err(|error| error.at(self.file()))?;
-        let mut identity =
-            before.unwrap_or(Identity { birth, incarnation: Incarnation(0), seat: None });
+    pub(crate) async fn begin(&self, node_uuid: u128) -> Result<NodeIdentity, StoreError> {
+        let before = self.fact::<NodeIdentity>(IDENTITY).map_err(|error| error.at(self.file()))?;
+        let mut identity = before.unwrap_or(NodeIdentity {
+            node_uuid,
+            incarnation: Incarnation(0),
+            membership: None,
+        });
         identity.incarnation.0 += 1;
         let written =
             self.write(Durability::Immediate, move |write| put(write, IDENTITY, &identity)).await;
@@ -374,9 +377,15 @@ impl Store {
     }
 
     /// Takes a seat. What Raft had under another one is gone: it belonged to that id.
-    pub(crate) async fn take_seat(&self, identity: Identity) -> Result<(), StoreError> {
+    pub(crate) async fn store_membership(&self, identity: NodeIdentity) -> Result<(), StoreError> {
         self.write(Durability::Immediate, move |write| {
-            for fact in [log::VOTE, log::COMMITTED, log::PURGED, machine::META, machine::MAP] {
+            for fact in [
+                raft_log::VOTE,
+                raft_log::COMMITTED,
+                raft_log::PURGED,
+                state_machine::META,
+                state_machine::MAP,
+            ] {
                 write.open_table(FACTS).wrap()?.remove(fact).wrap()?;
             }
             write.open_table(LOG).wrap()?.retain(|_, _| false).wrap()?;
@@ -427,7 +436,7 @@ impl Store {
     }
 }
 
-impl Inner {
+impl StoreInner {
     fn reopen(&self) -> Result<(), StoreError> {
         let old = {
             let mut opened = self.opened.lock();

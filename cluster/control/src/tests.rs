@@ -12,15 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::map::command::{Change, Setting, Step};
-use cluster::map::{Command, Description, Map, NodeState};
+use cluster::map::command::{MapChange, Setting, Transition};
+use cluster::map::{Map, MapCommand, NodeDescription, NodeState};
 use cluster::placement::{Placement, Scheme};
 use cluster::{CopyId, Partition};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::simulation::{Disk, Net};
-use crate::{Begin, Control, Options, Place};
+use crate::simulation::{Disk, SimNetwork};
+use crate::{Control, ControlOptions, MembershipState, StartMode};
 
 /// A heartbeat, and the way there and back.
 const BEAT: Duration = Duration::from_millis(250 + 10);
@@ -32,7 +32,7 @@ fn ms(millis: u64) -> Duration {
 
 /// Nodes by name; a name is also an address.
 struct World {
-    net: Net,
+    net: SimNetwork,
     names: Vec<&'static str>,
     nodes: BTreeMap<&'static str, Running>,
     starts: u128,
@@ -49,7 +49,7 @@ struct Running {
 impl World {
     fn new(seed: u64, names: &[&'static str]) -> Self {
         Self {
-            net: Net::new(seed),
+            net: SimNetwork::new(seed),
             names: names.to_vec(),
             nodes: BTreeMap::new(),
             starts: u128::from(seed) << 32,
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    async fn start_on(&mut self, name: &'static str, disk: Disk, begin: Begin) -> Control {
+    async fn start_on(&mut self, name: &'static str, disk: Disk, begin: StartMode) -> Control {
         self.starts += 1;
         let store = disk.store().expect("the disk works");
         let mut options = options(name, self.starts, self.bits, begin);
@@ -71,7 +71,7 @@ impl World {
         control
     }
 
-    async fn start(&mut self, name: &'static str, begin: Begin) -> Control {
+    async fn start(&mut self, name: &'static str, begin: StartMode) -> Control {
         self.start_on(name, Disk::new(), begin).await
     }
 
@@ -79,7 +79,7 @@ impl World {
     async fn cluster(seed: u64, names: &[&'static str]) -> Self {
         let mut world = Self::new(seed, names);
         for (at, name) in names.iter().enumerate() {
-            let begin = if at == 0 { Begin::Found } else { Begin::Join };
+            let begin = if at == 0 { StartMode::Found } else { StartMode::Join };
             world.start(name, begin).await;
             world.is_in(name).await;
         }
@@ -117,7 +117,7 @@ impl World {
     fn leader(&self) -> Option<&'static str> {
         let leads = |(name, running): (&&'static str, &Running)| {
             let status = running.control.status();
-            let me = status.identity.seat?.node;
+            let me = status.identity.membership?.node;
             (status.leader == Some(me) && status.contact? < ms(500)).then_some(*name)
         };
         self.nodes.iter().find_map(leads)
@@ -173,30 +173,30 @@ async fn hands(control: Control) {
     let mut watch = control.watch();
     loop {
         let map = watch.changed().await.map;
-        let Some(seat) = control.identity().seat else { continue };
+        let Some(membership) = control.identity().membership else { continue };
         for (partition, entry) in (0..).map(Partition).zip(map.partitions()) {
-            let Some(primary) = entry.primary.filter(|copy| copy.node == seat.node) else {
+            let Some(primary) = entry.primary.filter(|copy| copy.node == membership.node) else {
                 continue;
             };
             let living = |copy: &CopyId| map.is_living(*copy);
             let step = match (entry.transfer_to, entry.learner) {
                 (Some(to), _) if entry.in_sync.iter().all(living) && to != primary => {
-                    Step::Transfer(to)
+                    Transition::Transfer(to)
                 }
-                (_, Some(learner)) if living(&learner) => Step::AddInSync(learner),
+                (_, Some(learner)) if living(&learner) => Transition::AddInSync(learner),
                 _ => continue,
             };
-            let change = Change { partition, ver: entry.ver, step };
-            let _ = control.propose(Command::Partitions(vec![change]), TTL).await;
+            let change = MapChange { partition, ver: entry.ver, transition: step };
+            let _ = control.propose(MapCommand::Partitions(vec![change]), TTL).await;
         }
     }
 }
 
-fn options(name: &str, seed: u128, bits: u8, begin: Begin) -> Options {
-    Options {
+fn options(name: &str, seed: u128, bits: u8, begin: StartMode) -> ControlOptions {
+    ControlOptions {
         // Births in the order of starts.
         seed,
-        description: Description {
+        description: NodeDescription {
             client_address: name.to_owned(),
             peer_address: name.to_owned(),
             ring_name: name.to_owned(),
@@ -210,7 +210,7 @@ fn options(name: &str, seed: u128, bits: u8, begin: Begin) -> Options {
 }
 
 /// A command that is answered and not refused.
-async fn done(control: &Control, command: Command) {
+async fn done(control: &Control, command: MapCommand) {
     let outcome = control.propose(command, TTL).await.expect("a leader");
     outcome.answer.expect("it is allowed");
 }
@@ -219,8 +219,8 @@ fn is_dead(at: &'static str, id: u32) -> impl Fn(&World) -> bool {
     move |world| state(&world.at(at).map(), id) == Some(NodeState::Dead)
 }
 
-fn put(name: &str, version: u64, body: &str) -> Command {
-    Command::PutLimit { name: name.to_owned(), version, body: Some(body.as_bytes().to_vec()) }
+fn put(name: &str, version: u64, body: &str) -> MapCommand {
+    MapCommand::PutLimit { name: name.to_owned(), version, body: Some(body.as_bytes().to_vec()) }
 }
 
 fn body(map: &Map, name: &str) -> Option<String> {

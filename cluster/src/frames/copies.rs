@@ -1,12 +1,12 @@
 //! What copies of a partition say to each other beside records. These frames are part of the stream, so each
 //! has its place among the records.
 
-use super::fields::{Fields, put_copy, put_lane, put_position};
+use super::fields::{Fields, put_copy, put_position, put_stream};
 use super::records::{
-    KEY_BYTES_MAX, RecordResult, State, put_state, read_state, result_kind, state_kind,
+    KEY_BYTES_MAX, KeyState, RecordResult, put_state, read_state, result_kind, state_kind,
 };
-use super::{Fault, Kind, begin, end};
-use crate::id::LaneId;
+use super::{FrameError, FrameKind, begin, end};
+use crate::id::OpStreamId;
 use crate::id::{CopyId, Partition, Term};
 use crate::replica::Position;
 
@@ -35,7 +35,7 @@ impl Adopt {
     /// # Errors
     ///
     /// If it is broken.
-    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+    pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let adopt = Self {
             partition: fields.partition()?,
@@ -52,7 +52,7 @@ impl Adopt {
 
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let at = begin(out, Kind::Adopt);
+        let at = begin(out, FrameKind::Adopt);
         out.extend_from_slice(&self.partition.0.to_le_bytes());
         put_copy(out, self.to);
         put_copy(out, self.from);
@@ -66,29 +66,29 @@ impl Adopt {
 
 /// A primary to a mandatory copy: refuse this if you have seen a newer term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Round {
+pub struct TermCheck {
     /// The partition.
     pub partition: Partition,
     /// The primary's term.
     pub term: Term,
 }
 
-impl Round {
+impl TermCheck {
     /// Reads the body of a frame.
     ///
     /// # Errors
     ///
     /// If it is broken.
-    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+    pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
-        let round = Self { partition: fields.partition()?, term: fields.term()? };
+        let check = Self { partition: fields.partition()?, term: fields.term()? };
         fields.end()?;
-        Ok(round)
+        Ok(check)
     }
 
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let at = begin(out, Kind::Round);
+        let at = begin(out, FrameKind::TermCheck);
         out.extend_from_slice(&self.partition.0.to_le_bytes());
         out.extend_from_slice(&self.term.0.to_le_bytes());
         end(out, at);
@@ -114,7 +114,7 @@ impl Restart {
     /// # Errors
     ///
     /// If it is broken.
-    pub fn decode(body: &[u8]) -> Result<Self, Fault> {
+    pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let restart = Self {
             partition: fields.partition()?,
@@ -128,7 +128,7 @@ impl Restart {
 
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let at = begin(out, Kind::Restart);
+        let at = begin(out, FrameKind::Restart);
         out.extend_from_slice(&self.partition.0.to_le_bytes());
         put_copy(out, self.to);
         out.extend_from_slice(&self.term.0.to_le_bytes());
@@ -160,7 +160,7 @@ impl<'a> Pull<'a> {
     /// # Errors
     ///
     /// If it is broken.
-    pub fn decode(body: &'a [u8]) -> Result<Self, Fault> {
+    pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let pull = Self {
             partition: fields.partition()?,
@@ -176,7 +176,7 @@ impl<'a> Pull<'a> {
 
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let at = begin(out, Kind::Pull);
+        let at = begin(out, FrameKind::Pull);
         out.extend_from_slice(&self.partition.0.to_le_bytes());
         put_copy(out, self.from);
         put_copy(out, self.to);
@@ -223,9 +223,9 @@ pub struct ExportedResult<'a> {
 
 /// The results of one lane in a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaneResults {
+pub struct StreamResults {
     /// The lane.
-    pub lane: LaneId,
+    pub stream: OpStreamId,
     /// It is done with all numbers below.
     pub done: u64,
     /// How many results follow.
@@ -239,8 +239,8 @@ pub struct ChunkWriter<'a> {
     at: usize,
     keys_at: usize,
     keys: u32,
-    lanes_at: usize,
-    lanes: u32,
+    streams_at: usize,
+    streams: u32,
     results_at: usize,
     results: u32,
 }
@@ -248,7 +248,7 @@ pub struct ChunkWriter<'a> {
 impl<'a> ChunkWriter<'a> {
     /// Begins the frame.
     pub fn new(chunk: &Chunk, out: &'a mut Vec<u8>) -> Self {
-        let at = begin(out, Kind::Chunk);
+        let at = begin(out, FrameKind::Chunk);
         out.extend_from_slice(&chunk.partition.0.to_le_bytes());
         put_copy(out, chunk.to);
         put_copy(out, chunk.from);
@@ -261,11 +261,11 @@ impl<'a> ChunkWriter<'a> {
         out.extend_from_slice(&chunk.pt_ns.to_le_bytes());
         let keys_at = out.len();
         out.extend_from_slice(&[0; 4]);
-        Self { out, at, keys_at, keys: 0, lanes_at: 0, lanes: 0, results_at: 0, results: 0 }
+        Self { out, at, keys_at, keys: 0, streams_at: 0, streams: 0, results_at: 0, results: 0 }
     }
 
     /// Adds a key. All keys come before the first lane.
-    pub fn key(&mut self, key: &[u8], state: &State<'_>) {
+    pub fn key(&mut self, key: &[u8], state: &KeyState<'_>) {
         self.keys += 1;
         self.out.extend_from_slice(&(key.len() as u16).to_le_bytes());
         self.out.push(state_kind(state));
@@ -273,15 +273,15 @@ impl<'a> ChunkWriter<'a> {
         self.out.extend_from_slice(key);
     }
 
-    fn begin_lanes(&mut self) {
-        if self.lanes_at == 0 {
+    fn begin_streams(&mut self) {
+        if self.streams_at == 0 {
             self.out[self.keys_at..self.keys_at + 4].copy_from_slice(&self.keys.to_le_bytes());
-            self.lanes_at = self.out.len();
+            self.streams_at = self.out.len();
             self.out.extend_from_slice(&[0; 4]);
         }
     }
 
-    fn end_lane(&mut self) {
+    fn end_stream(&mut self) {
         if self.results_at > 0 {
             let at = self.results_at;
             self.out[at..at + 4].copy_from_slice(&self.results.to_le_bytes());
@@ -289,11 +289,11 @@ impl<'a> ChunkWriter<'a> {
     }
 
     /// The results that follow are of this lane.
-    pub fn lane(&mut self, lane: LaneId, done: u64) {
-        self.begin_lanes();
-        self.end_lane();
-        self.lanes += 1;
-        put_lane(self.out, lane);
+    pub fn stream(&mut self, stream: OpStreamId, done: u64) {
+        self.begin_streams();
+        self.end_stream();
+        self.streams += 1;
+        put_stream(self.out, stream);
         self.out.extend_from_slice(&done.to_le_bytes());
         self.results_at = self.out.len();
         self.results = 0;
@@ -323,9 +323,9 @@ impl<'a> ChunkWriter<'a> {
 
     /// Ends the frame. `cursor` is where the next piece begins; none behind the last.
     pub fn finish(mut self, cursor: Option<&[u8]>) {
-        self.begin_lanes();
-        self.end_lane();
-        self.out[self.lanes_at..self.lanes_at + 4].copy_from_slice(&self.lanes.to_le_bytes());
+        self.begin_streams();
+        self.end_stream();
+        self.out[self.streams_at..self.streams_at + 4].copy_from_slice(&self.streams.to_le_bytes());
         put_cursor(self.out, cursor);
         end(self.out, self.at);
     }
@@ -337,7 +337,7 @@ pub struct ChunkReader<'a> {
     chunk: Chunk,
     fields: Fields<'a>,
     keys: u32,
-    lanes: Option<u32>,
+    streams: Option<u32>,
     results: u32,
 }
 
@@ -347,7 +347,7 @@ impl<'a> ChunkReader<'a> {
     /// # Errors
     ///
     /// If they are broken.
-    pub fn new(body: &'a [u8]) -> Result<Self, Fault> {
+    pub fn new(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let chunk = Chunk {
             partition: fields.partition()?,
@@ -362,7 +362,7 @@ impl<'a> ChunkReader<'a> {
             pt_ns: fields.u64()?,
         };
         let keys = fields.u32()?;
-        Ok(Self { chunk, fields, keys, lanes: None, results: 0 })
+        Ok(Self { chunk, fields, keys, streams: None, results: 0 })
     }
 
     /// The fields before the keys.
@@ -376,19 +376,19 @@ impl<'a> ChunkReader<'a> {
     /// # Errors
     ///
     /// If the frame is broken.
-    pub fn next_key(&mut self) -> Result<Option<(&'a [u8], State<'a>)>, Fault> {
+    pub fn next_key(&mut self) -> Result<Option<(&'a [u8], KeyState<'a>)>, FrameError> {
         if self.keys == 0 {
             return Ok(None);
         }
         self.keys -= 1;
         let length = usize::from(self.fields.u16()?);
         if length > KEY_BYTES_MAX {
-            return Err(Fault::Range("key"));
+            return Err(FrameError::Range("key"));
         }
         let kind = self.fields.u8()?;
         let state = read_state(kind, &mut self.fields)?;
-        if matches!(state, State::Unchanged | State::Deleted) {
-            return Err(Fault::Range("state of a piece"));
+        if matches!(state, KeyState::Unchanged | KeyState::Deleted) {
+            return Err(FrameError::Range("state of a piece"));
         }
         Ok(Some((self.fields.bytes(length)?, state)))
     }
@@ -398,23 +398,23 @@ impl<'a> ChunkReader<'a> {
     /// # Errors
     ///
     /// If the frame is broken.
-    pub fn next_lane(&mut self) -> Result<Option<LaneResults>, Fault> {
-        let lanes = match self.lanes {
-            Some(lanes) => lanes,
+    pub fn next_stream(&mut self) -> Result<Option<StreamResults>, FrameError> {
+        let streams = match self.streams {
+            Some(streams) => streams,
             None => self.fields.u32()?,
         };
-        self.lanes = Some(lanes);
-        if lanes == 0 {
+        self.streams = Some(streams);
+        if streams == 0 {
             return Ok(None);
         }
-        self.lanes = Some(lanes - 1);
-        let lane = LaneResults {
-            lane: self.fields.lane()?,
+        self.streams = Some(streams - 1);
+        let stream = StreamResults {
+            stream: self.fields.stream()?,
             done: self.fields.u64()?,
             count: self.fields.u32()?,
         };
-        self.results = lane.count;
-        Ok(Some(lane))
+        self.results = stream.count;
+        Ok(Some(stream))
     }
 
     /// The next result of the lane; none behind the last.
@@ -422,7 +422,7 @@ impl<'a> ChunkReader<'a> {
     /// # Errors
     ///
     /// If the frame is broken.
-    pub fn next_result(&mut self) -> Result<Option<ExportedResult<'a>>, Fault> {
+    pub fn next_result(&mut self) -> Result<Option<ExportedResult<'a>>, FrameError> {
         if self.results == 0 {
             return Ok(None);
         }
@@ -435,7 +435,7 @@ impl<'a> ChunkReader<'a> {
                 let length = self.fields.u16()?;
                 RecordResult::Bytes(self.fields.bytes(usize::from(length))?)
             }
-            _ => return Err(Fault::Range("result")),
+            _ => return Err(FrameError::Range("result")),
         };
         Ok(Some(ExportedResult { number, result }))
     }
@@ -445,7 +445,7 @@ impl<'a> ChunkReader<'a> {
     /// # Errors
     ///
     /// If the frame is broken.
-    pub fn finish(mut self) -> Result<Option<&'a [u8]>, Fault> {
+    pub fn finish(mut self) -> Result<Option<&'a [u8]>, FrameError> {
         let cursor = read_cursor(&mut self.fields)?;
         self.fields.end()?;
         Ok(cursor)
@@ -460,7 +460,7 @@ fn put_cursor(out: &mut Vec<u8>, cursor: Option<&[u8]>) {
     }
 }
 
-fn read_cursor<'a>(fields: &mut Fields<'a>) -> Result<Option<&'a [u8]>, Fault> {
+fn read_cursor<'a>(fields: &mut Fields<'a>) -> Result<Option<&'a [u8]>, FrameError> {
     if !fields.flag()? {
         return Ok(None);
     }

@@ -1,13 +1,13 @@
 //! `Forward`: operations for the owner of their keys, as their clients sent them; `Answers`: their results.
 
-use super::fields::{Fields, put_copy, put_lane, term};
-use super::{Fault, Kind, begin, end};
-use crate::id::LaneId;
+use super::fields::{Fields, put_copy, put_stream, term};
+use super::{FrameError, FrameKind, begin, end};
+use crate::id::OpStreamId;
 use crate::id::{CopyId, Partition, Term};
 use crate::replica::{Refusal, Route};
 
-/// The bits of [`Request::sort`] that the data plane knows. The others belong to the server.
-pub mod sort {
+/// The bits of [`ForwardOp::op_flags`] that the data plane knows. The others belong to the server.
+pub mod op_flags {
     /// The request was sent before, to whomever: it is looked up.
     pub const AGAIN: u8 = 0x80;
     /// It only looks: doing it twice is doing it once.
@@ -23,13 +23,13 @@ const EXCEPTION_BYTES: usize = 23;
 
 /// One request of a `Forward`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ForwardOp {
     /// The partition of its key.
     pub partition: Partition,
     /// The term in which the receiver is its primary: only in this term it may be done.
     pub term: Term,
-    /// See [`sort`].
-    pub sort: u8,
+    /// See [`op_flags`].
+    pub op_flags: u8,
 }
 
 /// A run of operations of one lane, with consecutive numbers.
@@ -38,7 +38,7 @@ pub struct Forward<'a> {
     /// Counts the `Forward`s of the sending worker, to whomever.
     pub sending: u64,
     /// The lane of the requests.
-    pub lane: LaneId,
+    pub stream: OpStreamId,
     /// The number of the first request; the others follow.
     pub first: u64,
     /// The lane is done with all numbers below.
@@ -57,15 +57,15 @@ impl<'a> Forward<'a> {
     /// # Errors
     ///
     /// If it is broken.
-    pub fn decode(body: &'a [u8]) -> Result<Self, Fault> {
+    pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
-        let (sending, lane) = (fields.u64()?, fields.lane()?);
+        let (sending, stream) = (fields.u64()?, fields.stream()?);
         let (first, done, left_ms) = (fields.u64()?, fields.u64()?, fields.u16()?);
         let count = fields.u16()?;
         let requests = fields.bytes(usize::from(count) * REQUEST_BYTES)?;
-        let frame = Self { sending, lane, first, done, left_ms, requests, lines: fields.0 };
+        let frame = Self { sending, stream, first, done, left_ms, requests, lines: fields.0 };
         if count == 0 || first.checked_add(u64::from(count)).is_none() {
-            return Err(Fault::Range("requests"));
+            return Err(FrameError::Range("requests"));
         }
         frame.requests().try_for_each(|request| term(request.term.0).map(drop))?;
         Ok(frame)
@@ -78,12 +78,12 @@ impl<'a> Forward<'a> {
     }
 
     /// The requests in the order of their numbers.
-    pub fn requests(&self) -> impl Iterator<Item = Request> + use<'a> {
+    pub fn requests(&self) -> impl Iterator<Item = ForwardOp> + use<'a> {
         let (requests, _) = self.requests.as_chunks::<REQUEST_BYTES>();
-        requests.iter().map(|&[p0, p1, t0, t1, t2, t3, sort]| Request {
+        requests.iter().map(|&[p0, p1, t0, t1, t2, t3, op_flags]| ForwardOp {
             partition: Partition(u16::from_le_bytes([p0, p1])),
             term: Term(u32::from_le_bytes([t0, t1, t2, t3])),
-            sort,
+            op_flags,
         })
     }
 }
@@ -101,7 +101,7 @@ pub struct ForwardHead {
     /// As in [`Forward`].
     pub sending: u64,
     /// As in [`Forward`].
-    pub lane: LaneId,
+    pub stream: OpStreamId,
     /// As in [`Forward`].
     pub first: u64,
     /// As in [`Forward`].
@@ -125,19 +125,19 @@ impl ForwardWriter {
 
     /// Adds a request with its line.
     #[inline]
-    pub fn request(&mut self, request: Request, line: &[u8]) {
+    pub fn request(&mut self, request: ForwardOp, line: &[u8]) {
         debug_assert!(self.count() < usize::from(u16::MAX), "a frame has 65,535 requests at most");
         let [p0, p1] = request.partition.0.to_le_bytes();
         let [t0, t1, t2, t3] = request.term.0.to_le_bytes();
-        self.requests.extend_from_slice(&[p0, p1, t0, t1, t2, t3, request.sort]);
+        self.requests.extend_from_slice(&[p0, p1, t0, t1, t2, t3, request.op_flags]);
         self.lines.extend_from_slice(line);
     }
 
     /// Appends the frame to `out` and forgets its requests.
     pub fn finish(&mut self, head: &ForwardHead, out: &mut Vec<u8>) {
-        let at = begin(out, Kind::Forward);
+        let at = begin(out, FrameKind::Forward);
         out.extend_from_slice(&head.sending.to_le_bytes());
-        put_lane(out, head.lane);
+        put_stream(out, head.stream);
         out.extend_from_slice(&head.first.to_le_bytes());
         out.extend_from_slice(&head.done.to_le_bytes());
         out.extend_from_slice(&head.left_ms.to_le_bytes());
@@ -191,7 +191,7 @@ impl<'a> Answers<'a> {
     /// # Errors
     ///
     /// If it is broken.
-    pub fn decode(body: &'a [u8]) -> Result<Self, Fault> {
+    pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let (sending, first, count) = (fields.u64()?, fields.u16()?, fields.u16()?);
         let exceptions = usize::from(fields.u16()?);
@@ -200,20 +200,20 @@ impl<'a> Answers<'a> {
         let frame = Self { sending, first, count, exceptions, lengths, text: fields.0 };
         let sum: u64 = frame.lengths().map(u64::from).sum();
         if sum != frame.text.len() as u64 || count == 0 || first.checked_add(count).is_none() {
-            return Err(Fault::Range("answers"));
+            return Err(FrameError::Range("answers"));
         }
         let mut from = first;
         for exception in frame.checked_exceptions() {
             let place = exception?.place;
             if !(from..first + count).contains(&place) {
-                return Err(Fault::Range("exceptions"));
+                return Err(FrameError::Range("exceptions"));
             }
             from = place + 1;
         }
         Ok(frame)
     }
 
-    fn checked_exceptions(&self) -> impl Iterator<Item = Result<Exception, Fault>> + use<'a> {
+    fn checked_exceptions(&self) -> impl Iterator<Item = Result<Exception, FrameError>> + use<'a> {
         let (exceptions, _) = self.exceptions.as_chunks::<EXCEPTION_BYTES>();
         exceptions.iter().map(decode_exception)
     }
@@ -272,7 +272,7 @@ impl AnswersWriter {
 
     /// Appends the frame to `out` and forgets its answers. `first` is the place of the first one.
     pub fn finish(&mut self, sending: u64, first: u16, out: &mut Vec<u8>) {
-        let at = begin(out, Kind::Answers);
+        let at = begin(out, FrameKind::Answers);
         out.extend_from_slice(&sending.to_le_bytes());
         out.extend_from_slice(&first.to_le_bytes());
         out.extend_from_slice(&(self.count() as u16).to_le_bytes());
@@ -306,7 +306,7 @@ fn refusal_byte(refusal: Refusal) -> u8 {
     FIRST_REFUSAL + place as u8
 }
 
-fn decode_exception(bytes: &[u8; EXCEPTION_BYTES]) -> Result<Exception, Fault> {
+fn decode_exception(bytes: &[u8; EXCEPTION_BYTES]) -> Result<Exception, FrameError> {
     let mut fields = Fields(bytes);
     let (place, kind) = (fields.u16()?, fields.u8()?);
     let (term, primary) = (fields.term()?, fields.copy()?);
@@ -319,9 +319,9 @@ fn decode_exception(bytes: &[u8; EXCEPTION_BYTES]) -> Result<Exception, Fault> {
         DEPOSED_BY => ExceptionKind::Deposed(Some(route)),
         FIRST_REFUSAL.. if is_zero => {
             let refusal = REFUSALS.get(usize::from(kind - FIRST_REFUSAL));
-            ExceptionKind::Refused(*refusal.ok_or(Fault::Range("refusal"))?)
+            ExceptionKind::Refused(*refusal.ok_or(FrameError::Range("refusal"))?)
         }
-        _ => return Err(Fault::Range("exception")),
+        _ => return Err(FrameError::Range("exception")),
     };
     Ok(Exception { place, kind })
 }

@@ -1,9 +1,9 @@
 //! `Records`: changes of keys, each with its place in the history of its partition and with the result of
 //! the operation that made it.
 
-use super::fields::{Fields, put_lane, term};
-use super::{Fault, Kind, begin, end};
-use crate::id::LaneId;
+use super::fields::{Fields, put_stream, term};
+use super::{FrameError, FrameKind, begin, end};
+use crate::id::OpStreamId;
 use crate::id::{Partition, Term};
 
 /// Longest key, in bytes.
@@ -21,7 +21,7 @@ const TIME_BIT: u8 = 0b0001_0000;
 
 /// What a key has become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State<'a> {
+pub enum KeyState<'a> {
     /// A counter without flags and deadline, whose cas unique is the record's term and number.
     Counter(u64),
     /// A whole item, in the state machine's own bytes.
@@ -35,7 +35,7 @@ pub enum State<'a> {
 /// The result of the operation that made a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordResult<'a> {
-    /// The counter's value. Only beside [`State::Counter`], whose bytes say it.
+    /// The counter's value. Only beside [`KeyState::Counter`], whose bytes say it.
     Number(u64),
     /// Any other result.
     Bytes(&'a [u8]),
@@ -59,7 +59,7 @@ pub struct Record<'a> {
     /// The key; [`KEY_BYTES_MAX`] at most.
     pub key: &'a [u8],
     /// What it has become.
-    pub state: State<'a>,
+    pub state: KeyState<'a>,
     /// What the operation's client is told.
     pub result: RecordResult<'a>,
 }
@@ -68,7 +68,7 @@ pub struct Record<'a> {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Section {
     /// Whose operations made them. Node 0: no operations did.
-    pub lane: LaneId,
+    pub stream: OpStreamId,
     /// The number that a record's place is added to.
     pub first: u64,
     /// The lane is done with all numbers below.
@@ -92,7 +92,7 @@ impl RecordsWriter {
     pub fn begin(&mut self, time_ns: u64) {
         self.out.clear();
         self.section_at = None;
-        begin(&mut self.out, Kind::Records);
+        begin(&mut self.out, FrameKind::Records);
         self.out.extend_from_slice(&time_ns.to_le_bytes());
     }
 
@@ -104,9 +104,9 @@ impl RecordsWriter {
     }
 
     /// The records that follow belong to this lane. A section without records is not sent.
-    pub fn section(&mut self, lane: LaneId, first: u64, done: u64) {
+    pub fn section(&mut self, stream: OpStreamId, first: u64, done: u64) {
         self.close();
-        self.section = Section { lane, first, done, count: 0 };
+        self.section = Section { stream, first, done, count: 0 };
     }
 
     /// Appends a record to the section. Its key has [`KEY_BYTES_MAX`] bytes at most and a result 65,535.
@@ -154,8 +154,8 @@ impl RecordsWriter {
         self.close();
         self.section_at = Some(self.out.len());
         self.section.count = 0;
-        let Section { lane, first, done, .. } = self.section;
-        put_lane(&mut self.out, lane);
+        let Section { stream, first, done, .. } = self.section;
+        put_stream(&mut self.out, stream);
         self.out.extend_from_slice(&first.to_le_bytes());
         self.out.extend_from_slice(&done.to_le_bytes());
         self.out.extend_from_slice(&[0, 0]);
@@ -185,7 +185,7 @@ impl<'a> RecordsReader<'a> {
     /// # Errors
     ///
     /// If it is too short.
-    pub fn new(body: &'a [u8]) -> Result<Self, Fault> {
+    pub fn new(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let time_ns = fields.u64()?;
         Ok(Self { fields, time_ns, section: Section::default(), left: 0 })
@@ -209,7 +209,7 @@ impl<'a> RecordsReader<'a> {
     ///
     /// If the frame is broken.
     #[inline]
-    pub fn next_record(&mut self) -> Result<Option<Record<'a>>, Fault> {
+    pub fn next_record(&mut self) -> Result<Option<Record<'a>>, FrameError> {
         if self.left == 0 {
             if self.fields.0.is_empty() {
                 return Ok(None);
@@ -220,19 +220,19 @@ impl<'a> RecordsReader<'a> {
         let fixed = self.fields.array::<FIXED_BYTES>()?;
         let [p0, p1, length, kind, q0, q1, t0, t1, t2, t3, lsn @ ..] = fixed;
         if kind & !(STATE_BITS | RESULT_BITS | TIME_BIT) != 0 {
-            return Err(Fault::Range("kind of a record"));
+            return Err(FrameError::Range("kind of a record"));
         }
         let length = if length == LONG_KEY { self.long_key()? } else { usize::from(length) };
         let pt_ns = if kind & TIME_BIT == 0 { None } else { Some(self.fields.u64()?) };
         let state = read_state(kind & STATE_BITS, &mut self.fields)?;
         let result = match ((kind & RESULT_BITS) >> 2, state) {
             (0, _) => RecordResult::None,
-            (1, State::Counter(value)) => RecordResult::Number(value),
+            (1, KeyState::Counter(value)) => RecordResult::Number(value),
             (2, _) => {
                 let length = self.fields.u16()?;
                 RecordResult::Bytes(self.fields.bytes(usize::from(length))?)
             }
-            _ => return Err(Fault::Range("result of a record")),
+            _ => return Err(FrameError::Range("result of a record")),
         };
         Ok(Some(Record {
             partition: Partition(u16::from_le_bytes([p0, p1])),
@@ -246,30 +246,30 @@ impl<'a> RecordsReader<'a> {
         }))
     }
 
-    fn long_key(&mut self) -> Result<usize, Fault> {
+    fn long_key(&mut self) -> Result<usize, FrameError> {
         let length = usize::from(self.fields.u16()?);
         let is_right = (usize::from(LONG_KEY)..=KEY_BYTES_MAX).contains(&length);
-        is_right.then_some(length).ok_or(Fault::Range("key"))
+        is_right.then_some(length).ok_or(FrameError::Range("key"))
     }
 
-    fn next_section(&mut self) -> Result<(), Fault> {
+    fn next_section(&mut self) -> Result<(), FrameError> {
         self.section = Section {
-            lane: self.fields.lane()?,
+            stream: self.fields.stream()?,
             first: self.fields.u64()?,
             done: self.fields.u64()?,
             count: self.fields.u16()?,
         };
         self.left = self.section.count;
-        if self.left == 0 { Err(Fault::Range("empty section")) } else { Ok(()) }
+        if self.left == 0 { Err(FrameError::Range("empty section")) } else { Ok(()) }
     }
 }
 
-pub(super) fn state_kind(state: &State<'_>) -> u8 {
+pub(super) fn state_kind(state: &KeyState<'_>) -> u8 {
     match state {
-        State::Counter(_) => 0,
-        State::Item(_) => 1,
-        State::Deleted => 2,
-        State::Unchanged => 3,
+        KeyState::Counter(_) => 0,
+        KeyState::Item(_) => 1,
+        KeyState::Deleted => 2,
+        KeyState::Unchanged => 3,
     }
 }
 
@@ -282,27 +282,30 @@ pub(super) fn result_kind(result: &RecordResult<'_>) -> u8 {
 }
 
 #[inline]
-pub(super) fn put_state(out: &mut Vec<u8>, state: &State<'_>) {
+pub(super) fn put_state(out: &mut Vec<u8>, state: &KeyState<'_>) {
     match state {
-        State::Counter(value) => out.extend_from_slice(&value.to_le_bytes()),
-        State::Item(bytes) => {
+        KeyState::Counter(value) => out.extend_from_slice(&value.to_le_bytes()),
+        KeyState::Item(bytes) => {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
         }
-        State::Deleted | State::Unchanged => {}
+        KeyState::Deleted | KeyState::Unchanged => {}
     }
 }
 
 #[inline]
-pub(super) fn read_state<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<State<'a>, Fault> {
+pub(super) fn read_state<'a>(
+    kind: u8,
+    fields: &mut Fields<'a>,
+) -> Result<KeyState<'a>, FrameError> {
     Ok(match kind {
-        0 => State::Counter(fields.u64()?),
+        0 => KeyState::Counter(fields.u64()?),
         1 => {
             let length = fields.u32()?;
-            State::Item(fields.bytes(length as usize)?)
+            KeyState::Item(fields.bytes(length as usize)?)
         }
-        2 => State::Deleted,
-        3 => State::Unchanged,
-        _ => return Err(Fault::Range("state")),
+        2 => KeyState::Deleted,
+        3 => KeyState::Unchanged,
+        _ => return Err(FrameError::Range("state")),
     })
 }

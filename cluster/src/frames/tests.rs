@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::id::LaneId;
+use crate::id::OpStreamId;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::replica::{Position, Refusal, Route};
 
-fn lane() -> impl Strategy<Value = LaneId> {
+fn lane() -> impl Strategy<Value = OpStreamId> {
     (any::<u32>(), any::<u64>(), any::<u16>(), any::<u32>()).prop_map(
-        |(node, incarnation, worker, owner)| LaneId {
+        |(node, incarnation, worker, owner)| OpStreamId {
             node: NodeId(node),
             incarnation: Incarnation(incarnation),
             worker,
@@ -43,13 +43,13 @@ impl Owned {
     fn borrowed(&self) -> Record<'_> {
         let (partition, place, term, lsn, pt_ns) = self.fields;
         let state = match self.state.0 {
-            0 => State::Counter(self.state.1),
-            1 => State::Item(&self.state.2),
-            2 => State::Deleted,
-            _ => State::Unchanged,
+            0 => KeyState::Counter(self.state.1),
+            1 => KeyState::Item(&self.state.2),
+            2 => KeyState::Deleted,
+            _ => KeyState::Unchanged,
         };
         let result = match (self.result.0, state) {
-            (0, State::Counter(value)) => RecordResult::Number(value),
+            (0, KeyState::Counter(value)) => RecordResult::Number(value),
             (1, _) => RecordResult::Bytes(&self.result.1),
             _ => RecordResult::None,
         };
@@ -73,7 +73,7 @@ fn record() -> impl Strategy<Value = Owned> {
         .prop_map(|(fields, key, state, result)| Owned { fields, key, state, result })
 }
 
-type Sections = Vec<((LaneId, u64, u64), Vec<Owned>)>;
+type Sections = Vec<((OpStreamId, u64, u64), Vec<Owned>)>;
 
 fn sections() -> impl Strategy<Value = Sections> {
     let section = ((lane(), any::<u64>(), any::<u64>()), prop::collection::vec(record(), 1..6));
@@ -83,8 +83,8 @@ fn sections() -> impl Strategy<Value = Sections> {
 fn encode(time_ns: u64, sections: &Sections) -> Vec<u8> {
     let mut writer = RecordsWriter::default();
     writer.begin(time_ns);
-    for ((lane, first, done), records) in sections {
-        writer.section(*lane, *first, *done);
+    for ((stream, first, done), records) in sections {
+        writer.section(*stream, *first, *done);
         for record in records {
             writer.record(&record.borrowed());
         }
@@ -93,7 +93,7 @@ fn encode(time_ns: u64, sections: &Sections) -> Vec<u8> {
 }
 
 /// Reads a frame of records and writes it again.
-fn reencode(body: &[u8]) -> Result<Vec<u8>, Fault> {
+fn reencode(body: &[u8]) -> Result<Vec<u8>, FrameError> {
     let mut reader = RecordsReader::new(body)?;
     let mut writer = RecordsWriter::default();
     writer.begin(reader.time_ns());
@@ -101,7 +101,7 @@ fn reencode(body: &[u8]) -> Result<Vec<u8>, Fault> {
     while let Some(record) = reader.next_record()? {
         if left == 0 {
             let section = reader.section();
-            writer.section(section.lane, section.first, section.done);
+            writer.section(section.stream, section.first, section.done);
             left = section.count;
         }
         left -= 1;
@@ -110,45 +110,45 @@ fn reencode(body: &[u8]) -> Result<Vec<u8>, Fault> {
     Ok(writer.finish().to_vec())
 }
 
-fn body(frame: &[u8]) -> (Kind, &[u8]) {
+fn body(frame: &[u8]) -> (FrameKind, &[u8]) {
     let raw = cut(frame, usize::MAX).expect("it is right").expect("it is whole");
     assert_eq!(raw.bytes(), frame.len());
     (raw.kind, raw.body)
 }
 
 /// Reads any frame and writes it again.
-fn again(kind: Kind, body: &[u8]) -> Result<Vec<u8>, Fault> {
+fn again(kind: FrameKind, body: &[u8]) -> Result<Vec<u8>, FrameError> {
     let mut out = Vec::new();
     match kind {
-        Kind::Records => out = reencode(body)?,
-        Kind::Adopt => Adopt::decode(body)?.encode(&mut out),
-        Kind::Round => Round::decode(body)?.encode(&mut out),
-        Kind::Restart => Restart::decode(body)?.encode(&mut out),
-        Kind::Pull => Pull::decode(body)?.encode(&mut out),
-        Kind::Chunk => {
+        FrameKind::Records => out = reencode(body)?,
+        FrameKind::Adopt => Adopt::decode(body)?.encode(&mut out),
+        FrameKind::TermCheck => TermCheck::decode(body)?.encode(&mut out),
+        FrameKind::Restart => Restart::decode(body)?.encode(&mut out),
+        FrameKind::Pull => Pull::decode(body)?.encode(&mut out),
+        FrameKind::Chunk => {
             let mut reader = ChunkReader::new(body)?;
             let mut writer = ChunkWriter::new(reader.chunk(), &mut out);
             while let Some((key, state)) = reader.next_key()? {
                 writer.key(key, &state);
             }
-            while let Some(lane) = reader.next_lane()? {
-                writer.lane(lane.lane, lane.done);
+            while let Some(stream) = reader.next_stream()? {
+                writer.stream(stream.stream, stream.done);
                 while let Some(result) = reader.next_result()? {
                     writer.result(&result);
                 }
             }
             writer.finish(reader.finish()?);
         }
-        Kind::Forward => {
+        FrameKind::Forward => {
             let forward = Forward::decode(body)?;
             let mut writer = ForwardWriter::default();
             for (at, request) in forward.requests().enumerate() {
                 writer.request(request, if at == 0 { forward.lines } else { &[] });
             }
-            let Forward { sending, lane, first, done, left_ms, .. } = forward;
-            writer.finish(&ForwardHead { sending, lane, first, done, left_ms }, &mut out);
+            let Forward { sending, stream, first, done, left_ms, .. } = forward;
+            writer.finish(&ForwardHead { sending, stream, first, done, left_ms }, &mut out);
         }
-        Kind::Answers => {
+        FrameKind::Answers => {
             let answers = Answers::decode(body)?;
             let mut writer = AnswersWriter::default();
             let mut exceptions = answers.exceptions().peekable();
@@ -164,18 +164,18 @@ fn again(kind: Kind, body: &[u8]) -> Result<Vec<u8>, Fault> {
             }
             writer.finish(answers.sending, answers.first, &mut out);
         }
-        Kind::Word => {
-            let word = Word::decode(body)?;
-            let mut writer = WordWriter::new(&mut out);
-            word.refused().for_each(|refused| writer.refused(&refused));
-            writer.finish(word.held, &word.done().collect::<Vec<_>>());
+        FrameKind::Ack => {
+            let ack = StreamAck::decode(body)?;
+            let mut writer = StreamAckWriter::new(&mut out);
+            ack.refused().for_each(|refused| writer.refused(&refused));
+            writer.finish(ack.held, &ack.done().collect::<Vec<_>>());
         }
-        Kind::Beat => {
-            let beat = Beat::decode(body)?;
-            Beat::encode(beat.time_ns, &beat.done().collect::<Vec<_>>(), &mut out);
+        FrameKind::KeepAlive => {
+            let keep_alive = KeepAlive::decode(body)?;
+            KeepAlive::encode(keep_alive.time_ns, &keep_alive.done().collect::<Vec<_>>(), &mut out);
         }
-        Kind::Ping => Ping::decode(body)?.encode(&mut out),
-        Kind::Pong => Ping::decode(body)?.encode_answer(&mut out),
+        FrameKind::Ping => Ping::decode(body)?.encode(&mut out),
+        FrameKind::Pong => Ping::decode(body)?.encode_answer(&mut out),
     }
     Ok(out)
 }
@@ -193,7 +193,7 @@ fn record_of_a_counter_is_short() {
     let mut writer = RecordsWriter::default();
     writer.begin(1);
     assert!(writer.is_empty());
-    writer.section(LaneId::default(), 1, 1);
+    writer.section(OpStreamId::default(), 1, 1);
     let lengths = [1, 2].map(|lsn| {
         writer.record(&Record {
             partition: Partition(1),
@@ -202,7 +202,7 @@ fn record_of_a_counter_is_short() {
             lsn,
             pt_ns: None,
             key: b"0123456789012345678",
-            state: State::Counter(7),
+            state: KeyState::Counter(7),
             result: RecordResult::Number(7),
         });
         writer.finish().len()
@@ -215,7 +215,7 @@ fn frame_that_is_too_long_is_refused_by_its_header() {
     let frame = encode(7, &Vec::new());
     let length = frame.len() - HEADER_BYTES;
     assert!(cut(&frame, length).is_ok());
-    assert_eq!(cut(&frame[..HEADER_BYTES], length - 1), Err(Fault::Length(length)));
+    assert_eq!(cut(&frame[..HEADER_BYTES], length - 1), Err(FrameError::Length(length)));
     for (place, byte) in [(4, 0), (4, 200), (5, 1), (6, 1), (7, 1)] {
         let mut wrong = frame.clone();
         wrong[place] = byte;
@@ -225,11 +225,11 @@ fn frame_that_is_too_long_is_refused_by_its_header() {
 
 #[test]
 fn a_counter_takes_48_bytes_and_a_forward_8_more_than_its_line() {
-    let (lane, fields) = (LaneId::default(), (7, 3, 2, 1 << 40, None));
+    let (stream, fields) = (OpStreamId::default(), (7, 3, 2, 1 << 40, None));
     let key = b"ctr:0123456789abcdef".to_vec();
     let record = Owned { fields, key, state: (0, u64::MAX, Vec::new()), result: (0, Vec::new()) };
     let bytes_of =
-        |count: usize| encode(0, &vec![((lane, 1, 0), vec![record.clone(); count])]).len();
+        |count: usize| encode(0, &vec![((stream, 1, 0), vec![record.clone(); count])]).len();
     assert!(bytes_of(17) - bytes_of(1) <= 16 * 48);
     assert!(bytes_of(16) <= 16 * 48 + 64, "{} bytes for 16 records", bytes_of(16));
 
@@ -237,9 +237,9 @@ fn a_counter_takes_48_bytes_and_a_forward_8_more_than_its_line() {
     let bytes_of = |count: usize| {
         let (mut writer, mut out) = (ForwardWriter::default(), Vec::new());
         for _ in 0..count {
-            writer.request(Request { partition: Partition(7), term: Term(2), sort: 1 }, incr);
+            writer.request(ForwardOp { partition: Partition(7), term: Term(2), op_flags: 1 }, incr);
         }
-        writer.finish(&ForwardHead { sending: 1, lane, first: 1, done: 0, left_ms: 9 }, &mut out);
+        writer.finish(&ForwardHead { sending: 1, stream, first: 1, done: 0, left_ms: 9 }, &mut out);
         out.len()
     };
     assert!(bytes_of(17) - bytes_of(1) <= 16 * (incr.len() + 8));
@@ -251,12 +251,12 @@ proptest! {
         let frame = encode(time_ns, &sections);
         let mut reader = RecordsReader::new(body(&frame).1).expect("it was written so");
         prop_assert_eq!(reader.time_ns(), time_ns);
-        for ((lane, first, done), records) in &sections {
+        for ((stream, first, done), records) in &sections {
             for record in records {
                 prop_assert_eq!(reader.next_record(), Ok(Some(record.borrowed())));
                 let section = *reader.section();
                 let count = records.len() as u16;
-                prop_assert_eq!(section, Section { lane: *lane, first: *first, done: *done, count });
+                prop_assert_eq!(section, Section { stream: *stream, first: *first, done: *done, count });
             }
         }
         prop_assert_eq!(reader.next_record(), Ok(None));
@@ -269,7 +269,7 @@ proptest! {
         (last_term, lsn, times, start, is_first) in
             (term(), any::<u64>(), any::<[u64; 3]>(), any::<u32>(), any::<bool>()),
         keys in prop::collection::vec((bytes(30), any::<Option<u64>>(), bytes(50)), 0..5),
-        lanes in prop::collection::vec(
+        streams in prop::collection::vec(
             (lane(), any::<u64>(), prop::collection::vec((any::<u64>(), 0_u8..3, bytes(9)), 0..4)),
             0..4,
         ),
@@ -282,7 +282,7 @@ proptest! {
         Adopt { partition, to, from, term, last, ahead_ns, time_ns }.encode(&mut out);
         round_trip(&out);
         out.clear();
-        Round { partition, term }.encode(&mut out);
+        TermCheck { partition, term }.encode(&mut out);
         round_trip(&out);
         out.clear();
         Restart { partition, to, term, start }.encode(&mut out);
@@ -295,12 +295,12 @@ proptest! {
             Chunk { partition, to, from, term, start, is_first, last, ahead_ns, time_ns, pt_ns };
         let mut writer = ChunkWriter::new(&chunk, &mut out);
         for (key, value, item) in &keys {
-            writer.key(key, &value.map_or(State::Item(item), State::Counter));
+            writer.key(key, &value.map_or(KeyState::Item(item), KeyState::Counter));
         }
-        for (lane, done, results) in &lanes {
-            writer.lane(*lane, *done);
-            for (number, sort, bytes) in results {
-                let result = match sort {
+        for (stream, done, results) in &streams {
+            writer.stream(*stream, *done);
+            for (number, op_flags, bytes) in results {
+                let result = match op_flags {
                     0 => RecordResult::None,
                     1 => RecordResult::Number(*number),
                     _ => RecordResult::Bytes(bytes),
@@ -314,7 +314,7 @@ proptest! {
 
     #[test]
     fn other_frames_come_as_they_were_written(
-        (lane, numbers, left_ms) in (lane(), any::<[u32; 3]>(), any::<u16>()),
+        (stream, numbers, left_ms) in (lane(), any::<[u32; 3]>(), any::<u16>()),
         requests in prop::collection::vec((any::<u16>(), term(), any::<u8>(), bytes(20)), 1..9),
         answers in prop::collection::vec((0_u8..6, copy(), term(), bytes(20)), 1..9),
         refused in prop::collection::vec((any::<u16>(), [term(), term(), term()], any::<[u64; 2]>()), 0..4),
@@ -323,23 +323,23 @@ proptest! {
         let [sending, first, floor] = numbers.map(u64::from);
         let mut out = Vec::new();
         let mut writer = ForwardWriter::default();
-        for (partition, term, sort, line) in &requests {
-            writer.request(Request { partition: Partition(*partition), term: *term, sort: *sort }, line);
+        for (partition, term, op_flags, line) in &requests {
+            writer.request(ForwardOp { partition: Partition(*partition), term: *term, op_flags: *op_flags }, line);
         }
-        writer.finish(&ForwardHead { sending, lane, first, done: floor, left_ms }, &mut out);
+        writer.finish(&ForwardHead { sending, stream, first, done: floor, left_ms }, &mut out);
         let forward = Forward::decode(body(&out).1).expect("it was written so");
         prop_assert_eq!(forward.count(), requests.len());
-        for (request, (partition, term, sort, _)) in forward.requests().zip(&requests) {
-            let expected = Request { partition: Partition(*partition), term: *term, sort: *sort };
+        for (request, (partition, term, op_flags, _)) in forward.requests().zip(&requests) {
+            let expected = ForwardOp { partition: Partition(*partition), term: *term, op_flags: *op_flags };
             prop_assert_eq!(request, expected);
         }
         round_trip(&out);
         out.clear();
         let mut writer = AnswersWriter::default();
-        for (place, (sort, primary, term, text)) in answers.iter().enumerate() {
+        for (place, (op_flags, primary, term, text)) in answers.iter().enumerate() {
             let route = Some(Route { term: *term, primary: *primary });
             let place = place as u16 + 3;
-            match sort {
+            match op_flags {
                 0 => writer.exception(place, ExceptionKind::NotOwner(route)),
                 1 => writer.exception(place, ExceptionKind::Deposed(None)),
                 2 => writer.exception(place, ExceptionKind::Deposed(route)),
@@ -351,16 +351,16 @@ proptest! {
         writer.finish(sending, 3, &mut out);
         round_trip(&out);
         out.clear();
-        let done: Vec<_> = done.iter().map(|(lane, done)| LaneDone { lane: *lane, done: *done }).collect();
-        let mut writer = WordWriter::new(&mut out);
+        let done: Vec<_> = done.iter().map(|(stream, done)| StreamDone { stream: *stream, done: *done }).collect();
+        let mut writer = StreamAckWriter::new(&mut out);
         for (partition, [term, copy_term, last_term], [end, lsn]) in refused {
             let (partition, last) = (Partition(partition), Position { term: last_term, lsn });
-            writer.refused(&Refused { partition, term, copy_term, end, last });
+            writer.refused(&StreamRefusal { partition, term, copy_term, end, last });
         }
         writer.finish(sending, &done);
         round_trip(&out);
         out.clear();
-        Beat::encode(first, &done, &mut out);
+        KeepAlive::encode(first, &done, &mut out);
         round_trip(&out);
         out.clear();
         Ping(first).encode(&mut out);

@@ -6,19 +6,19 @@
 //! copy that was being made, and a partition begins anew only when no copy can come back.
 
 use super::command::{
-    Answer, CHANGES_MAX, Change, Command, FOUNDED, LIMITS_TOLD, LOST_AFTER_MS_MAX, Refused,
-    Setting, Step, YES,
+    CHANGES_MAX, FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapAnswer, MapChange, MapCommand,
+    MapRefusal, Setting, Transition, YES,
 };
-use super::delta::{Delta, Item};
+use super::delta::{Delta, DeltaItem};
 use super::{
-    ADDRESS_BYTES_MAX, BODY_BYTES_MAX, Description, Entry, Head, LIMITS_BYTES_MAX, LIMITS_MAX,
-    Limit, Map, NAME_BYTES_MAX, Node, NodeState, TERM_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, BODY_BYTES_MAX, LIMITS_BYTES_MAX, LIMITS_MAX, Map, MapHeader, MapLimit,
+    MapNode, NAME_BYTES_MAX, NodeDescription, NodeState, PartitionEntry, TERM_MAX, WEIGHT_MAX,
 };
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::placement::{COPIES_MAX, NODES_MAX};
 
 /// The settings that nodes make for themselves.
-const MARKS: [&str; 2] = [FOUNDED, LIMITS_TOLD];
+const MARKS: [&str; 2] = [FOUNDED, LIMITS_SET];
 
 impl Map {
     /// Applies a command: what it answers, and what it changed, if anything.
@@ -26,7 +26,10 @@ impl Map {
     /// # Errors
     ///
     /// Why the command as a whole is refused. Then nothing has changed.
-    pub fn apply(&mut self, command: &Command) -> Result<(Answer, Option<Delta>), Refused> {
+    pub fn apply(
+        &mut self,
+        command: &MapCommand,
+    ) -> Result<(MapAnswer, Option<Delta>), MapRefusal> {
         let (answer, items) = self.decide(command)?;
         if items.is_empty() {
             return Ok((answer, None));
@@ -38,83 +41,86 @@ impl Map {
 
     /// The answer, and the items that change. Nothing is changed here, so that a watcher who
     /// applies the items gets what we get.
-    fn decide(&self, command: &Command) -> Result<(Answer, Vec<Item>), Refused> {
-        if let Command::Create { cluster, placement } = command {
+    fn decide(&self, command: &MapCommand) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
+        if let MapCommand::Create { cluster, placement } = command {
             if self.head.is_some() {
-                return Err(Refused::Exists);
+                return Err(MapRefusal::Exists);
             }
-            let head = Head { cluster: *cluster, placement: *placement, last_node: 0 };
-            return Ok((Answer::Done, vec![Item::Head(head)]));
+            let head = MapHeader { cluster: *cluster, placement: *placement, last_node: 0 };
+            return Ok((MapAnswer::Done, vec![DeltaItem::Head(head)]));
         }
-        let head = self.head.ok_or(Refused::NotCreated)?;
+        let head = self.head.ok_or(MapRefusal::NotCreated)?;
         let items = match command {
-            Command::Create { .. } => Vec::new(),
-            Command::Register { birth, incarnation, description } => {
-                return self.register(head, *birth, *incarnation, description);
+            MapCommand::Create { .. } => Vec::new(),
+            MapCommand::Register { node_uuid, incarnation, description } => {
+                return self.register(head, *node_uuid, *incarnation, description);
             }
-            Command::Activate(id, life) => {
-                self.change_state(*id, *life, &[NodeState::Joining], NodeState::Active)?
+            MapCommand::Activate(id, incarnation) => {
+                self.change_state(*id, *incarnation, &[NodeState::Joining], NodeState::Active)?
             }
-            Command::Drain(id, life) => {
+            MapCommand::Drain(id, incarnation) => {
                 let before = [NodeState::Joining, NodeState::Active];
-                self.change_state(*id, *life, &before, NodeState::Draining)?
+                self.change_state(*id, *incarnation, &before, NodeState::Draining)?
             }
-            Command::Bury(id, life) => {
+            MapCommand::Bury(id, incarnation) => {
                 let before = [NodeState::Joining, NodeState::Active, NodeState::Draining];
-                self.change_state(*id, *life, &before, NodeState::Dead)?
+                self.change_state(*id, *incarnation, &before, NodeState::Dead)?
             }
-            Command::Forget(id, life) => self.forget(*id, *life)?,
-            Command::Partitions(changes) => return self.change_partitions(changes),
-            Command::PutLimit { name, version, body } => {
+            MapCommand::Forget(id, incarnation) => self.forget(*id, *incarnation)?,
+            MapCommand::Partitions(changes) => return self.change_partitions(changes),
+            MapCommand::PutLimit { name, version, body } => {
                 self.put_limit(name, *version, body.as_ref())?
             }
-            Command::Set(setting) => self.set(setting)?,
+            MapCommand::Set(setting) => self.set(setting)?,
         };
-        Ok((Answer::Done, items))
+        Ok((MapAnswer::Done, items))
     }
 
     fn register(
         &self,
-        head: Head,
-        birth: u128,
+        head: MapHeader,
+        node_uuid: u128,
         incarnation: Incarnation,
-        description: &Description,
-    ) -> Result<(Answer, Vec<Item>), Refused> {
+        description: &NodeDescription,
+    ) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
         if !description.is_bounded() {
-            return Err(Refused::OutOfBounds);
+            return Err(MapRefusal::OutOfBounds);
         }
-        let known = self.nodes.iter().find(|(_, node)| node.birth == birth);
-        let is_taken = self
-            .nodes
-            .values()
-            .any(|node| node.birth != birth && node.description.ring_name == description.ring_name);
+        let known = self.nodes.iter().find(|(_, node)| node.node_uuid == node_uuid);
+        let is_taken = self.nodes.values().any(|node| {
+            node.node_uuid != node_uuid && node.description.ring_name == description.ring_name
+        });
         if is_taken {
-            return Err(Refused::NameTaken);
+            return Err(MapRefusal::NameTaken);
         }
         let description = description.clone();
         let Some((&id, node)) = known else {
             if self.nodes.len() >= NODES_MAX {
-                return Err(Refused::OutOfBounds);
+                return Err(MapRefusal::OutOfBounds);
             }
-            let last_node = head.last_node.checked_add(1).ok_or(Refused::UsedUp)?;
+            let last_node = head.last_node.checked_add(1).ok_or(MapRefusal::UsedUp)?;
             let id = NodeId(last_node);
-            let node = Node { birth, incarnation, state: NodeState::Joining, description };
-            let items = vec![Item::Head(Head { last_node, ..head }), Item::Node(id, Some(node))];
-            return Ok((Answer::Registered(id), items));
+            let node = MapNode { node_uuid, incarnation, state: NodeState::Joining, description };
+            let items = vec![
+                DeltaItem::Head(MapHeader { last_node, ..head }),
+                DeltaItem::Node(id, Some(node)),
+            ];
+            return Ok((MapAnswer::Registered(id), items));
         };
         if incarnation < node.incarnation {
-            return Err(Refused::OtherIncarnation);
+            return Err(MapRefusal::OtherIncarnation);
         }
         let is_back = incarnation > node.incarnation || node.state == NodeState::Dead;
         let state = if is_back { NodeState::Joining } else { node.state };
-        let after = Node { birth, incarnation, state, description };
-        let items = if after == *node { Vec::new() } else { vec![Item::Node(id, Some(after))] };
-        Ok((Answer::Registered(id), items))
+        let after = MapNode { node_uuid, incarnation, state, description };
+        let items =
+            if after == *node { Vec::new() } else { vec![DeltaItem::Node(id, Some(after))] };
+        Ok((MapAnswer::Registered(id), items))
     }
 
-    fn node(&self, id: NodeId, incarnation: Incarnation) -> Result<&Node, Refused> {
-        let node = self.nodes.get(&id).ok_or(Refused::UnknownNode)?;
-        if node.incarnation == incarnation { Ok(node) } else { Err(Refused::OtherIncarnation) }
+    fn node(&self, id: NodeId, incarnation: Incarnation) -> Result<&MapNode, MapRefusal> {
+        let node = self.nodes.get(&id).ok_or(MapRefusal::UnknownNode)?;
+        if node.incarnation == incarnation { Ok(node) } else { Err(MapRefusal::OtherIncarnation) }
     }
 
     fn change_state(
@@ -123,24 +129,24 @@ impl Map {
         incarnation: Incarnation,
         before: &[NodeState],
         after: NodeState,
-    ) -> Result<Vec<Item>, Refused> {
+    ) -> Result<Vec<DeltaItem>, MapRefusal> {
         let node = self.node(id, incarnation)?;
         if node.state == after {
             return Ok(Vec::new());
         }
         if !before.contains(&node.state) {
-            return Err(Refused::WrongState);
+            return Err(MapRefusal::WrongState);
         }
-        Ok(vec![Item::Node(id, Some(Node { state: after, ..node.clone() }))])
+        Ok(vec![DeltaItem::Node(id, Some(MapNode { state: after, ..node.clone() }))])
     }
 
-    fn forget(&self, id: NodeId, incarnation: Incarnation) -> Result<Vec<Item>, Refused> {
+    fn forget(&self, id: NodeId, incarnation: Incarnation) -> Result<Vec<DeltaItem>, MapRefusal> {
         match self.node(id, incarnation)?.state {
-            NodeState::Joining | NodeState::Active => return Err(Refused::WrongState),
-            NodeState::Draining if self.holds_any(id) => return Err(Refused::StillHolds),
+            NodeState::Joining | NodeState::Active => return Err(MapRefusal::WrongState),
+            NodeState::Draining if self.holds_any(id) => return Err(MapRefusal::StillHolds),
             NodeState::Draining | NodeState::Dead => {}
         }
-        Ok(vec![Item::Node(id, None)])
+        Ok(vec![DeltaItem::Node(id, None)])
     }
 
     /// A node holds or learns a partition.
@@ -153,47 +159,47 @@ impl Map {
         name: &str,
         version: u64,
         body: Option<&Vec<u8>>,
-    ) -> Result<Vec<Item>, Refused> {
+    ) -> Result<Vec<DeltaItem>, MapRefusal> {
         let present = self.limits.get(name);
         if present.map_or(0, |limit| limit.version) != version {
-            return Err(Refused::OtherVersion(version));
+            return Err(MapRefusal::OtherVersion(version));
         }
         let too_long = body.is_some_and(|body| body.len() > BODY_BYTES_MAX);
         let too_many = present.is_none() && self.limits.len() >= LIMITS_MAX;
-        let length = |limit: &Limit| limit.body.len();
+        let length = |limit: &MapLimit| limit.body.len();
         let others: usize =
             self.limits.values().map(length).sum::<usize>() - present.map_or(0, length);
         let too_many = too_many || others + body.map_or(0, Vec::len) > LIMITS_BYTES_MAX;
         if too_long || too_many || !is_name(name) {
-            return Err(Refused::OutOfBounds);
+            return Err(MapRefusal::OutOfBounds);
         }
         if body.is_none() && present.is_none() {
             return Ok(Vec::new());
         }
         // Where one was removed, the count begins anew, above the versions it had: the map's own.
-        let next = version.max(self.ver).checked_add(1).ok_or(Refused::UsedUp)?;
-        let limit = body.map(|body| Limit { version: next, body: body.clone() });
-        Ok(vec![Item::Limit(name.to_owned(), limit)])
+        let next = version.max(self.ver).checked_add(1).ok_or(MapRefusal::UsedUp)?;
+        let limit = body.map(|body| MapLimit { version: next, body: body.clone() });
+        Ok(vec![DeltaItem::Limit(name.to_owned(), limit)])
     }
 
-    fn set(&self, setting: &Setting) -> Result<Vec<Item>, Refused> {
+    fn set(&self, setting: &Setting) -> Result<Vec<DeltaItem>, MapRefusal> {
         let mut settings = self.settings.clone();
         match setting {
             Setting::Replicas(replicas) => {
                 if !(1..=COPIES_MAX).contains(&usize::from(*replicas)) {
-                    return Err(Refused::OutOfBounds);
+                    return Err(MapRefusal::OutOfBounds);
                 }
                 settings.replicas = *replicas;
             }
             Setting::LostAfterMs(lost_after_ms) => {
                 if lost_after_ms.is_some_and(|ms| !(1..=LOST_AFTER_MS_MAX).contains(&ms)) {
-                    return Err(Refused::OutOfBounds);
+                    return Err(MapRefusal::OutOfBounds);
                 }
                 settings.lost_after_ms = *lost_after_ms;
             }
             Setting::Version(version) => {
                 if *version < settings.version {
-                    return Err(Refused::OutOfBounds);
+                    return Err(MapRefusal::OutOfBounds);
                 }
                 settings.version = *version;
             }
@@ -202,20 +208,23 @@ impl Map {
             }
             Setting::Other { name, value: Some(value) } => {
                 if !MARKS.contains(&name.as_str()) || value != YES {
-                    return Err(Refused::NoSetting);
+                    return Err(MapRefusal::NoSetting);
                 }
                 settings.others.insert(name.clone(), value.clone());
             }
         }
         let is_new = settings != self.settings;
-        Ok(if is_new { vec![Item::Settings(settings)] } else { Vec::new() })
+        Ok(if is_new { vec![DeltaItem::Settings(settings)] } else { Vec::new() })
     }
 
-    fn change_partitions(&self, changes: &[Change]) -> Result<(Answer, Vec<Item>), Refused> {
+    fn change_partitions(
+        &self,
+        changes: &[MapChange],
+    ) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
         if changes.len() > CHANGES_MAX {
-            return Err(Refused::OutOfBounds);
+            return Err(MapRefusal::OutOfBounds);
         }
-        let mut items: Vec<(Partition, Entry)> = Vec::new();
+        let mut items: Vec<(Partition, PartitionEntry)> = Vec::new();
         let mut answers = Vec::with_capacity(changes.len());
         for change in changes {
             let partition = change.partition;
@@ -223,136 +232,140 @@ impl Map {
             let before =
                 items.iter().rev().find(|(at, _)| *at == partition).map(|(_, entry)| entry);
             let entry = before.or_else(|| self.entry(partition));
-            let after = entry.ok_or(Refused::UnknownPartition).and_then(|entry| {
+            let after = entry.ok_or(MapRefusal::UnknownPartition).and_then(|entry| {
                 if entry.ver != change.ver {
-                    return Err(Refused::OtherVersion(change.ver.into()));
+                    return Err(MapRefusal::OtherVersion(change.ver.into()));
                 }
-                let mut after = self.step(entry, change.step)?;
-                after.ver = entry.ver.checked_add(1).ok_or(Refused::UsedUp)?;
+                let mut after = self.step(entry, change.transition)?;
+                after.ver = entry.ver.checked_add(1).ok_or(MapRefusal::UsedUp)?;
                 Ok(after)
             });
             answers.push(after.map(|entry| items.push((partition, entry))));
         }
-        let items = items.into_iter().map(|(at, entry)| Item::Partition(at, entry)).collect();
-        Ok((Answer::Changes(answers), items))
+        let items = items.into_iter().map(|(at, entry)| DeltaItem::Partition(at, entry)).collect();
+        Ok((MapAnswer::Changes(answers), items))
     }
 
     /// The entry after a step.
-    fn step(&self, entry: &Entry, step: Step) -> Result<Entry, Refused> {
+    fn step(
+        &self,
+        entry: &PartitionEntry,
+        transition: Transition,
+    ) -> Result<PartitionEntry, MapRefusal> {
         let mut after = entry.clone();
-        if let Step::Reset { node, incarnation, waited } = step {
+        if let Transition::Reset { node, incarnation, waited } = transition {
             self.check_lost(entry, waited)?;
             let copy = self.new_copy(&mut after, node, incarnation)?;
             after.era = entry
                 .era
                 .checked_add(u32::from(!entry.in_sync.is_empty()))
-                .ok_or(Refused::UsedUp)?;
+                .ok_or(MapRefusal::UsedUp)?;
             after.in_sync = vec![copy];
             after.learner = None;
             lead(&mut after, copy)?;
             return Ok(after);
         }
-        let primary = entry.primary.ok_or(Refused::NoPrimary)?;
+        let primary = entry.primary.ok_or(MapRefusal::NoPrimary)?;
         let in_sync = |copy: CopyId| match entry.in_sync.contains(&copy) {
-            true if copy == primary => Err(Refused::IsPrimary),
+            true if copy == primary => Err(MapRefusal::IsPrimary),
             true => Ok(copy),
-            false => Err(Refused::NotInSync),
+            false => Err(MapRefusal::NotInSync),
         };
-        match step {
-            Step::SetLearner(node, incarnation) => {
+        match transition {
+            Transition::SetLearner(node, incarnation) => {
                 if entry.in_sync.len() >= COPIES_MAX {
-                    return Err(Refused::EnoughCopies);
+                    return Err(MapRefusal::EnoughCopies);
                 }
                 if entry.in_sync_on(node).is_some() {
-                    return Err(Refused::HasCopy);
+                    return Err(MapRefusal::HasCopy);
                 }
                 if entry.learner.is_some_and(|learner| self.is_living(learner)) {
-                    return Err(Refused::EnoughCopies);
+                    return Err(MapRefusal::EnoughCopies);
                 }
                 after.learner = Some(self.new_copy(&mut after, node, incarnation)?);
             }
-            Step::DropLearner(copy) => {
+            Transition::DropLearner(copy) => {
                 if entry.learner != Some(copy) {
-                    return Err(Refused::NotLearner);
+                    return Err(MapRefusal::NotLearner);
                 }
                 after.learner = None;
             }
-            Step::AddInSync(copy) => {
+            Transition::AddInSync(copy) => {
                 if entry.learner != Some(copy) {
-                    return Err(Refused::NotLearner);
+                    return Err(MapRefusal::NotLearner);
                 }
                 self.living(copy)?;
                 if entry.in_sync.len() >= COPIES_MAX {
-                    return Err(Refused::EnoughCopies);
+                    return Err(MapRefusal::EnoughCopies);
                 }
                 after.in_sync.push(copy);
                 after.learner = None;
             }
-            Step::RemoveInSync(copy) => {
+            Transition::RemoveInSync(copy) => {
                 let copy = in_sync(copy)?;
                 after.in_sync.retain(|other| *other != copy);
                 if !after.in_sync.iter().any(|&left| self.is_living(left)) {
-                    return Err(Refused::LastCopy);
+                    return Err(MapRefusal::LastCopy);
                 }
                 after.transfer_to = entry.transfer_to.filter(|to| *to != copy);
             }
-            Step::SetTransfer(to) => {
+            Transition::SetTransfer(to) => {
                 after.transfer_to = to.map(in_sync).transpose()?;
                 after.transfer_to.map(|to| self.living(to)).transpose()?;
             }
-            Step::Transfer(copy) => {
+            Transition::Transfer(copy) => {
                 in_sync(copy)?;
                 if entry.transfer_to != Some(copy) {
-                    return Err(Refused::NotWanted);
+                    return Err(MapRefusal::NotWanted);
                 }
                 // The other may have died a moment ago. Then it is promoted over, not waited for.
                 self.living(copy)?;
                 lead(&mut after, copy)?;
             }
-            Step::Promote(copy) => {
+            Transition::Promote(copy) => {
                 self.living(in_sync(copy)?)?;
                 after.in_sync.retain(|other| *other != primary);
                 lead(&mut after, copy)?;
             }
-            Step::Reset { .. } => {}
+            Transition::Reset { .. } => {}
         }
         Ok(after)
     }
 
-    fn living(&self, copy: CopyId) -> Result<(), Refused> {
-        if self.is_living(copy) { Ok(()) } else { Err(Refused::NotLiving) }
+    fn living(&self, copy: CopyId) -> Result<(), MapRefusal> {
+        if self.is_living(copy) { Ok(()) } else { Err(MapRefusal::NotLiving) }
     }
 
     /// No copy in sync can come back; or none may within the time that the settings give it.
-    fn check_lost(&self, entry: &Entry, waited: bool) -> Result<(), Refused> {
+    fn check_lost(&self, entry: &PartitionEntry, waited: bool) -> Result<(), MapRefusal> {
         let waited = waited && self.settings.lost_after_ms.is_some();
-        let is_lost = |&copy: &CopyId| self.is_gone(copy) || waited && !self.is_living(copy);
-        if entry.in_sync.iter().all(is_lost) { Ok(()) } else { Err(Refused::MayReturn) }
+        let is_lost = |&copy: &CopyId| self.is_removed(copy) || waited && !self.is_living(copy);
+        if entry.in_sync.iter().all(is_lost) { Ok(()) } else { Err(MapRefusal::MayReturn) }
     }
 
     /// Another copy of the partition, on a node that lives and is to hold something.
     fn new_copy(
         &self,
-        entry: &mut Entry,
+        entry: &mut PartitionEntry,
         node: NodeId,
         incarnation: Incarnation,
-    ) -> Result<CopyId, Refused> {
+    ) -> Result<CopyId, MapRefusal> {
         let found = self.node(node, incarnation)?;
         if found.state == NodeState::Dead {
-            return Err(Refused::NotLiving);
+            return Err(MapRefusal::NotLiving);
         }
         if found.description.weight == 0 {
-            return Err(Refused::WrongState);
+            return Err(MapRefusal::WrongState);
         }
-        entry.assigned = entry.assigned.checked_add(1).ok_or(Refused::UsedUp)?;
+        entry.assigned = entry.assigned.checked_add(1).ok_or(MapRefusal::UsedUp)?;
         Ok(CopyId { node, incarnation, assignment: entry.assigned })
     }
 }
 
 /// Makes a copy the primary of the next term.
-fn lead(entry: &mut Entry, copy: CopyId) -> Result<(), Refused> {
+fn lead(entry: &mut PartitionEntry, copy: CopyId) -> Result<(), MapRefusal> {
     if entry.term.0 >= TERM_MAX {
-        return Err(Refused::UsedUp);
+        return Err(MapRefusal::UsedUp);
     }
     entry.term = Term(entry.term.0 + 1);
     entry.primary = Some(copy);
@@ -364,7 +377,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
 }
 
-impl Description {
+impl NodeDescription {
     /// Every part has an allowed size.
     #[must_use]
     pub fn is_bounded(&self) -> bool {

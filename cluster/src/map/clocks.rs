@@ -37,8 +37,8 @@ pub fn off(
 ) -> BTreeSet<NodeId> {
     let Some(common) = common_ms(clocks, leader) else { return BTreeSet::new() };
     let is_off = |(node, ahead): &(&NodeId, &i64)| {
-        let most = if before.contains(node) { RIGHT_MS } else { OFF_MS };
-        ahead.abs_diff(common) > most
+        let max = if before.contains(node) { RIGHT_MS } else { OFF_MS };
+        ahead.abs_diff(common) > max
     };
     clocks.iter().filter(is_off).map(|(node, _)| *node).collect()
 }

@@ -5,15 +5,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Description;
+use super::NodeDescription;
 use crate::id::{CopyId, Incarnation, NodeId, Partition};
 use crate::placement::Placement;
 
 /// The setting that says that the cluster was given the others by its founder.
 pub const FOUNDED: &str = "founded";
 /// The setting that says that the cluster was told its limits, by a file or an operator.
-pub const LIMITS_TOLD: &str = "limits_told";
-/// The only value of [`FOUNDED`] and [`LIMITS_TOLD`].
+pub const LIMITS_SET: &str = "limits_told";
+/// The only value of [`FOUNDED`] and [`LIMITS_SET`].
 pub const YES: &str = "yes";
 /// Longest wait for lost copies: 136 years. The shortest is one millisecond.
 pub const LOST_AFTER_MS_MAX: u64 = u32::MAX as u64 * 1000;
@@ -23,7 +23,7 @@ pub const CHANGES_MAX: usize = 256;
 
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum MapCommand {
     /// Begins the cluster. The first command, once.
     Create {
         /// Which cluster; drawn at random.
@@ -35,11 +35,11 @@ pub enum Command {
     /// it hears that it is held dead. Saying it twice is saying it once.
     Register {
         /// Drawn once for its data directory.
-        birth: u128,
+        node_uuid: u128,
         /// Its present life.
         incarnation: Incarnation,
         /// What it says of itself.
-        description: Description,
+        description: NodeDescription,
     },
     /// The node has what it should have: joining → active.
     Activate(NodeId, Incarnation),
@@ -51,7 +51,7 @@ pub enum Command {
     /// whatever it holds: say so only if it will not come back in this life.
     Forget(NodeId, Incarnation),
     /// Each is done or refused on its own. At most [`CHANGES_MAX`].
-    Partitions(Vec<Change>),
+    Partitions(Vec<MapChange>),
     /// A limit: none removes it. `version` is the one it has; 0: there is none.
     PutLimit {
         /// Its name.
@@ -74,7 +74,7 @@ pub enum Setting {
     LostAfterMs(Option<u64>),
     /// What all nodes can do. Never less than it was.
     Version(u32),
-    /// A mark: [`FOUNDED`] or [`LIMITS_TOLD`], whose value is [`YES`]. No value removes a setting of
+    /// A mark: [`FOUNDED`] or [`LIMITS_SET`], whose value is [`YES`]. No value removes a setting of
     /// any name.
     Other {
         /// Its name.
@@ -86,18 +86,18 @@ pub enum Setting {
 
 /// A change of one partition, if its entry still has version `ver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct MapChange {
     /// Which.
     pub partition: Partition,
     /// The version it was decided on.
     pub ver: u32,
     /// What.
-    pub step: Step,
+    pub transition: Transition,
 }
 
 /// What becomes of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
+pub enum Transition {
     /// Make a copy there. It replaces a learner that is not there any more.
     SetLearner(NodeId, Incarnation),
     /// Give up the copy that is being made.
@@ -126,18 +126,18 @@ pub enum Step {
 
 /// What became of a command that was not refused as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum MapAnswer {
     /// Done, or it already was so.
     Done,
     /// The id of the node that registered.
     Registered(NodeId),
     /// What became of each change, in order.
-    Changes(Vec<Result<(), Refused>>),
+    Changes(Vec<Result<(), MapRefusal>>),
 }
 
 /// Why nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
-pub enum Refused {
+pub enum MapRefusal {
     /// A second creation.
     #[error("the cluster exists")]
     Exists,

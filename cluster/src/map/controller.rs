@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::command::{CHANGES_MAX, Change, Command, Step};
-use super::{Entry, Map, Node, NodeState};
+use super::command::{CHANGES_MAX, MapChange, MapCommand, Transition};
+use super::{Map, MapNode, NodeState, PartitionEntry};
 use crate::id::{CopyId, NodeId, Partition};
-use crate::placement::{COPIES_MAX, Holders};
+use crate::placement::{COPIES_MAX, PartitionOwners};
 
 /// Most copies that are made, and hands that change, at one node at a time. Each step of them is a commit
 /// or two for all, so with few at a time 16384 partitions take minutes to come to rest. A node may have part in
@@ -20,7 +20,7 @@ pub const MOVES_MAX: usize = 256;
 
 /// What the leader knows beside the map.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct ControllerInput {
     /// Nodes that a majority of the voters did not hear in time.
     pub silent: BTreeSet<NodeId>,
     /// Of those the map calls dead, the ones silent for longer than `lost_after_ms`.
@@ -40,14 +40,14 @@ pub struct Facts {
 ///
 /// `targets` is [`Map::targets`].
 #[must_use]
-pub fn next(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Command> {
-    let silent = |(id, node): (&NodeId, &Node)| {
+pub fn next(map: &Map, facts: &ControllerInput, targets: &[PartitionOwners]) -> Vec<MapCommand> {
+    let silent = |(id, node): (&NodeId, &MapNode)| {
         (node.state != NodeState::Dead && facts.silent.contains(id))
-            .then_some(Command::Bury(*id, node.incarnation))
+            .then_some(MapCommand::Bury(*id, node.incarnation))
     };
-    let buried: Vec<Command> = map.nodes().iter().filter_map(silent).collect();
-    if !buried.is_empty() {
-        return buried;
+    let dead: Vec<MapCommand> = map.nodes().iter().filter_map(silent).collect();
+    if !dead.is_empty() {
+        return dead;
     }
     let mut plan = Plan { map, facts, moves: moves(map) };
     let mut urgent = Vec::new();
@@ -59,20 +59,25 @@ pub fn next(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Command> {
             if has_died != is_dead {
                 continue;
             }
-            let Some(step) = plan.step(entry, target) else { continue };
-            let change = Change { partition: Partition(at as u16), ver: entry.ver, step };
-            let is_urgent = matches!(step, Step::Promote(_) | Step::RemoveInSync(_));
+            let Some(transition) = plan.step(entry, target) else { continue };
+            let change = MapChange { partition: Partition(at as u16), ver: entry.ver, transition };
+            let is_urgent =
+                matches!(transition, Transition::Promote(_) | Transition::RemoveInSync(_));
             if is_urgent { urgent.push(change) } else { patient.push(change) }
         }
     }
     urgent.append(&mut patient);
     let mut commands = arrived_and_left(map, facts, targets);
-    commands.extend(urgent.chunks(CHANGES_MAX).map(|some| Command::Partitions(some.to_vec())));
+    commands.extend(urgent.chunks(CHANGES_MAX).map(|some| MapCommand::Partitions(some.to_vec())));
     commands
 }
 
 /// Joining nodes that hold all they should, and draining ones that hold nothing.
-fn arrived_and_left(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Command> {
+fn arrived_and_left(
+    map: &Map,
+    facts: &ControllerInput,
+    targets: &[PartitionOwners],
+) -> Vec<MapCommand> {
     let mut holds: BTreeSet<NodeId> = BTreeSet::new();
     let mut waits: BTreeSet<NodeId> = BTreeSet::new();
     for (entry, target) in map.partitions().iter().zip(targets) {
@@ -89,10 +94,12 @@ fn arrived_and_left(map: &Map, facts: &Facts, targets: &[Holders]) -> Vec<Comman
                 .filter(|&node| entry.primary.is_none_or(|primary| primary.node != node)),
         );
     }
-    let due = |(&id, node): (&NodeId, &Node)| match node.state {
-        NodeState::Joining if !waits.contains(&id) => Some(Command::Activate(id, node.incarnation)),
+    let due = |(&id, node): (&NodeId, &MapNode)| match node.state {
+        NodeState::Joining if !waits.contains(&id) => {
+            Some(MapCommand::Activate(id, node.incarnation))
+        }
         NodeState::Draining if !holds.contains(&id) && !facts.serving.contains(&id) => {
-            Some(Command::Forget(id, node.incarnation))
+            Some(MapCommand::Forget(id, node.incarnation))
         }
         _ => None,
     };
@@ -115,20 +122,20 @@ pub fn moves(map: &Map) -> BTreeMap<NodeId, usize> {
 
 struct Plan<'a> {
     map: &'a Map,
-    facts: &'a Facts,
+    facts: &'a ControllerInput,
     moves: BTreeMap<NodeId, usize>,
 }
 
 impl Plan<'_> {
     /// The next step of a partition towards its target, if one is due.
-    fn step(&mut self, entry: &Entry, target: &Holders) -> Option<Step> {
+    fn step(&mut self, entry: &PartitionEntry, target: &PartitionOwners) -> Option<Transition> {
         let Some(primary) = entry.primary else { return self.reset(target, false) };
         if !self.map.is_living(primary) {
             return self.without_primary(entry, target);
         }
         // Nothing is acknowledged while the primary waits for a dead backup.
         if let Some(&dead) = entry.in_sync.iter().find(|&&copy| !self.map.is_living(copy)) {
-            return Some(Step::RemoveInSync(dead));
+            return Some(Transition::RemoveInSync(dead));
         }
         self.tidy(entry, primary, target)
             .or_else(|| self.hand_over(entry, primary, target))
@@ -137,7 +144,11 @@ impl Plan<'_> {
 
     /// The primary is dead: the best backup goes on. If there is none, the partition waits, or
     /// begins anew where that loses nothing that could come back.
-    fn without_primary(&mut self, entry: &Entry, target: &Holders) -> Option<Step> {
+    fn without_primary(
+        &mut self,
+        entry: &PartitionEntry,
+        target: &PartitionOwners,
+    ) -> Option<Transition> {
         let living = |copy: &&CopyId| self.map.is_living(**copy);
         let rank = |copy: &&CopyId| target.iter().position(|&node| node == copy.node);
         // A node that leaves goes on too, if it must, and one whose clock is off: behind all others.
@@ -149,39 +160,49 @@ impl Plan<'_> {
             if entry.learner.is_some() {
                 *self.moves.entry(copy.node).or_default() += 1;
             }
-            return Some(Step::Promote(copy));
+            return Some(Transition::Promote(copy));
         }
-        if entry.in_sync.iter().all(|&copy| self.map.is_gone(copy)) {
+        if entry.in_sync.iter().all(|&copy| self.map.is_removed(copy)) {
             return self.reset(target, false);
         }
         let is_lost =
-            |&copy: &CopyId| self.map.is_gone(copy) || self.facts.lost.contains(&copy.node);
+            |&copy: &CopyId| self.map.is_removed(copy) || self.facts.lost.contains(&copy.node);
         let may = self.map.settings().lost_after_ms.is_some();
         if may && entry.in_sync.iter().all(is_lost) { self.reset(target, true) } else { None }
     }
 
-    fn reset(&self, target: &Holders, waited: bool) -> Option<Step> {
+    fn reset(&self, target: &PartitionOwners, waited: bool) -> Option<Transition> {
         let right = target.iter().copied().find(|&node| !self.is_off(node));
         let node = right.or(target.primary())?;
         let incarnation = self.map.nodes().get(&node)?.incarnation;
-        Some(Step::Reset { node, incarnation, waited })
+        Some(Transition::Reset { node, incarnation, waited })
     }
 
     /// Gives up what was begun and is of no use any more.
-    fn tidy(&self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
+    fn tidy(
+        &self,
+        entry: &PartitionEntry,
+        primary: CopyId,
+        target: &PartitionOwners,
+    ) -> Option<Transition> {
         let is_of_use =
             |learner: &CopyId| self.map.is_living(*learner) && target.contains(&learner.node);
         if let Some(learner) = entry.learner.filter(|learner| !is_of_use(learner)) {
-            return Some(Step::DropLearner(learner));
+            return Some(Transition::DropLearner(learner));
         }
         let to = entry.transfer_to?;
         let is_wanted = self.next_primary(entry, primary, target) == Some(to);
-        (!is_wanted).then_some(Step::SetTransfer(None))
+        (!is_wanted).then_some(Transition::SetTransfer(None))
     }
 
     /// Who should take over from a living primary, if anyone can. Where the clock of the partition's
     /// first node is off, the next one takes its place.
-    fn next_primary(&self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<CopyId> {
+    fn next_primary(
+        &self,
+        entry: &PartitionEntry,
+        primary: CopyId,
+        target: &PartitionOwners,
+    ) -> Option<CopyId> {
         if target.primary()? == primary.node {
             return None;
         }
@@ -207,25 +228,35 @@ impl Plan<'_> {
         is_leaving.then(|| target.iter().find_map(|&node| entry.in_sync_on(node)))?
     }
 
-    fn hand_over(&mut self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
+    fn hand_over(
+        &mut self,
+        entry: &PartitionEntry,
+        primary: CopyId,
+        target: &PartitionOwners,
+    ) -> Option<Transition> {
         let to = self.next_primary(entry, primary, target)?;
         if entry.transfer_to == Some(to) || !self.may_move(to.node, primary.node) {
             return None;
         }
-        Some(Step::SetTransfer(Some(to)))
+        Some(Transition::SetTransfer(Some(to)))
     }
 
     /// Makes the missing copy, and only then lets go of one too many. Where there is no room for
     /// one more copy, one too many goes first.
-    fn add_or_remove(&mut self, entry: &Entry, primary: CopyId, target: &Holders) -> Option<Step> {
+    fn add_or_remove(
+        &mut self,
+        entry: &PartitionEntry,
+        primary: CopyId,
+        target: &PartitionOwners,
+    ) -> Option<Transition> {
         let missing = target.iter().copied().find(|&node| entry.in_sync_on(node).is_none());
         let surplus = entry.in_sync.iter().copied().find(|&copy| {
             copy != primary && !target.contains(&copy.node) && entry.transfer_to != Some(copy)
         });
         match (missing, surplus) {
-            (None, surplus) => surplus.map(Step::RemoveInSync),
+            (None, surplus) => surplus.map(Transition::RemoveInSync),
             (Some(_), Some(surplus)) if entry.in_sync.len() == COPIES_MAX => {
-                Some(Step::RemoveInSync(surplus))
+                Some(Transition::RemoveInSync(surplus))
             }
             (Some(node), _) if entry.in_sync.len() < COPIES_MAX => {
                 if entry.learner.is_some()
@@ -235,7 +266,7 @@ impl Plan<'_> {
                     return None;
                 }
                 let incarnation = self.map.nodes().get(&node)?.incarnation;
-                Some(Step::SetLearner(node, incarnation))
+                Some(Transition::SetLearner(node, incarnation))
             }
             _ => None,
         }
@@ -268,7 +299,7 @@ impl Plan<'_> {
 /// Without such a node it keeps its seat: the dead count, so a majority never shrinks with them.
 #[must_use]
 pub fn voters(map: &Map, current: &BTreeSet<NodeId>, unfit: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
-    let stays = |node: &Node| node.state != NodeState::Draining;
+    let stays = |node: &MapNode| node.state != NodeState::Draining;
     let wanted = match map.nodes().values().filter(|node| stays(node)).count() {
         0..3 => 1,
         3..5 => 3,
@@ -278,7 +309,7 @@ pub fn voters(map: &Map, current: &BTreeSet<NodeId>, unfit: &BTreeSet<NodeId>) -
         Some(node) if !node.description.zone.is_empty() => Ok(&*node.description.zone),
         _ => Err(id),
     };
-    let trouble = |id: &NodeId, node: &Node| match node.state {
+    let trouble = |id: &NodeId, node: &MapNode| match node.state {
         NodeState::Dead => 2,
         _ if unfit.contains(id) => 1,
         _ => 0,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, Head, Limit, Map, Node, Settings};
+use super::{Map, MapHeader, MapLimit, MapNode, PartitionEntry, Settings};
 use crate::id::{NodeId, Partition};
 
 /// Most deltas kept.
@@ -27,22 +27,22 @@ pub struct Delta {
     /// The map's version after it; it applies to the one before.
     pub ver: u64,
     /// What has a new state.
-    pub items: Vec<Item>,
+    pub items: Vec<DeltaItem>,
 }
 
 /// Something with its new state; none: it is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Item {
+pub enum DeltaItem {
     /// What is fixed, and the count of nodes.
-    Head(Head),
+    Head(MapHeader),
     /// All settings.
     Settings(Settings),
     /// A node.
-    Node(NodeId, Option<Node>),
+    Node(NodeId, Option<MapNode>),
     /// A limit.
-    Limit(String, Option<Limit>),
+    Limit(String, Option<MapLimit>),
     /// A partition.
-    Partition(Partition, Entry),
+    Partition(Partition, PartitionEntry),
 }
 
 /// Bytes that are no map, or no delta for this map.
@@ -72,14 +72,14 @@ impl Map {
         let mut partitions = self.partitions.len();
         for item in &delta.items {
             match item {
-                Item::Head(head) => partitions = head.placement.partitions(),
-                Item::Partition(partition, entry) => {
+                DeltaItem::Head(head) => partitions = head.placement.partitions(),
+                DeltaItem::Partition(partition, entry) => {
                     entry.check().map_err(BadBytes::Broken)?;
                     if partition.index() >= partitions {
                         return Err(BadBytes::Broken("no such partition"));
                     }
                 }
-                Item::Settings(_) | Item::Node(..) | Item::Limit(..) => {}
+                DeltaItem::Settings(_) | DeltaItem::Node(..) | DeltaItem::Limit(..) => {}
             }
         }
         self.take(delta);
@@ -91,16 +91,17 @@ impl Map {
         self.ver = delta.ver;
         for item in &delta.items {
             match item.clone() {
-                Item::Head(head) => {
+                DeltaItem::Head(head) => {
                     self.head = Some(head);
-                    self.partitions.resize_with(head.placement.partitions(), Entry::default);
+                    self.partitions
+                        .resize_with(head.placement.partitions(), PartitionEntry::default);
                 }
-                Item::Settings(settings) => self.settings = settings,
-                Item::Node(id, Some(node)) => drop(self.nodes.insert(id, node)),
-                Item::Node(id, None) => drop(self.nodes.remove(&id)),
-                Item::Limit(name, Some(limit)) => drop(self.limits.insert(name, limit)),
-                Item::Limit(name, None) => drop(self.limits.remove(&name)),
-                Item::Partition(partition, entry) => {
+                DeltaItem::Settings(settings) => self.settings = settings,
+                DeltaItem::Node(id, Some(node)) => drop(self.nodes.insert(id, node)),
+                DeltaItem::Node(id, None) => drop(self.nodes.remove(&id)),
+                DeltaItem::Limit(name, Some(limit)) => drop(self.limits.insert(name, limit)),
+                DeltaItem::Limit(name, None) => drop(self.limits.remove(&name)),
+                DeltaItem::Partition(partition, entry) => {
                     if let Some(place) = self.partitions.get_mut(partition.index()) {
                         *place = entry;
                     }
@@ -154,8 +155,8 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, BadBytes> {
 impl Delta {
     /// As how many items it counts.
     fn weight(&self) -> usize {
-        let one = |item: &Item| match item {
-            Item::Limit(_, Some(limit)) => 1 + limit.body.len() / ITEM_BYTES,
+        let one = |item: &DeltaItem| match item {
+            DeltaItem::Limit(_, Some(limit)) => 1 + limit.body.len() / ITEM_BYTES,
             _ => 1,
         };
         self.items.iter().map(one).sum()

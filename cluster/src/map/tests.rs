@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::command::{Change, FOUNDED, LIMITS_TOLD, LOST_AFTER_MS_MAX, Setting, YES};
-use super::controller::{self, Facts, MOVES_MAX};
+use super::command::{FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapChange, Setting, YES};
+use super::controller::{self, ControllerInput, MOVES_MAX};
 use super::*;
 use crate::placement::Scheme;
 
-fn description(number: u128, weight: u32, zone: &str) -> Description {
-    Description {
+fn description(number: u128, weight: u32, zone: &str) -> NodeDescription {
+    NodeDescription {
         client_address: format!("10.0.0.{number}:11211"),
         peer_address: format!("10.0.0.{number}:11212"),
         ring_name: format!("10.0.0.{number}"),
@@ -19,33 +19,33 @@ fn description(number: u128, weight: u32, zone: &str) -> Description {
     }
 }
 
-fn register(number: u128, incarnation: u64) -> Command {
+fn register(number: u128, incarnation: u64) -> MapCommand {
     let description = description(number, 1, "");
-    Command::Register { birth: number, incarnation: Incarnation(incarnation), description }
+    MapCommand::Register { node_uuid: number, incarnation: Incarnation(incarnation), description }
 }
 
 fn created(scheme: Scheme, bits: u8) -> Map {
     let placement = Placement::new(scheme, bits).expect("few bits");
     let mut map = Map::default();
-    map.apply(&Command::Create { cluster: 7, placement }).expect("it is the first");
+    map.apply(&MapCommand::Create { cluster: 7, placement }).expect("it is the first");
     map
 }
 
 /// Applies what must not be refused.
 #[track_caller]
-fn done(map: &mut Map, command: &Command) {
+fn done(map: &mut Map, command: &MapCommand) {
     let (answer, _) = map.apply(command).unwrap_or_else(|why| panic!("{command:?}: {why}"));
-    if let Answer::Changes(answers) = answer {
+    if let MapAnswer::Changes(answers) = answer {
         assert!(answers.iter().all(Result::is_ok), "{command:?}: {answers:?}");
     }
 }
 
 /// One step on partition 0.
-fn step(map: &mut Map, step: Step) -> Result<(), Refused> {
+fn step(map: &mut Map, transition: Transition) -> Result<(), MapRefusal> {
     let ver = map.partitions()[0].ver;
-    let change = Change { partition: Partition(0), ver, step };
-    match map.apply(&Command::Partitions(vec![change]))? {
-        (Answer::Changes(answers), _) => answers[0],
+    let change = MapChange { partition: Partition(0), ver, transition };
+    match map.apply(&MapCommand::Partitions(vec![change]))? {
+        (MapAnswer::Changes(answers), _) => answers[0],
         (answer, _) => panic!("{answer:?}"),
     }
 }
@@ -57,11 +57,11 @@ const LIFE: Incarnation = Incarnation(1);
 fn paired() -> (Map, CopyId, CopyId) {
     let mut map = created(Scheme::Ketama, 0);
     (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
-    let reset = Step::Reset { node: N[0], incarnation: LIFE, waited: false };
+    let reset = Transition::Reset { node: N[0], incarnation: LIFE, waited: false };
     step(&mut map, reset).expect("the first copy");
-    step(&mut map, Step::SetLearner(N[1], LIFE)).expect("the second");
+    step(&mut map, Transition::SetLearner(N[1], LIFE)).expect("the second");
     let backup = map.partitions()[0].learner.expect("it was just set");
-    step(&mut map, Step::AddInSync(backup)).expect("it is the learner");
+    step(&mut map, Transition::AddInSync(backup)).expect("it is the learner");
     let primary = map.partitions()[0].primary.expect("it was set");
     (map, primary, backup)
 }
@@ -78,111 +78,112 @@ fn the_first_copy_loses_nothing() {
 #[test]
 fn what_was_decided_on_another_version_is_refused() {
     let (mut map, _, backup) = paired();
-    let change = Change { partition: Partition(0), ver: 2, step: Step::Promote(backup) };
+    let change =
+        MapChange { partition: Partition(0), ver: 2, transition: Transition::Promote(backup) };
     let before = map.clone();
-    let (answer, delta) = map.apply(&Command::Partitions(vec![change])).expect("as a whole");
-    assert_eq!(answer, Answer::Changes(vec![Err(Refused::OtherVersion(2))]));
+    let (answer, delta) = map.apply(&MapCommand::Partitions(vec![change])).expect("as a whole");
+    assert_eq!(answer, MapAnswer::Changes(vec![Err(MapRefusal::OtherVersion(2))]));
     assert_eq!((delta, &map), (None, &before));
 }
 
 #[test]
 fn changes_of_one_command_see_each_other() {
     let (mut map, _, backup) = paired();
-    let change = |ver, step| Change { partition: Partition(0), ver, step };
-    let wanted = Step::SetTransfer(Some(backup));
+    let change = |ver, transition| MapChange { partition: Partition(0), ver, transition };
+    let wanted = Transition::SetTransfer(Some(backup));
     let changes = vec![
         change(3, wanted),
-        change(3, Step::SetTransfer(None)),
-        change(4, Step::Transfer(backup)),
-        change(5, Step::SetLearner(N[2], LIFE)),
-        Change { partition: Partition(1), ver: 0, step: wanted },
+        change(3, Transition::SetTransfer(None)),
+        change(4, Transition::Transfer(backup)),
+        change(5, Transition::SetLearner(N[2], LIFE)),
+        MapChange { partition: Partition(1), ver: 0, transition: wanted },
     ];
-    let (answer, delta) = map.apply(&Command::Partitions(changes)).expect("as a whole");
-    let refused = [Refused::OtherVersion(3), Refused::UnknownPartition].map(Err);
+    let (answer, delta) = map.apply(&MapCommand::Partitions(changes)).expect("as a whole");
+    let refused = [MapRefusal::OtherVersion(3), MapRefusal::UnknownPartition].map(Err);
     let expected = vec![Ok(()), refused[0], Ok(()), Ok(()), refused[1]];
-    assert_eq!(answer, Answer::Changes(expected));
+    assert_eq!(answer, MapAnswer::Changes(expected));
     let entry = &map.partitions()[0];
     assert_eq!((entry.ver, entry.term, entry.primary), (6, Term(2), Some(backup)));
     assert_eq!(delta.map(|delta| delta.items.len()), Some(3));
     let too_many = vec![change(6, wanted); command::CHANGES_MAX + 1];
-    assert_eq!(map.apply(&Command::Partitions(too_many)), Err(Refused::OutOfBounds));
+    assert_eq!(map.apply(&MapCommand::Partitions(too_many)), Err(MapRefusal::OutOfBounds));
 }
 
 #[test]
 fn only_the_present_learner_becomes_in_sync() {
     let (mut map, primary, _) = paired();
-    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("a third");
+    step(&mut map, Transition::SetLearner(N[2], LIFE)).expect("a third");
     let first = map.partitions()[0].learner.expect("it was just set");
-    assert_eq!(step(&mut map, Step::SetLearner(N[3], LIFE)), Err(Refused::EnoughCopies));
-    step(&mut map, Step::DropLearner(first)).expect("it is there");
-    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("once more");
+    assert_eq!(step(&mut map, Transition::SetLearner(N[3], LIFE)), Err(MapRefusal::EnoughCopies));
+    step(&mut map, Transition::DropLearner(first)).expect("it is there");
+    step(&mut map, Transition::SetLearner(N[2], LIFE)).expect("once more");
     // The same node in the same life, but another copy: the first one was wiped.
-    assert_eq!(step(&mut map, Step::AddInSync(first)), Err(Refused::NotLearner));
+    assert_eq!(step(&mut map, Transition::AddInSync(first)), Err(MapRefusal::NotLearner));
     let second = map.partitions()[0].learner.expect("it was just set");
     // Its node began another life: there is nothing in that copy any more.
     done(&mut map, &register(3, 2));
-    assert_eq!(step(&mut map, Step::AddInSync(second)), Err(Refused::NotLiving));
-    assert_eq!(step(&mut map, Step::SetLearner(N[0], LIFE)), Err(Refused::HasCopy));
-    step(&mut map, Step::SetLearner(N[3], LIFE)).expect("the old learner is not there");
+    assert_eq!(step(&mut map, Transition::AddInSync(second)), Err(MapRefusal::NotLiving));
+    assert_eq!(step(&mut map, Transition::SetLearner(N[0], LIFE)), Err(MapRefusal::HasCopy));
+    step(&mut map, Transition::SetLearner(N[3], LIFE)).expect("the old learner is not there");
     let third = map.partitions()[0].learner.expect("it was just set");
-    step(&mut map, Step::AddInSync(third)).expect("it is the learner");
+    step(&mut map, Transition::AddInSync(third)).expect("it is the learner");
     let entry = &map.partitions()[0];
     assert_eq!((entry.primary, entry.in_sync.len(), entry.term), (Some(primary), 3, Term(1)));
-    assert_eq!(step(&mut map, Step::SetLearner(N[2], LIFE)), Err(Refused::EnoughCopies));
+    assert_eq!(step(&mut map, Transition::SetLearner(N[2], LIFE)), Err(MapRefusal::EnoughCopies));
 }
 
 #[test]
 fn only_a_living_in_sync_copy_becomes_primary() {
     let (mut map, primary, backup) = paired();
-    assert_eq!(step(&mut map, Step::Promote(primary)), Err(Refused::IsPrimary));
-    assert_eq!(step(&mut map, Step::Transfer(backup)), Err(Refused::NotWanted));
-    assert_eq!(step(&mut map, Step::SetTransfer(Some(primary))), Err(Refused::IsPrimary));
+    assert_eq!(step(&mut map, Transition::Promote(primary)), Err(MapRefusal::IsPrimary));
+    assert_eq!(step(&mut map, Transition::Transfer(backup)), Err(MapRefusal::NotWanted));
+    assert_eq!(step(&mut map, Transition::SetTransfer(Some(primary))), Err(MapRefusal::IsPrimary));
     let other = CopyId { assignment: 9, ..backup };
-    assert_eq!(step(&mut map, Step::Promote(other)), Err(Refused::NotInSync));
-    assert_eq!(step(&mut map, Step::SetTransfer(Some(other))), Err(Refused::NotInSync));
-    step(&mut map, Step::SetLearner(N[2], LIFE)).expect("a third");
+    assert_eq!(step(&mut map, Transition::Promote(other)), Err(MapRefusal::NotInSync));
+    assert_eq!(step(&mut map, Transition::SetTransfer(Some(other))), Err(MapRefusal::NotInSync));
+    step(&mut map, Transition::SetLearner(N[2], LIFE)).expect("a third");
     let third = map.partitions()[0].learner.expect("it was just set");
-    step(&mut map, Step::AddInSync(third)).expect("it is the learner");
-    step(&mut map, Step::SetTransfer(Some(third))).expect("it is in sync");
-    assert_eq!(step(&mut map, Step::Transfer(backup)), Err(Refused::NotWanted));
-    step(&mut map, Step::RemoveInSync(third)).expect("it is a backup");
+    step(&mut map, Transition::AddInSync(third)).expect("it is the learner");
+    step(&mut map, Transition::SetTransfer(Some(third))).expect("it is in sync");
+    assert_eq!(step(&mut map, Transition::Transfer(backup)), Err(MapRefusal::NotWanted));
+    step(&mut map, Transition::RemoveInSync(third)).expect("it is a backup");
     assert_eq!(map.partitions()[0].transfer_to, None);
-    step(&mut map, Step::SetTransfer(Some(backup))).expect("it is in sync");
-    step(&mut map, Step::Transfer(backup)).expect("it is wanted");
+    step(&mut map, Transition::SetTransfer(Some(backup))).expect("it is in sync");
+    step(&mut map, Transition::Transfer(backup)).expect("it is wanted");
     let entry = &map.partitions()[0];
     assert_eq!((entry.term, entry.primary, entry.transfer_to), (Term(2), Some(backup), None));
     assert!(entry.in_sync.contains(&primary), "the old primary stays as backup");
-    done(&mut map, &Command::Bury(N[0], LIFE));
-    assert_eq!(step(&mut map, Step::Promote(primary)), Err(Refused::NotLiving));
+    done(&mut map, &MapCommand::Bury(N[0], LIFE));
+    assert_eq!(step(&mut map, Transition::Promote(primary)), Err(MapRefusal::NotLiving));
     done(&mut map, &register(1, 1));
-    step(&mut map, Step::Promote(primary)).expect("it was no death");
+    step(&mut map, Transition::Promote(primary)).expect("it was no death");
     assert_eq!(map.partitions()[0].in_sync, [primary]);
 }
 
 #[test]
 fn the_last_living_copy_stays() {
     let (mut map, primary, backup) = paired();
-    assert_eq!(step(&mut map, Step::RemoveInSync(primary)), Err(Refused::IsPrimary));
-    done(&mut map, &Command::Bury(N[0], LIFE));
-    assert_eq!(step(&mut map, Step::RemoveInSync(backup)), Err(Refused::LastCopy));
+    assert_eq!(step(&mut map, Transition::RemoveInSync(primary)), Err(MapRefusal::IsPrimary));
+    done(&mut map, &MapCommand::Bury(N[0], LIFE));
+    assert_eq!(step(&mut map, Transition::RemoveInSync(backup)), Err(MapRefusal::LastCopy));
     done(&mut map, &register(1, 1));
-    step(&mut map, Step::RemoveInSync(backup)).expect("the primary lives");
+    step(&mut map, Transition::RemoveInSync(backup)).expect("the primary lives");
 }
 
 #[test]
 fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
     let (mut map, ..) = paired();
-    let reset = |waited| Step::Reset { node: N[2], incarnation: LIFE, waited };
-    assert_eq!(step(&mut map, reset(true)), Err(Refused::MayReturn));
-    done(&mut map, &Command::Bury(N[0], LIFE));
-    done(&mut map, &Command::Bury(N[1], LIFE));
-    assert_eq!(step(&mut map, reset(false)), Err(Refused::MayReturn));
-    done(&mut map, &Command::Set(Setting::LostAfterMs(None)));
-    assert_eq!(step(&mut map, reset(true)), Err(Refused::MayReturn));
+    let reset = |waited| Transition::Reset { node: N[2], incarnation: LIFE, waited };
+    assert_eq!(step(&mut map, reset(true)), Err(MapRefusal::MayReturn));
+    done(&mut map, &MapCommand::Bury(N[0], LIFE));
+    done(&mut map, &MapCommand::Bury(N[1], LIFE));
+    assert_eq!(step(&mut map, reset(false)), Err(MapRefusal::MayReturn));
+    done(&mut map, &MapCommand::Set(Setting::LostAfterMs(None)));
+    assert_eq!(step(&mut map, reset(true)), Err(MapRefusal::MayReturn));
     // One begins another life, the other is given up by the operator.
     done(&mut map, &register(1, 2));
-    assert_eq!(step(&mut map, reset(false)), Err(Refused::MayReturn));
-    done(&mut map, &Command::Forget(N[1], LIFE));
+    assert_eq!(step(&mut map, reset(false)), Err(MapRefusal::MayReturn));
+    done(&mut map, &MapCommand::Forget(N[1], LIFE));
     step(&mut map, reset(false)).expect("nothing can come back");
     let entry = &map.partitions()[0];
     assert_eq!((entry.era, entry.term, entry.in_sync.len()), (1, Term(2), 1));
@@ -191,33 +192,33 @@ fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
 #[test]
 fn nodes_come_and_go_by_their_lives() {
     let mut map = created(Scheme::Ketama, 0);
-    assert_eq!(map.apply(&register(1, 5)).expect("new").0, Answer::Registered(N[0]));
+    assert_eq!(map.apply(&register(1, 5)).expect("new").0, MapAnswer::Registered(N[0]));
     let ver = map.ver();
-    assert_eq!(map.apply(&register(1, 5)).expect("said twice").0, Answer::Registered(N[0]));
+    assert_eq!(map.apply(&register(1, 5)).expect("said twice").0, MapAnswer::Registered(N[0]));
     assert_eq!(map.ver(), ver);
-    assert_eq!(map.apply(&register(1, 4)), Err(Refused::OtherIncarnation));
+    assert_eq!(map.apply(&register(1, 4)), Err(MapRefusal::OtherIncarnation));
     let mut same_name = description(1, 1, "");
     same_name.weight = 2;
-    let other = Command::Register { birth: 2, incarnation: LIFE, description: same_name };
-    assert_eq!(map.apply(&other), Err(Refused::NameTaken));
-    let life = Incarnation(5);
-    assert_eq!(map.apply(&Command::Forget(N[0], life)), Err(Refused::WrongState));
-    assert_eq!(map.apply(&Command::Drain(N[0], LIFE)), Err(Refused::OtherIncarnation));
-    done(&mut map, &Command::Drain(N[0], life));
-    assert_eq!(map.apply(&Command::Activate(N[0], life)), Err(Refused::WrongState));
-    done(&mut map, &Command::Forget(N[0], life));
-    assert_eq!(map.apply(&register(1, 6)).expect("new").0, Answer::Registered(N[1]));
+    let other = MapCommand::Register { node_uuid: 2, incarnation: LIFE, description: same_name };
+    assert_eq!(map.apply(&other), Err(MapRefusal::NameTaken));
+    let incarnation = Incarnation(5);
+    assert_eq!(map.apply(&MapCommand::Forget(N[0], incarnation)), Err(MapRefusal::WrongState));
+    assert_eq!(map.apply(&MapCommand::Drain(N[0], LIFE)), Err(MapRefusal::OtherIncarnation));
+    done(&mut map, &MapCommand::Drain(N[0], incarnation));
+    assert_eq!(map.apply(&MapCommand::Activate(N[0], incarnation)), Err(MapRefusal::WrongState));
+    done(&mut map, &MapCommand::Forget(N[0], incarnation));
+    assert_eq!(map.apply(&register(1, 6)).expect("new").0, MapAnswer::Registered(N[1]));
     let long = "x".repeat(ADDRESS_BYTES_MAX + 1);
-    let description = Description { ring_name: long, ..description(3, 1, "") };
-    let long = Command::Register { birth: 3, incarnation: LIFE, description };
-    assert_eq!(map.apply(&long), Err(Refused::OutOfBounds));
-    assert_eq!(Map::default().apply(&register(1, 1)), Err(Refused::NotCreated));
+    let description = NodeDescription { ring_name: long, ..description(3, 1, "") };
+    let long = MapCommand::Register { node_uuid: 3, incarnation: LIFE, description };
+    assert_eq!(map.apply(&long), Err(MapRefusal::OutOfBounds));
+    assert_eq!(Map::default().apply(&register(1, 1)), Err(MapRefusal::NotCreated));
 }
 
 #[test]
 fn a_limit_is_replaced_by_version() {
     let mut map = created(Scheme::Ketama, 0);
-    let put = |version, body: Option<&[u8]>| Command::PutLimit {
+    let put = |version, body: Option<&[u8]>| MapCommand::PutLimit {
         name: "login".to_owned(),
         version,
         body: body.map(<[u8]>::to_vec),
@@ -225,21 +226,21 @@ fn a_limit_is_replaced_by_version() {
     done(&mut map, &put(0, Some(b"a")));
     let first = map.limits()["login"].version;
     let long = vec![0; BODY_BYTES_MAX + 1];
-    assert_eq!(map.apply(&put(0, Some(b"b"))), Err(Refused::OtherVersion(0)));
+    assert_eq!(map.apply(&put(0, Some(b"b"))), Err(MapRefusal::OtherVersion(0)));
     done(&mut map, &put(first, None));
     done(&mut map, &put(0, Some(b"c")));
     assert!(map.limits()["login"].version > first, "versions are never used twice");
-    assert_eq!(map.apply(&put(0, Some(&long))), Err(Refused::OtherVersion(0)));
+    assert_eq!(map.apply(&put(0, Some(&long))), Err(MapRefusal::OtherVersion(0)));
     let version = map.limits()["login"].version;
-    assert_eq!(map.apply(&put(version, Some(&long))), Err(Refused::OutOfBounds));
+    assert_eq!(map.apply(&put(version, Some(&long))), Err(MapRefusal::OutOfBounds));
     done(&mut map, &put(version, Some(&long[1..])));
     // All together have a bound too.
-    for number in 1..LIMITS_BYTES_MAX / BODY_BYTES_MAX {
-        let name = format!("limit{number}");
-        done(&mut map, &Command::PutLimit { name, version: 0, body: Some(long[1..].to_vec()) });
+    for index in 1..LIMITS_BYTES_MAX / BODY_BYTES_MAX {
+        let name = format!("limit{index}");
+        done(&mut map, &MapCommand::PutLimit { name, version: 0, body: Some(long[1..].to_vec()) });
     }
-    let more = Command::PutLimit { name: "more".to_owned(), version: 0, body: Some(vec![0]) };
-    assert_eq!(map.apply(&more), Err(Refused::OutOfBounds));
+    let more = MapCommand::PutLimit { name: "more".to_owned(), version: 0, body: Some(vec![0]) };
+    assert_eq!(map.apply(&more), Err(MapRefusal::OutOfBounds));
     let version = map.limits()["login"].version;
     done(&mut map, &put(version, Some(&long[2..])));
     done(&mut map, &more);
@@ -250,11 +251,11 @@ fn settings_that_nothing_reads_are_refused() {
     let mut map = created(Scheme::Ketama, 0);
     let other = |name: &str, value: Option<&str>| {
         let (name, value) = (name.to_owned(), value.map(str::to_owned));
-        Command::Set(Setting::Other { name, value })
+        MapCommand::Set(Setting::Other { name, value })
     };
     let before = map.clone();
     for (name, value) in [("foo", "3"), ("", "yes"), ("founded", "no"), ("replicas", "yes")] {
-        assert_eq!(map.apply(&other(name, Some(value))), Err(Refused::NoSetting), "{name}");
+        assert_eq!(map.apply(&other(name, Some(value))), Err(MapRefusal::NoSetting), "{name}");
     }
     for setting in [
         Setting::Replicas(0),
@@ -262,10 +263,10 @@ fn settings_that_nothing_reads_are_refused() {
         Setting::LostAfterMs(Some(0)),
         Setting::LostAfterMs(Some(LOST_AFTER_MS_MAX + 1)),
     ] {
-        assert_eq!(map.apply(&Command::Set(setting)), Err(Refused::OutOfBounds));
+        assert_eq!(map.apply(&MapCommand::Set(setting)), Err(MapRefusal::OutOfBounds));
     }
     assert_eq!(map, before);
-    for mark in [FOUNDED, LIMITS_TOLD] {
+    for mark in [FOUNDED, LIMITS_SET] {
         done(&mut map, &other(mark, Some(YES)));
     }
     assert_eq!(map.settings().others.len(), 2);
@@ -289,7 +290,8 @@ fn watchers_get_deltas_or_the_whole_map() {
     assert_eq!(deltas.since(0, now), Since::Full);
     assert_eq!(deltas.since(12, now), Since::Full);
     assert_eq!(deltas.since(8, now + 1), Since::Full);
-    let wide = Delta { ver: now + 1, items: vec![delta::Item::Node(N[0], None); delta::ITEMS_MAX] };
+    let wide =
+        Delta { ver: now + 1, items: vec![delta::DeltaItem::Node(N[0], None); delta::ITEMS_MAX] };
     deltas.push(wide);
     assert_eq!(deltas.since(now - 1, now + 1), Since::Full, "the memory is bounded");
     assert!(matches!(deltas.since(now, now + 1), Since::Deltas(_)));
@@ -301,7 +303,7 @@ fn watchers_get_deltas_or_the_whole_map() {
 fn a_full_map_takes_a_few_hundred_kilobytes() {
     let mut map = created(Scheme::Ketama, 14);
     (1..=10).for_each(|number| done(&mut map, &register(number, 1)));
-    settle(&mut map, &Facts::default());
+    settle(&mut map, &ControllerInput::default());
     let bytes = map.encode();
     assert_eq!(Map::decode(&bytes).as_ref(), Ok(&map));
     assert!((200_000..400_000).contains(&bytes.len()), "{}", bytes.len());
@@ -316,23 +318,23 @@ fn primaries_act(map: &mut Map, mut lazy: impl FnMut() -> bool) {
             continue;
         };
         let is_held_up = entry.in_sync.iter().any(|&copy| !map.is_living(copy));
-        let step = match (entry.transfer_to, entry.learner) {
-            (Some(to), _) if !is_held_up && to != primary => Step::Transfer(to),
-            (_, Some(learner)) if map.is_living(learner) => Step::AddInSync(learner),
+        let transition = match (entry.transfer_to, entry.learner) {
+            (Some(to), _) if !is_held_up && to != primary => Transition::Transfer(to),
+            (_, Some(learner)) if map.is_living(learner) => Transition::AddInSync(learner),
             _ => continue,
         };
         if !lazy() {
-            changes.push(Change { partition: Partition(at as u16), ver: entry.ver, step });
+            changes.push(MapChange { partition: Partition(at as u16), ver: entry.ver, transition });
         }
     }
     for some in changes.chunks(command::CHANGES_MAX) {
-        done(map, &Command::Partitions(some.to_vec()));
+        done(map, &MapCommand::Partitions(some.to_vec()));
     }
 }
 
 /// Runs the controller and the primaries until nothing is left to do.
 #[track_caller]
-fn settle(map: &mut Map, facts: &Facts) {
+fn settle(map: &mut Map, facts: &ControllerInput) {
     for _ in 0..2000 {
         let ver = map.ver();
         round(map, facts);
@@ -346,16 +348,16 @@ fn settle(map: &mut Map, facts: &Facts) {
 
 /// One proposal of the controller; it is never refused, and moves are bounded.
 #[track_caller]
-fn round(map: &mut Map, facts: &Facts) {
+fn round(map: &mut Map, facts: &ControllerInput) {
     let targets = map.targets();
     let mut begun = BTreeSet::new();
     for command in controller::next(map, facts, &targets) {
         done(map, &command);
-        let Command::Partitions(changes) = command else { continue };
+        let MapCommand::Partitions(changes) = command else { continue };
         for change in changes {
-            let to = match change.step {
-                Step::SetLearner(node, _) => node,
-                Step::SetTransfer(Some(copy)) => copy.node,
+            let to = match change.transition {
+                Transition::SetLearner(node, _) => node,
+                Transition::SetTransfer(Some(copy)) => copy.node,
                 _ => continue,
             };
             let primary = map.partitions()[change.partition.index()].primary;
@@ -383,7 +385,7 @@ fn is_at_target(map: &Map) {
 fn a_join_a_drain_and_a_death() {
     for scheme in [Scheme::Ketama, Scheme::Xxh3] {
         let mut map = created(scheme, 10);
-        let facts = Facts::default();
+        let facts = ControllerInput::default();
         (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
         settle(&mut map, &facts);
         is_at_target(&map);
@@ -391,12 +393,12 @@ fn a_join_a_drain_and_a_death() {
         done(&mut map, &register(4, 1));
         settle(&mut map, &facts);
         is_at_target(&map);
-        done(&mut map, &Command::Drain(N[0], LIFE));
+        done(&mut map, &MapCommand::Drain(N[0], LIFE));
         settle(&mut map, &facts);
         assert!(!map.nodes().contains_key(&N[0]), "it is let go");
         is_at_target(&map);
         let before = map.clone();
-        let facts = Facts { silent: [N[1]].into(), ..Facts::default() };
+        let facts = ControllerInput { silent: [N[1]].into(), ..ControllerInput::default() };
         round(&mut map, &facts);
         assert_eq!(map.nodes()[&N[1]].state, NodeState::Dead);
         round(&mut map, &facts);
@@ -414,20 +416,23 @@ fn a_join_a_drain_and_a_death() {
 fn a_node_with_a_wrong_clock_becomes_primary_last() {
     let mut map = created(Scheme::Ketama, 8);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
-    let off = |nodes: &[NodeId]| Facts { off: nodes.iter().copied().collect(), ..Facts::default() };
+    let off = |nodes: &[NodeId]| ControllerInput {
+        off: nodes.iter().copied().collect(),
+        ..ControllerInput::default()
+    };
     let primaries = |map: &Map, node: NodeId| {
-        let is_on = |entry: &&Entry| entry.primary.is_some_and(|copy| copy.node == node);
+        let is_on = |entry: &&PartitionEntry| entry.primary.is_some_and(|copy| copy.node == node);
         map.partitions().iter().filter(is_on).count()
     };
     // As long as its clock is not known it is not primary, and goes on joining.
-    settle(&mut map, &Facts { unmeasured: [N[1]].into(), ..Facts::default() });
+    settle(&mut map, &ControllerInput { unmeasured: [N[1]].into(), ..ControllerInput::default() });
     assert_eq!((primaries(&map, N[1]), map.nodes()[&N[1]].state), (0, NodeState::Joining));
     // Its clock is off: it has its copies and is active, and primary of none.
     settle(&mut map, &off(&[N[1]]));
     assert_eq!((primaries(&map, N[1]), map.nodes()[&N[1]].state), (0, NodeState::Active));
     assert!(map.partitions().iter().any(|entry| entry.in_sync_on(N[1]).is_some()));
     // Its clock is right: it gets its part. Wrong again: it keeps it.
-    settle(&mut map, &Facts::default());
+    settle(&mut map, &ControllerInput::default());
     is_at_target(&map);
     let before = map.clone();
     settle(&mut map, &off(&[N[1]]));
@@ -436,16 +441,17 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
     let number = map.partitions().iter().position(|entry| {
         entry.primary.is_some_and(|copy| copy.node != N[1]) && entry.in_sync_on(N[1]).is_some()
     });
-    let number = number.expect("it holds backups");
-    let entry = &map.partitions()[number];
-    let begun = Step::SetTransfer(entry.in_sync_on(N[1]));
-    let change = Change { partition: Partition(number as u16), ver: entry.ver, step: begun };
-    done(&mut map, &Command::Partitions(vec![change]));
+    let index = number.expect("it holds backups");
+    let entry = &map.partitions()[index];
+    let begun = Transition::SetTransfer(entry.in_sync_on(N[1]));
+    let change =
+        MapChange { partition: Partition(index as u16), ver: entry.ver, transition: begun };
+    done(&mut map, &MapCommand::Partitions(vec![change]));
     round(&mut map, &off(&[N[1]]));
-    assert_eq!(map.partitions()[number].transfer_to, None);
+    assert_eq!(map.partitions()[index].transfer_to, None);
     // Another one dies: where the only other copy is on the node, it goes on there.
     let before = map.clone();
-    let facts = Facts { silent: [N[0]].into(), ..off(&[N[1]]) };
+    let facts = ControllerInput { silent: [N[0]].into(), ..off(&[N[1]]) };
     round(&mut map, &facts);
     round(&mut map, &facts);
     for (before, after) in before.partitions().iter().zip(map.partitions()) {
@@ -459,12 +465,13 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
 #[test]
 fn of_two_backups_the_one_with_the_right_clock_goes_on() {
     let mut map = created(Scheme::Ketama, 6);
-    done(&mut map, &Command::Set(Setting::Replicas(3)));
+    done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
     (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
-    settle(&mut map, &Facts::default());
-    let facts = Facts { silent: [N[0]].into(), off: [N[1]].into(), ..Facts::default() };
+    settle(&mut map, &ControllerInput::default());
+    let facts =
+        ControllerInput { silent: [N[0]].into(), off: [N[1]].into(), ..ControllerInput::default() };
     let had = |map: &Map| -> Vec<bool> {
-        let is_on = |entry: &Entry| entry.primary.is_some_and(|copy| copy.node == N[1]);
+        let is_on = |entry: &PartitionEntry| entry.primary.is_some_and(|copy| copy.node == N[1]);
         map.partitions().iter().map(is_on).collect()
     };
     let before = had(&map);
@@ -472,7 +479,7 @@ fn of_two_backups_the_one_with_the_right_clock_goes_on() {
     round(&mut map, &facts);
     assert_eq!(had(&map), before, "it takes over nothing");
     // Nor does it when it is the first of a partition that leaves its node.
-    done(&mut map, &Command::Drain(N[2], LIFE));
+    done(&mut map, &MapCommand::Drain(N[2], LIFE));
     settle(&mut map, &facts);
     let after = had(&map);
     assert!(before.iter().zip(&after).all(|(before, after)| *before || !after));
@@ -483,15 +490,15 @@ fn of_two_backups_the_one_with_the_right_clock_goes_on() {
 fn what_is_of_no_use_any_more_is_given_up() {
     let mut map = created(Scheme::Ketama, 0);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
-    settle(&mut map, &Facts::default());
+    settle(&mut map, &ControllerInput::default());
     let entry = map.partitions()[0].clone();
     let backup = entry.in_sync.iter().find(|&&copy| entry.primary != Some(copy)).expect("R is 2");
     let target = map.targets()[0];
     let third = N[..3].iter().find(|node| !target.contains(node)).expect("R is 2");
-    step(&mut map, Step::SetTransfer(Some(*backup))).expect("it is in sync");
-    step(&mut map, Step::SetLearner(*third, LIFE)).expect("there is room");
+    step(&mut map, Transition::SetTransfer(Some(*backup))).expect("it is in sync");
+    step(&mut map, Transition::SetLearner(*third, LIFE)).expect("there is room");
     for expected in [(None, Some(*backup)), (None, None)] {
-        round(&mut map, &Facts::default());
+        round(&mut map, &ControllerInput::default());
         let entry = &map.partitions()[0];
         assert_eq!((entry.learner, entry.transfer_to), expected);
     }
@@ -500,16 +507,16 @@ fn what_is_of_no_use_any_more_is_given_up() {
 #[test]
 fn three_copies_make_room_by_handing_over() {
     let mut map = created(Scheme::Ketama, 10);
-    done(&mut map, &Command::Set(Setting::Replicas(3)));
+    done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
     (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
-    settle(&mut map, &Facts::default());
+    settle(&mut map, &ControllerInput::default());
     is_at_target(&map);
     // Other weights draw another circle, so targets change in all ways.
     for (number, weight) in [(1, 9), (2, 1), (3, 5), (4, 2)] {
         let description = description(number, weight, if number < 3 { "a" } else { "b" });
-        done(&mut map, &Command::Register { birth: number, incarnation: LIFE, description });
+        done(&mut map, &MapCommand::Register { node_uuid: number, incarnation: LIFE, description });
     }
-    settle(&mut map, &Facts::default());
+    settle(&mut map, &ControllerInput::default());
     is_at_target(&map);
 }
 
@@ -522,7 +529,7 @@ fn voters_are_odd_spread_and_steady() {
     for number in 1..=8 {
         let zone = if number <= 4 { "a" } else { "b" };
         let description = description(number, 1, zone);
-        done(&mut map, &Command::Register { birth: number, incarnation: LIFE, description });
+        done(&mut map, &MapCommand::Register { node_uuid: number, incarnation: LIFE, description });
         let next = controller::voters(&map, &voters, &none);
         let is_better_spread = number == 6;
         assert!(is_better_spread || next.is_superset(&voters), "no voter that is well is replaced");
@@ -532,22 +539,22 @@ fn voters_are_odd_spread_and_steady() {
     }
     assert_eq!(counts, [1, 1, 3, 3, 5, 5, 5, 5]);
     assert_eq!(voters, [1, 2, 3, 5, 6].map(NodeId).into());
-    done(&mut map, &Command::Bury(N[1], LIFE));
+    done(&mut map, &MapCommand::Bury(N[1], LIFE));
     voters = controller::voters(&map, &voters, &none);
     assert_eq!(voters, [1, 3, 4, 5, 6].map(NodeId).into(), "a live node takes a dead one's seat");
     // The rest of the nodes that do not vote are dead: there is nobody to take a seat.
     for gone in [7, 8] {
-        done(&mut map, &Command::Bury(NodeId(gone), LIFE));
+        done(&mut map, &MapCommand::Bury(NodeId(gone), LIFE));
     }
     for gone in [4, 6] {
-        done(&mut map, &Command::Bury(NodeId(gone), LIFE));
+        done(&mut map, &MapCommand::Bury(NodeId(gone), LIFE));
         assert_eq!(controller::voters(&map, &voters, &none), voters, "{gone} keeps its seat");
     }
     let (one, some) = ([NodeId(1)].into(), [1, 3].map(NodeId).into());
     for gone in [2, 4, 6, 7, 8] {
-        done(&mut map, &Command::Forget(NodeId(gone), LIFE));
+        done(&mut map, &MapCommand::Forget(NodeId(gone), LIFE));
     }
-    done(&mut map, &Command::Bury(NodeId(5), LIFE));
+    done(&mut map, &MapCommand::Bury(NodeId(5), LIFE));
     assert_eq!(controller::voters(&map, &one, &none), one, "a second one waits for a third");
     assert_eq!(controller::voters(&map, &some, &none), some, "two that vote already go on");
 }
@@ -567,54 +574,54 @@ fn an_unfit_voter_leaves_its_seat_to_a_fit_node_only() {
 }
 
 /// A command out of numbers, most of the time one that has a chance.
-fn command(map: &Map, kind: u8, a: u8, b: u8, c: u8) -> Command {
+fn command(map: &Map, kind: u8, a: u8, b: u8, c: u8) -> MapCommand {
     let id = NodeId(1 + u32::from(a % 6));
-    let life = match map.nodes().get(&id) {
+    let incarnation = match map.nodes().get(&id) {
         Some(node) if !b.is_multiple_of(8) => node.incarnation,
         _ => Incarnation(u64::from(c % 4)),
     };
     match kind % 24 {
         0..=3 => register(u128::from(a % 5) + 1, u64::from(b % 8) / 3 + 1),
-        4 => Command::Activate(id, life),
-        5 => Command::Drain(id, life),
-        6 => Command::Bury(id, life),
-        7 => Command::Forget(id, life),
-        8 => Command::Set(Setting::Replicas(a % 5)),
-        9 => Command::Set(Setting::LostAfterMs(a.is_multiple_of(2).then_some(1))),
-        10 => Command::PutLimit {
+        4 => MapCommand::Activate(id, incarnation),
+        5 => MapCommand::Drain(id, incarnation),
+        6 => MapCommand::Bury(id, incarnation),
+        7 => MapCommand::Forget(id, incarnation),
+        8 => MapCommand::Set(Setting::Replicas(a % 5)),
+        9 => MapCommand::Set(Setting::LostAfterMs(a.is_multiple_of(2).then_some(1))),
+        10 => MapCommand::PutLimit {
             name: format!("limit{}", a % 2),
             version: u64::from(b),
             body: c.is_multiple_of(2).then(|| vec![c]),
         },
         _ => {
-            let changes = [(a, b), (b, c), (c, a)].map(|(x, y)| change(map, x, y, life, id));
-            Command::Partitions(changes.to_vec())
+            let changes = [(a, b), (b, c), (c, a)].map(|(x, y)| change(map, x, y, incarnation, id));
+            MapCommand::Partitions(changes.to_vec())
         }
     }
 }
 
-fn change(map: &Map, x: u8, y: u8, life: Incarnation, id: NodeId) -> Change {
+fn change(map: &Map, x: u8, y: u8, incarnation: Incarnation, id: NodeId) -> MapChange {
     let partition = Partition(u16::from(x % 5));
-    let empty = Entry::default();
+    let empty = PartitionEntry::default();
     let entry = map.entry(partition).unwrap_or(&empty);
     let copies: Vec<CopyId> = entry.copies().collect();
-    let some = CopyId { node: id, incarnation: life, assignment: u32::from(y) };
+    let some = CopyId { node: id, incarnation, assignment: u32::from(y) };
     let copy = copies.get(usize::from(y % 4)).copied().unwrap_or(some);
-    let step = match x / 5 % 10 {
-        0 | 1 => Step::SetLearner(id, life),
-        2 => Step::DropLearner(copy),
-        3 | 4 => Step::AddInSync(entry.learner.unwrap_or(copy)),
-        5 => Step::RemoveInSync(copy),
-        6 => Step::SetTransfer((!y.is_multiple_of(3)).then_some(copy)),
-        7 => Step::Transfer(entry.transfer_to.unwrap_or(copy)),
-        8 => Step::Promote(copy),
-        _ => Step::Reset { node: id, incarnation: life, waited: y.is_multiple_of(2) },
+    let transition = match x / 5 % 10 {
+        0 | 1 => Transition::SetLearner(id, incarnation),
+        2 => Transition::DropLearner(copy),
+        3 | 4 => Transition::AddInSync(entry.learner.unwrap_or(copy)),
+        5 => Transition::RemoveInSync(copy),
+        6 => Transition::SetTransfer((!y.is_multiple_of(3)).then_some(copy)),
+        7 => Transition::Transfer(entry.transfer_to.unwrap_or(copy)),
+        8 => Transition::Promote(copy),
+        _ => Transition::Reset { node: id, incarnation, waited: y.is_multiple_of(2) },
     };
-    Change { partition, ver: entry.ver + u32::from(y.is_multiple_of(16)), step }
+    MapChange { partition, ver: entry.ver + u32::from(y.is_multiple_of(16)), transition }
 }
 
 /// What may become of an entry by one command.
-fn follows(before: &Entry, after: &Entry, resets: bool) {
+fn follows(before: &PartitionEntry, after: &PartitionEntry, resets: bool) {
     assert_eq!(before.term == after.term, before.primary == after.primary || before == after);
     assert!(after.ver >= before.ver && after.term >= before.term && after.era >= before.era);
     assert_eq!(before.ver == after.ver, before == after);
@@ -653,8 +660,8 @@ proptest! {
             for (at, (before, after)) in
                 before.partitions().iter().zip(map.partitions()).enumerate()
             {
-                let resets = matches!(&command, Command::Partitions(changes) if changes.iter().any(
-                    |change| change.partition.index() == at && matches!(change.step, Step::Reset { .. })
+                let resets = matches!(&command, MapCommand::Partitions(changes) if changes.iter().any(
+                    |change| change.partition.index() == at && matches!(change.transition, Transition::Reset { .. })
                 ));
                 // Two steps of one partition in one command: only the ends are compared.
                 let steps = after.ver - before.ver;
@@ -672,7 +679,7 @@ proptest! {
         let mut twin = created(Scheme::Ketama, 2);
         for command in &commands {
             let bytes = postcard::to_allocvec(command).expect("it is plain data");
-            let again: Command = postcard::from_bytes(&bytes).expect("our own");
+            let again: MapCommand = postcard::from_bytes(&bytes).expect("our own");
             prop_assert_eq!(command, &again);
             let _ = twin.apply(&again);
         }
@@ -694,7 +701,7 @@ proptest! {
         scheme in prop_oneof![Just(Scheme::Ketama), Just(Scheme::Xxh3)],
     ) {
         let mut map = created(scheme, 8);
-        let mut facts = Facts::default();
+        let mut facts = ControllerInput::default();
         let mut turn = 0_u32;
         for [kind, a, b] in draws {
             let id = NodeId(1 + u32::from(a % 8));
@@ -704,13 +711,13 @@ proptest! {
                     let zone = ["", "x", "y"][usize::from(b % 3)];
                     let description = description(u128::from(a % 7), u32::from(b % 4), zone);
                     let incarnation = Incarnation(life.0 + u64::from(b % 2));
-                    let birth = u128::from(a % 7);
-                    let _ = map.apply(&Command::Register { birth, incarnation, description });
+                    let node_uuid = u128::from(a % 7);
+                    let _ = map.apply(&MapCommand::Register { node_uuid, incarnation, description });
                 }
                 5 => drop(facts.silent.insert(id)),
                 6 => drop(facts.silent.remove(&id)),
-                7 => drop(map.apply(&Command::Drain(id, life))),
-                8 => drop(map.apply(&Command::Set(Setting::Replicas(1 + a % 3)))),
+                7 => drop(map.apply(&MapCommand::Drain(id, life))),
+                8 => drop(map.apply(&MapCommand::Set(Setting::Replicas(1 + a % 3)))),
                 9 => facts.hold_copies = a.is_multiple_of(2),
                 10 => drop(facts.off.insert(id)),
                 _ => round(&mut map, &facts),

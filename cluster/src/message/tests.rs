@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::hello::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
-use super::tunnel::{End, Part, Tunnel};
+use super::handshake::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
+use super::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame};
 use super::*;
 use crate::id::{Incarnation, NodeId};
 /// Numbers of all lengths, and the greatest.
@@ -52,32 +52,37 @@ fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
-fn tunnel() -> impl Strategy<Value = Tunnel> {
+fn tunnel() -> impl Strategy<Value = TunnelFrame> {
     let end = || {
         (number(), any::<u16>())
-            .prop_map(|(life, workers)| End { incarnation: Incarnation(life), workers })
+            .prop_map(|(life, workers)| TunnelEnd { incarnation: Incarnation(life), workers })
     };
-    let part = prop_oneof![
-        end().prop_map(Part::Open),
-        end().prop_map(Part::Opened),
-        (number(), number(), bytes()).prop_map(|(at, taken, bytes)| Part::Bytes {
+    let event = prop_oneof![
+        end().prop_map(TunnelEvent::Open),
+        end().prop_map(TunnelEvent::Opened),
+        (number(), number(), bytes()).prop_map(|(at, taken, bytes)| TunnelEvent::Bytes {
             at,
             taken,
             bytes
         }),
-        Just(Part::End),
+        Just(TunnelEvent::End),
     ];
-    (0..DATA_LINKS_MAX, 1..=u64::MAX, part)
-        .prop_map(|(index, number, part)| Tunnel { id: DataLinkId { index, number }, part })
+    (0..DATA_LINKS_MAX, 1..=u64::MAX, event)
+        .prop_map(|(index, number, event)| TunnelFrame { id: DataLinkId { index, number }, event })
 }
 
 fn plain_frame() -> impl Strategy<Value = Frame> {
-    let call =
-        || (number(), number(), bytes()).prop_map(|(id, wall_ns, rpc)| Call { id, wall_ns, rpc });
+    let call = || {
+        (number(), number(), bytes()).prop_map(|(id, wall_ns, rpc)| ControlCall {
+            id,
+            wall_ns,
+            rpc,
+        })
+    };
     prop_oneof![
         hello().prop_map(Frame::Hello),
         any::<[u8; 32]>().prop_map(|proof| Frame::Proof(Proof(proof))),
-        (0..8_u8).prop_map(|byte| Frame::Farewell(Farewell::of_byte(byte).expect("eight"))),
+        (0..8_u8).prop_map(|byte| Frame::Farewell(CloseReason::of_byte(byte).expect("eight"))),
         call().prop_map(Frame::Call),
         call().prop_map(Frame::Answer),
         number().prop_map(Frame::Ping),
@@ -90,28 +95,28 @@ fn plain_frame() -> impl Strategy<Value = Frame> {
 fn relay_within_a_relay_is_refused() {
     let relay = |frame| Frame::Relay { from: NodeId(1), to: NodeId(2), frame: Box::new(frame) };
     let mut wire = BytesMut::new();
-    let farewell = Frame::Farewell(Farewell::of_byte(0).expect("there is one"));
-    for frame in [relay(Frame::Ping(7)), farewell] {
-        let fault = relay(frame).encode(Bounds::default(), &mut wire);
-        assert_eq!(fault, Err(Fault::Range("relayed frame")));
+    let reason = Frame::Farewell(CloseReason::of_byte(0).expect("there is one"));
+    for frame in [relay(Frame::Ping(7)), reason] {
+        let fault = relay(frame).encode(FrameBounds::default(), &mut wire);
+        assert_eq!(fault, Err(MessageError::Range("relayed frame")));
         assert!(wire.is_empty());
     }
     let wire = [4, 0, 0, 0, RELAY, 1, 2, RELAY];
-    assert_eq!(decoded(&wire), Err(Fault::Range("relayed frame")));
+    assert_eq!(decoded(&wire), Err(MessageError::Range("relayed frame")));
 }
 
 fn encoded(frame: &Frame) -> BytesMut {
     let mut wire = BytesMut::new();
-    frame.encode(Bounds::default(), &mut wire).expect("it is within bounds");
+    frame.encode(FrameBounds::default(), &mut wire).expect("it is within bounds");
     wire
 }
 
-fn decoded(wire: &[u8]) -> Result<Decoded, Fault> {
-    decode(&mut BytesMut::from(wire), Bounds::default())
+fn decoded(wire: &[u8]) -> Result<DecodedFrame, MessageError> {
+    decode(&mut BytesMut::from(wire), FrameBounds::default())
 }
 
 fn a_call() -> Frame {
-    Frame::Call(Call {
+    Frame::Call(ControlCall {
         id: 300,
         wall_ns: 5,
         rpc: Bytes::from_static(b"a request of the controller"),
@@ -120,15 +125,15 @@ fn a_call() -> Frame {
 
 #[test]
 fn what_is_too_long_is_neither_sent_nor_awaited() {
-    let bounds = Bounds { frame_bytes_max: 30 };
+    let bounds = FrameBounds { frame_bytes_max: 30 };
     let mut wire = BytesMut::from(&b"before"[..]);
-    assert_eq!(a_call().encode(bounds, &mut wire), Err(Fault::Length(32)));
+    assert_eq!(a_call().encode(bounds, &mut wire), Err(MessageError::Length(32)));
     assert_eq!(&wire[..], b"before");
     let front = &encoded(&a_call())[..4];
     let decoded = decode(&mut BytesMut::from(front), bounds);
-    assert_eq!(decoded, Err(Fault::Length(32)));
+    assert_eq!(decoded, Err(MessageError::Length(32)));
     let mut nothing = BytesMut::from(&[0; 4][..]);
-    assert_eq!(decode(&mut nothing, bounds), Err(Fault::Length(0)));
+    assert_eq!(decode(&mut nothing, bounds), Err(MessageError::Length(0)));
 }
 
 #[test]
@@ -136,13 +141,13 @@ fn a_number_is_written_in_one_way() {
     let ping =
         |number: &[u8]| decoded(&[&[number.len() as u8 + 1, 0, 0, 0, PING][..], number].concat());
     assert!(ping(&[5]).is_ok());
-    assert_eq!(ping(&[0x85, 0]), Err(Fault::Range("number")));
+    assert_eq!(ping(&[0x85, 0]), Err(MessageError::Range("number")));
     let overlong = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
-    assert_eq!(ping(&overlong), Err(Fault::Range("number")));
+    assert_eq!(ping(&overlong), Err(MessageError::Range("number")));
     let relay = [6, 0, 0, 0, RELAY, 0xff, 0xff, 0xff, 0xff, 0x1f];
-    assert_eq!(decoded(&relay), Err(Fault::Range("number")), "a node has 32 bits");
-    assert_eq!(decoded(&[1, 0, 0, 0, 99]), Err(Fault::Type(99)));
-    assert_eq!(decoded(&[3, 0, 0, 0, FAREWELL, 0, 0]), Err(Fault::Long(1)));
+    assert_eq!(decoded(&relay), Err(MessageError::Range("number")), "a node has 32 bits");
+    assert_eq!(decoded(&[1, 0, 0, 0, 99]), Err(MessageError::Type(99)));
+    assert_eq!(decoded(&[3, 0, 0, 0, FAREWELL, 0, 0]), Err(MessageError::Long(1)));
 }
 
 fn greeting(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> Hello {
@@ -165,13 +170,13 @@ fn two_nodes_agree_on_the_newest_common_version() {
     let old = greeting(1, 1, 1..=3);
     let new = greeting(2, 2, 2..=5);
     assert_eq!((old.agree(&new), new.agree(&old)), (Ok(3), Ok(3)));
-    assert_eq!(old.agree(&greeting(2, 2, 4..=5)), Err(Farewell::NoVersion));
+    assert_eq!(old.agree(&greeting(2, 2, 4..=5)), Err(CloseReason::NoVersion));
     assert_eq!(common_version(&(2..=2), &(1..=1)), None);
     assert_eq!(common_version(&(1..=9), &(4..=5)), Some(5));
-    assert_eq!(old.agree(&greeting(1, 2, 1..=3)), Err(Farewell::Myself));
-    assert_eq!(old.agree(&greeting(2, 1, 1..=3)), Err(Farewell::Myself));
+    assert_eq!(old.agree(&greeting(1, 2, 1..=3)), Err(CloseReason::Myself));
+    assert_eq!(old.agree(&greeting(2, 1, 1..=3)), Err(CloseReason::Myself));
     let other = Hello { cluster: 8, ..new.clone() };
-    assert_eq!(old.agree(&other), Err(Farewell::OtherCluster));
+    assert_eq!(old.agree(&other), Err(CloseReason::OtherCluster));
     let newcomer = Hello { cluster: 0, node: NodeId(0), ..new };
     assert_eq!(old.agree(&newcomer), Ok(3));
     assert_eq!(newcomer.agree(&Hello { nonce: [7; NONCE_BYTES], ..newcomer.clone() }), Ok(5));
@@ -195,7 +200,7 @@ fn a_stranger_may_say_little() {
     let hello = encoded(&Frame::Hello(greeting(1, 1, 1..=3)));
     assert!(hello.len() < HELLO_BYTES_MAX);
     let mut front = BytesMut::from(&[0, 4, 0, 0][..]);
-    assert_eq!(decode(&mut front, Bounds::of_strangers()), Err(Fault::Length(1024)));
+    assert_eq!(decode(&mut front, FrameBounds::unauthenticated()), Err(MessageError::Length(1024)));
 }
 
 proptest! {
@@ -203,8 +208,8 @@ proptest! {
     fn every_frame_comes_back(frame in frame()) {
         let mut wire = encoded(&frame);
         wire.extend_from_slice(b"next");
-        let decoded = decode(&mut wire, Bounds::default());
-        prop_assert_eq!(decoded, Ok(Decoded::Frame(frame)));
+        let decoded = decode(&mut wire, FrameBounds::default());
+        prop_assert_eq!(decoded, Ok(DecodedFrame::Frame(frame)));
         prop_assert_eq!(&wire[..], b"next");
     }
 
@@ -214,8 +219,8 @@ proptest! {
         for cut in 0..wire.len() {
             let mut front = BytesMut::from(&wire[..cut]);
             let needed = if cut < 4 { HEADER_BYTES } else { wire.len() };
-            let decoded = decode(&mut front, Bounds::default());
-            prop_assert_eq!(decoded, Ok(Decoded::Incomplete { needed }));
+            let decoded = decode(&mut front, FrameBounds::default());
+            prop_assert_eq!(decoded, Ok(DecodedFrame::Incomplete { needed }));
             prop_assert_eq!(&front[..], &wire[..cut], "what is not whole stays");
         }
     }
@@ -227,7 +232,7 @@ proptest! {
         let mut short = (body.len() as u32).to_le_bytes().to_vec();
         short.append(&mut body);
         // Only a hello has an end of any length.
-        if let Ok(Decoded::Frame(other)) = decoded(&short) {
+        if let Ok(DecodedFrame::Frame(other)) = decoded(&short) {
             prop_assert!(matches!(other, Frame::Hello(_)));
         }
     }
@@ -237,7 +242,7 @@ proptest! {
         let mut wire = (body.len() as u32 + 1).to_le_bytes().to_vec();
         wire.push(kind);
         wire.extend(body);
-        if let Ok(Decoded::Frame(frame)) = decoded(&wire) {
+        if let Ok(DecodedFrame::Frame(frame)) = decoded(&wire) {
             prop_assert_eq!(&encoded(&frame)[..], &wire[..]);
         }
     }
@@ -249,9 +254,9 @@ fn data_link_names_are_bounded_and_counted() {
         let data_link = Some(DataLinkId { index, number });
         encoded(&Frame::Hello(Hello { workers: 2, data_link, ..greeting(1, 2, 1..=1) }))
     };
-    assert!(matches!(decoded(&with(15, 1)), Ok(Decoded::Frame(_))));
+    assert!(matches!(decoded(&with(15, 1)), Ok(DecodedFrame::Frame(_))));
     for (index, number) in [(16, 1), (1, 0)] {
-        assert_eq!(decoded(&with(index, number)), Err(Fault::Range("data link")));
+        assert_eq!(decoded(&with(index, number)), Err(MessageError::Range("data link")));
     }
     let counts = [(0, 2), (2, 0), (1, 1), (1, 4), (40, 2)].map(|(a, b)| data_links(a, b));
     assert_eq!(counts, [0, 0, 1, 4, 16]);

@@ -14,27 +14,27 @@
 
 use bytes::Bytes;
 
-use super::Fault;
-use super::hello::{DATA_LINKS_MAX, DataLinkId};
-use super::wire::{Reader, Writer};
+use super::MessageError;
+use super::codec::{FrameReader, FrameWriter};
+use super::handshake::{DATA_LINKS_MAX, DataLinkId};
 use crate::id::Incarnation;
 
 /// Something about one connection of a data link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct TunnelFrame {
     /// The connection.
     pub id: DataLinkId,
     /// What.
-    pub part: Part,
+    pub event: TunnelEvent,
 }
 
 /// What is said about the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum TunnelEvent {
     /// It is to begin.
-    Open(End),
+    Open(TunnelEnd),
     /// It begins.
-    Opened(End),
+    Opened(TunnelEnd),
     /// Some of its bytes.
     Bytes {
         /// How many bytes the sender said before.
@@ -50,7 +50,7 @@ pub enum Part {
 
 /// One side of the connection: what its hello says on a direct one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct TunnelEnd {
     /// The life of the node.
     pub incarnation: Incarnation,
     /// Its number of workers.
@@ -62,56 +62,56 @@ const OPENED: u8 = 2;
 const BYTES: u8 = 3;
 const END: u8 = 4;
 
-impl End {
-    fn encode(self, writer: &mut Writer<'_>) {
+impl TunnelEnd {
+    fn encode(self, writer: &mut FrameWriter<'_>) {
         writer.number(self.incarnation.0);
         writer.number(self.workers);
     }
 
-    fn decode(reader: &mut Reader) -> Result<Self, Fault> {
+    fn decode(reader: &mut FrameReader) -> Result<Self, MessageError> {
         Ok(Self { incarnation: Incarnation(reader.number()?), workers: reader.small()? })
     }
 }
 
-impl Tunnel {
-    pub(super) fn encode(&self, writer: &mut Writer<'_>) {
+impl TunnelFrame {
+    pub(super) fn encode(&self, writer: &mut FrameWriter<'_>) {
         writer.number(self.id.index);
         writer.number(self.id.number);
-        match &self.part {
-            Part::Open(end) => {
+        match &self.event {
+            TunnelEvent::Open(end) => {
                 writer.byte(OPEN);
                 end.encode(writer);
             }
-            Part::Opened(end) => {
+            TunnelEvent::Opened(end) => {
                 writer.byte(OPENED);
                 end.encode(writer);
             }
-            Part::Bytes { at, taken, bytes } => {
+            TunnelEvent::Bytes { at, taken, bytes } => {
                 writer.byte(BYTES);
                 writer.number(*at);
                 writer.number(*taken);
                 writer.bytes(bytes);
             }
-            Part::End => writer.byte(END),
+            TunnelEvent::End => writer.byte(END),
         }
     }
 
-    pub(super) fn decode(reader: &mut Reader) -> Result<Self, Fault> {
+    pub(super) fn decode(reader: &mut FrameReader) -> Result<Self, MessageError> {
         let id = DataLinkId { index: reader.small()?, number: reader.number()? };
         if id.index >= DATA_LINKS_MAX || id.number == 0 {
-            return Err(Fault::Range("data link"));
+            return Err(MessageError::Range("data link"));
         }
-        let part = match reader.byte()? {
-            OPEN => Part::Open(End::decode(reader)?),
-            OPENED => Part::Opened(End::decode(reader)?),
-            BYTES => Part::Bytes {
+        let event = match reader.byte()? {
+            OPEN => TunnelEvent::Open(TunnelEnd::decode(reader)?),
+            OPENED => TunnelEvent::Opened(TunnelEnd::decode(reader)?),
+            BYTES => TunnelEvent::Bytes {
                 at: reader.number()?,
                 taken: reader.number()?,
                 bytes: reader.bytes()?,
             },
-            END => Part::End,
-            _ => return Err(Fault::Range("part of a tunnel")),
+            END => TunnelEvent::End,
+            _ => return Err(MessageError::Range("part of a tunnel")),
         };
-        Ok(Self { id, part })
+        Ok(Self { id, event })
     }
 }

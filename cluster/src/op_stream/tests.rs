@@ -1,7 +1,7 @@
 //! Lanes: numbers, sendings, answers, endings.
 
 use super::*;
-use crate::frames::{AnswersWriter, Forward, Kind, cut};
+use crate::frames::{AnswersWriter, Forward, FrameKind, cut};
 
 const OWNER: NodeId = NodeId(2);
 
@@ -11,26 +11,26 @@ fn route(node: u32, term: u32) -> Option<Route> {
     Some(Route { term: Term(term), primary })
 }
 
-fn now(ms: u64) -> Now {
-    Now { mono_ns: ms * MS, wall_ns: 0 }
+fn now(ms: u64) -> NodeTime {
+    NodeTime { mono_ns: ms * MS, wall_ns: 0 }
 }
 
 fn streams() -> (OpStreams, u16) {
     let mut streams = OpStreams::new(NodeId(1), Incarnation(1), 0, OpOptions::default());
-    let lane = streams.lane_for(OWNER);
-    (streams, lane)
+    let stream = streams.stream_for(OWNER);
+    (streams, stream)
 }
 
-fn submit(streams: &mut OpStreams, lane: u16, token: u64, index: u32) {
+fn submit(streams: &mut OpStreams, stream: u16, token: u64, index: u32) {
     let submitted =
-        Submitted { partition: Partition(index as u16), sort: 0, token, index, for_ns: 0 };
-    assert!(streams.submit(lane, &submitted, b"line", now(0)));
+        NewOp { partition: Partition(index as u16), op_flags: 0, token, index, for_ns: 0 };
+    assert!(streams.submit(stream, &submitted, b"line", now(0)));
 }
 
 /// Sends what is new, as owner 2 in term 1.
-fn send_new(streams: &mut OpStreams, lane: u16) -> Vec<u8> {
+fn send_new(streams: &mut OpStreams, stream: u16) -> Vec<u8> {
     let mut out = Vec::new();
-    streams.send_new(lane, now(0), |_| route(2, 1), Some(&mut out));
+    streams.send_new(stream, now(0), |_| route(2, 1), Some(&mut out));
     out
 }
 
@@ -49,7 +49,7 @@ fn send_again(streams: &mut OpStreams, ms: u64, to: Option<Route>) -> Vec<(NodeI
 
 fn forward(bytes: &[u8]) -> Forward<'_> {
     let frame = cut(bytes, usize::MAX).expect("it is right").expect("it is whole");
-    assert_eq!((frame.kind, frame.bytes()), (Kind::Forward, bytes.len()));
+    assert_eq!((frame.kind, frame.bytes()), (FrameKind::Forward, bytes.len()));
     Forward::decode(frame.body).expect("it is right")
 }
 
@@ -60,12 +60,12 @@ enum Seen {
     Unknown(u64, u32),
 }
 
-fn note(seen: &mut Vec<Seen>) -> impl FnMut(Ended<'_>) + '_ {
-    |Ended { token, index, count, ending, .. }| {
-        seen.push(match ending {
-            Ending::Done(text) => Seen::Done(token, index, count, text.to_vec()),
-            Ending::NotApplied(_) => Seen::NotApplied(token, index),
-            Ending::Unknown => Seen::Unknown(token, index),
+fn note(seen: &mut Vec<Seen>) -> impl FnMut(OpEnd<'_>) + '_ {
+    |OpEnd { token, index, count, outcome, .. }| {
+        seen.push(match outcome {
+            OpOutcome::Done(text) => Seen::Done(token, index, count, text.to_vec()),
+            OpOutcome::NotApplied(_) => Seen::NotApplied(token, index),
+            OpOutcome::Unknown => Seen::Unknown(token, index),
         });
     }
 }
@@ -89,63 +89,64 @@ fn hear(
     writer.finish(sending, first, &mut out);
     let frame = cut(&out, usize::MAX).expect("it is right").expect("it is whole");
     let answers = Answers::decode(frame.body).expect("it is right");
-    streams.hear(&answers, now(ms), note(&mut seen));
+    streams.on_answers(&answers, now(ms), note(&mut seen));
     seen
 }
 
 #[test]
 fn answers_are_cut_by_token() {
-    let (mut streams, lane) = streams();
+    let (mut streams, stream) = streams();
     for (token, index) in [(7, 0), (7, 1), (8, 0), (7, 2)] {
-        submit(&mut streams, lane, token, index);
+        submit(&mut streams, stream, token, index);
     }
-    let out = send_new(&mut streams, lane);
+    let out = send_new(&mut streams, stream);
     let frame = forward(&out);
     assert_eq!((frame.count(), frame.first, frame.done, frame.lines.len()), (4, 1, 1, 16));
-    assert!(send_new(&mut streams, lane).is_empty(), "nothing is sent twice");
+    assert!(send_new(&mut streams, stream).is_empty(), "nothing is sent twice");
     let seen = hear(&mut streams, 1, frame.sending, 1, &[Ok(b"b"), Ok(b"cc"), Ok(b"d")]);
     let expected = [(7, 1, 1, &b"b"[..]), (8, 0, 1, b"cc"), (7, 2, 1, b"d")];
     let expected =
         expected.map(|(token, at, count, text)| Seen::Done(token, at, count, text.to_vec()));
     assert_eq!(seen, expected);
-    assert_eq!((streams.done(lane), streams.unanswered()), (1, 1));
+    assert_eq!((streams.done(stream), streams.unanswered()), (1, 1));
     let seen = hear(&mut streams, 1, frame.sending, 0, &[Ok(b"a"), Ok(b"again")]);
     assert_eq!(seen, [Seen::Done(7, 0, 1, b"a".to_vec())]);
-    assert_eq!((streams.done(lane), streams.unanswered()), (5, 0));
+    assert_eq!((streams.done(stream), streams.unanswered()), (5, 0));
 }
 
 #[test]
 fn answer_to_an_older_sending_is_dropped() {
-    let (mut streams, lane) = streams();
-    submit(&mut streams, lane, 1, 0);
-    submit(&mut streams, lane, 1, 1);
-    let out = send_new(&mut streams, lane);
+    let (mut streams, stream) = streams();
+    submit(&mut streams, stream, 1, 0);
+    submit(&mut streams, stream, 1, 1);
+    let out = send_new(&mut streams, stream);
     let old = forward(&out).sending;
     streams.link_up(OWNER, now(1));
     let frames = send_again(&mut streams, 1, route(2, 1));
     let newer: Vec<_> = frames.iter().map(|(_, frame)| forward(frame)).collect();
     assert_eq!(newer.iter().map(|frame| frame.first).collect::<Vec<_>>(), [1, 2]);
     assert!(newer.iter().all(|frame| {
-        frame.requests().all(|request| request.sort & sort::AGAIN != 0) && frame.lane.owner == OWNER
+        frame.requests().all(|request| request.op_flags & op_flags::AGAIN != 0)
+            && frame.stream.owner == OWNER
     }));
     assert_eq!(hear(&mut streams, 2, old, 0, &[Ok(b"x"), Ok(b"y")]), []);
     let (sending, text) = (newer[1].sending, b"z".to_vec());
     assert_eq!(hear(&mut streams, 2, sending, 0, &[Ok(b"z")]), [Seen::Done(1, 1, 1, text)]);
-    assert_eq!(streams.done(lane), 1);
+    assert_eq!(streams.done(stream), 1);
 }
 
 #[test]
 fn refused_operation_goes_to_the_newer_owner() {
-    let (mut streams, lane) = streams();
-    submit(&mut streams, lane, 1, 0);
-    let out = send_new(&mut streams, lane);
+    let (mut streams, stream) = streams();
+    submit(&mut streams, stream, 1, 0);
+    let out = send_new(&mut streams, stream);
     let sending = forward(&out).sending;
     let refused = ExceptionKind::NotOwner(route(3, 2));
     assert_eq!(hear(&mut streams, 1, sending, 0, &[Err(refused)]), []);
     let frames = send_again(&mut streams, 1, route(3, 2));
     assert_eq!((frames.len(), frames[0].0), (1, NodeId(3)));
     let frame = forward(&frames[0].1);
-    assert_eq!((frame.first, frame.lane.owner), (1, OWNER), "it keeps its name");
+    assert_eq!((frame.first, frame.stream.owner), (1, OWNER), "it keeps its name");
     let refused = ExceptionKind::Refused(Refusal::Busy);
     let seen = hear(&mut streams, 2, frame.sending, 0, &[Err(refused)]);
     assert_eq!(seen, [Seen::NotApplied(1, 0)], "each sending was refused");
@@ -153,9 +154,9 @@ fn refused_operation_goes_to_the_newer_owner() {
 
 #[test]
 fn operation_of_unknown_outcome_is_never_called_refused() {
-    let (mut streams, lane) = streams();
-    submit(&mut streams, lane, 1, 0);
-    let out = send_new(&mut streams, lane);
+    let (mut streams, stream) = streams();
+    submit(&mut streams, stream, 1, 0);
+    let out = send_new(&mut streams, stream);
     let deposed = ExceptionKind::Deposed(None);
     assert_eq!(hear(&mut streams, 1, forward(&out).sending, 0, &[Err(deposed)]), []);
     for ms in 1..10 {
@@ -176,45 +177,45 @@ fn operation_of_unknown_outcome_is_never_called_refused() {
 
 #[test]
 fn nothing_is_given_up_while_its_link_makes_progress() {
-    let (mut streams, lane) = streams();
-    submit(&mut streams, lane, 1, 0);
-    send_new(&mut streams, lane);
+    let (mut streams, stream) = streams();
+    submit(&mut streams, stream, 1, 0);
+    send_new(&mut streams, stream);
     let mut seen = Vec::new();
     streams.tick(now(5000), |_| 4500 * MS, note(&mut seen));
     assert_eq!(seen, []);
     streams.tick(now(5600), |_| 4500 * MS, note(&mut seen));
     assert_eq!(seen, [Seen::Unknown(1, 0)]);
-    assert_eq!(streams.done(lane), 2);
+    assert_eq!(streams.done(stream), 2);
 }
 
 #[test]
 fn opened_operation_is_sent_under_its_number() {
-    let (mut streams, lane) = streams();
-    let submitted = Submitted { partition: Partition(0), sort: 0, token: 9, index: 4, for_ns: 0 };
-    let number = streams.number(lane, &submitted, now(0)).expect("there is room");
-    let next = streams.number(lane, &submitted, now(0)).expect("there is room");
+    let (mut streams, stream) = streams();
+    let submitted = NewOp { partition: Partition(0), op_flags: 0, token: 9, index: 4, for_ns: 0 };
+    let number = streams.number(stream, &submitted, now(0)).expect("there is room");
+    let next = streams.number(stream, &submitted, now(0)).expect("there is room");
     assert_eq!((number, next), (1, 2));
-    streams.answered(lane, next);
-    assert_eq!(streams.done(lane), 1);
-    assert!(streams.reopen(lane, number, b"line", now(1)));
-    assert!(!streams.reopen(lane, next, b"line", now(1)), "it is answered");
+    streams.answered(stream, next);
+    assert_eq!(streams.done(stream), 1);
+    assert!(streams.reopen(stream, number, b"line", now(1)));
+    assert!(!streams.reopen(stream, next, b"line", now(1)), "it is answered");
     let frames = send_again(&mut streams, 1, route(3, 2));
     let frame = forward(&frames[0].1);
     assert_eq!((frame.first, frame.lines), (1, &b"line"[..]));
     let seen = hear(&mut streams, 2, frame.sending, 0, &[Ok(b"8")]);
     assert_eq!(seen, [Seen::Done(9, 4, 1, b"8".to_vec())]);
-    assert_eq!(streams.done(lane), 3);
+    assert_eq!(streams.done(stream), 3);
 }
 
 #[test]
 fn lane_has_bounds() {
-    let (mut streams, lane) = streams();
-    let submitted = Submitted { partition: Partition(0), sort: 0, token: 9, index: 4, for_ns: 0 };
+    let (mut streams, stream) = streams();
+    let submitted = NewOp { partition: Partition(0), op_flags: 0, token: 9, index: 4, for_ns: 0 };
     let long = vec![0; LINES_BYTES_MAX];
-    assert!(streams.submit(lane, &submitted, &long, now(0)));
-    assert!(!streams.submit(lane, &submitted, b"x", now(0)));
+    assert!(streams.submit(stream, &submitted, &long, now(0)));
+    assert!(!streams.submit(stream, &submitted, b"x", now(0)));
     for _ in 1..UNANSWERED_MAX {
-        assert!(streams.number(lane, &submitted, now(0)).is_some());
+        assert!(streams.number(stream, &submitted, now(0)).is_some());
     }
-    assert!(streams.number(lane, &submitted, now(0)).is_none());
+    assert!(streams.number(stream, &submitted, now(0)).is_none());
 }

@@ -50,7 +50,7 @@ pub(super) fn hash_all(keys: &[&[u8]], mut each: impl FnMut(u32)) {
             }
             continue;
         }
-        let key = |lane: usize| group.get(lane).copied().unwrap_or_default();
+        let key = |stream: usize| group.get(stream).copied().unwrap_or_default();
         let words = md5_of_four::first_words(std::array::from_fn(key));
         words.into_iter().take(group.len()).for_each(&mut each);
     }
@@ -89,8 +89,8 @@ impl Circle {
         let total = weights.iter().map(|&weight| u64::from(weight)).sum();
         let mut circle = Self { points: Vec::new(), weights, total };
         for (node, name) in names.into_iter().enumerate() {
-            let most = circle.most_points(node);
-            for number in 0..most / POINTS_PER_DIGEST {
+            let max = circle.most_points(node);
+            for number in 0..max / POINTS_PER_DIGEST {
                 let values = points_of_digest(format!("{name}-{number}").as_bytes());
                 let ranks = number * POINTS_PER_DIGEST..;
                 let points = values.into_iter().zip(ranks);
@@ -138,11 +138,11 @@ impl Circle {
         let weight = others.swap_remove(node);
         others.sort_unstable_by(|a, b| b.cmp(a));
         let mut total = self.total;
-        let mut most = points_of_weight(weight, total, self.weights.len());
+        let mut max = points_of_weight(weight, total, self.weights.len());
         for (gone, heavy) in others.into_iter().take(super::COPIES_MAX - 1).enumerate() {
             total -= u64::from(heavy);
-            most = most.max(points_of_weight(weight, total, self.weights.len() - gone - 1));
+            max = max.max(points_of_weight(weight, total, self.weights.len() - gone - 1));
         }
-        most
+        max
     }
 }

@@ -94,15 +94,15 @@ const BEGIN: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 #[inline(never)]
 pub(super) fn first_words(keys: [&[u8]; KEYS]) -> Lanes {
     let mut block = [[0; KEYS]; 16];
-    for (lane, key) in keys.into_iter().enumerate() {
+    for (stream, key) in keys.into_iter().enumerate() {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of one block");
         let (words, rest) = key.as_chunks::<4>();
         for (row, word) in block.iter_mut().zip(words) {
-            row[lane] = u32::from_le_bytes(*word);
+            row[stream] = u32::from_le_bytes(*word);
         }
         let end = rest.iter().rev().fold(0x80, |word, byte| word << 8 | u32::from(*byte));
-        block[words.len()][lane] = end;
-        block[14][lane] = key.len() as u32 * 8;
+        block[words.len()][stream] = end;
+        block[14][stream] = key.len() as u32 * 8;
     }
     let begin = BEGIN.map(|word| [word; KEYS]);
     let state = round::<0, 7, 12, 17, 22>(begin, &block, (0, 1), |x, y, z| z ^ (x & (y ^ z)));
@@ -121,7 +121,7 @@ fn round<const ROUND: usize, const S0: u32, const S1: u32, const S2: u32, const 
     (start, stride): (usize, usize),
     f: impl Fn(u32, u32, u32) -> u32 + Copy,
 ) -> [Lanes; 4] {
-    let at = |number: usize| (block[(start + stride * number) % 16], SINES[ROUND * 16 + number]);
+    let at = |index: usize| (block[(start + stride * index) % 16], SINES[ROUND * 16 + index]);
     a = step::<S0>(f, [a, b, c, d], at(0));
     d = step::<S1>(f, [d, a, b, c], at(1));
     c = step::<S2>(f, [c, d, a, b], at(2));
@@ -149,10 +149,10 @@ fn step<const SHIFT: u32>(
     (word, sine): (Lanes, u32),
 ) -> Lanes {
     let mut next = b;
-    for lane in 0..KEYS {
-        let sum = a[lane].wrapping_add(word[lane]).wrapping_add(sine);
-        let sum = sum.wrapping_add(f(b[lane], c[lane], d[lane]));
-        next[lane] = sum.rotate_left(SHIFT).wrapping_add(b[lane]);
+    for stream in 0..KEYS {
+        let sum = a[stream].wrapping_add(word[stream]).wrapping_add(sine);
+        let sum = sum.wrapping_add(f(b[stream], c[stream], d[stream]));
+        next[stream] = sum.rotate_left(SHIFT).wrapping_add(b[stream]);
     }
     next
 }

@@ -136,8 +136,8 @@ fn shares_follow_weights() {
         for (held, weight) in held.into_iter().zip(weights) {
             let expected = 16384 * weight / 4300;
             let off = held.abs_diff(expected) * 100 / expected;
-            let most = if placement.scheme() == Scheme::Ketama { 35 } else { 12 };
-            assert!(off <= most, "{:?}: {held} for {expected}", placement.scheme());
+            let max = if placement.scheme() == Scheme::Ketama { 35 } else { 12 };
+            assert!(off <= max, "{:?}: {held} for {expected}", placement.scheme());
         }
     }
 }

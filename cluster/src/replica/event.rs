@@ -2,18 +2,18 @@
 
 use bytes::Bytes;
 
-use crate::dedup_log::CopyLife;
-use crate::frames::{ChunkWriter, RecordResult, State};
+use crate::dedup_log::CopyGeneration;
+use crate::frames::{ChunkWriter, KeyState, RecordResult};
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::id::{LaneId, LinkIndex};
-use crate::map::Entry;
-use crate::map::command::Change;
+use crate::id::{LinkIndex, OpStreamId};
+use crate::map::PartitionEntry;
+use crate::map::command::MapChange;
 use crate::partition_header::PartitionHeader;
 use crate::replica_set::{ReplicaSet, SetIndex};
 
 /// The clocks of a node, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Now {
+pub struct NodeTime {
     /// Since some origin; never goes back. For timers and deadlines.
     pub mono_ns: u64,
     /// Since 1970, as the node believes; may be wrong, and may jump.
@@ -39,7 +39,7 @@ pub struct Route {
     pub primary: CopyId,
 }
 
-impl Entry {
+impl PartitionEntry {
     /// Where operations go.
     #[must_use]
     pub fn route(&self) -> Option<Route> {
@@ -81,7 +81,7 @@ pub enum Refusal {
 
 /// When, and where in the history, an operation is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct At {
+pub struct ApplyPosition {
     /// The partition's time, nanoseconds since 1970; the only time a state may hold.
     pub pt_ns: u64,
     /// The term.
@@ -93,7 +93,7 @@ pub struct At {
 
 /// Why the pieces that have operations of a partition are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum OpenCause {
     /// A mandatory copy did not take the records of this term from a position on: the operations are sent again.
     Refused {
         /// The term.
@@ -123,14 +123,14 @@ pub struct Opening {
     /// The partition.
     pub partition: Partition,
     /// What.
-    pub cause: Cause,
+    pub cause: OpenCause,
 }
 
 /// What is to be carried out, in order, once the header is open again. `O` is a held operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event<O> {
+pub enum ReplicaEvent<O> {
     /// Ask the controller for a change of the map.
-    Ask(Change),
+    Ask(MapChange),
     /// Put this into the inbox of every worker, before the acknowledgement that came with it is stored.
     Open(Opening),
     /// Do a held operation, after it was looked up.
@@ -157,19 +157,19 @@ pub enum Admission {
 /// The keys of one copy, and what they are: only the machine knows.
 ///
 /// Everything it decides must follow from the state, the time and the operation: never from a clock or from chance.
-pub trait Machine {
+pub trait StateMachine {
     /// Makes the state of a key what it is at the primary. `at` is the record's place, of which a counter's cas unique is made.
-    fn install(&mut self, at: At, key: &[u8], state: &State<'_>);
+    fn install(&mut self, at: ApplyPosition, key: &[u8], state: &KeyState<'_>);
 
     /// Calls `each` with about `bytes_max` bytes of keys and states, from `cursor` on (none: from the start), and answers where
     /// to go on; none at the end. A key that is there from the first call to the last must be among them; one that comes,
     /// goes or changes meanwhile need not. Of a counter whose cas unique is not that of `at`, it gives a whole item.
     fn export(
         &mut self,
-        at: At,
+        at: ApplyPosition,
         cursor: Option<&[u8]>,
         bytes_max: usize,
-        each: &mut dyn FnMut(&[u8], &State<'_>),
+        each: &mut dyn FnMut(&[u8], &KeyState<'_>),
     ) -> Option<Bytes>;
 
     /// Forgets everything.
@@ -177,12 +177,17 @@ pub trait Machine {
 }
 
 /// What a copy needs of its node: links, sets of copies and logs.
-pub trait Outside {
+pub trait Environment {
     /// The link that a partition's records to this copy's node, in this life, go over. None: there was no connection yet.
     fn link_to(&self, copy: CopyId, partition: Partition) -> Option<LinkIndex>;
 
     /// Appends a frame to a link's stream; answers where it ends.
-    fn append(&mut self, link: LinkIndex, now: Now, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64;
+    fn append(
+        &mut self,
+        link: LinkIndex,
+        now: NodeTime,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> u64;
 
     /// Up to where a link's stream is acknowledged. It is stored only after the refusals that came with it were dealt with.
     fn acked(&self, link: LinkIndex) -> u64;
@@ -194,7 +199,7 @@ pub trait Outside {
     fn quarters(&self, link: LinkIndex) -> usize;
 
     /// For how long a link's stream acknowledged nothing though it should have.
-    fn silence_ns(&self, link: LinkIndex, now: Now) -> u64;
+    fn silence_ns(&self, link: LinkIndex, now: NodeTime) -> u64;
 
     /// The newest time that a node has said, in this life, on its monotonic clock; 0: none.
     fn peer_time_ns(&self, copy: CopyId) -> u64;
@@ -211,31 +216,31 @@ pub trait Outside {
     /// As [`DedupLogs::export`](crate::dedup_log::DedupLogs::export).
     fn export_results(
         &mut self,
-        copy: CopyLife,
-        from: Option<(LaneId, u64)>,
+        copy: CopyGeneration,
+        from: Option<(OpStreamId, u64)>,
         bytes_max: usize,
         chunk: &mut ChunkWriter<'_>,
-    ) -> Option<(LaneId, u64)>;
+    ) -> Option<(OpStreamId, u64)>;
 
     /// Takes note of what a lane is done with, and of a result of it, if one is given.
     fn import_result(
         &mut self,
-        lane: LaneId,
+        stream: OpStreamId,
         done: u64,
-        result: Option<(u64, CopyLife, RecordResult<'_>)>,
+        result: Option<(u64, CopyGeneration, RecordResult<'_>)>,
     );
 }
 
 /// What a call works with. The caller has closed the header; it is open again when the call returns.
-pub struct Turn<'a, M, N, O> {
+pub struct CallContext<'a, M, N, O> {
     /// When.
-    pub now: Now,
+    pub now: NodeTime,
     /// The hot line of the partition.
     pub header: &'a PartitionHeader,
     /// The keys of the copy.
-    pub machine: &'a mut M,
+    pub state_machine: &'a mut M,
     /// The node.
     pub node: &'a mut N,
     /// What is to be carried out.
-    pub events: &'a mut Vec<Event<O>>,
+    pub events: &'a mut Vec<ReplicaEvent<O>>,
 }

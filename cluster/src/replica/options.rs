@@ -5,7 +5,7 @@ use crate::rules::Rules;
 
 /// How copies behave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct ReplicaOptions {
     /// Most operations of a partition that are held while its primary changes.
     pub held_max: usize,
     /// Longest that an operation is held.
@@ -17,7 +17,7 @@ pub struct Options {
     /// A copy that acknowledges nothing for so long is to be removed.
     pub silent_ns: u64,
     /// The controller is asked again after this time.
-    pub ask_ns: u64,
+    pub propose_ns: u64,
     /// For so long after sending a heartbeat that the controller answered, nobody else is made primary: reads need no
     /// round. 0: each needs one. Less than the controller's patience by more than clocks may differ in rate.
     pub read_lease_ns: u64,
@@ -37,7 +37,7 @@ pub struct Options {
 
 const MS: u64 = 1_000_000;
 
-impl Default for Options {
+impl Default for ReplicaOptions {
     fn default() -> Self {
         Self {
             held_max: 1024,
@@ -45,7 +45,7 @@ impl Default for Options {
             chunk_bytes: 32 << 10,
             resend_ns: 100 * MS,
             silent_ns: 1500 * MS,
-            ask_ns: 200 * MS,
+            propose_ns: 200 * MS,
             read_lease_ns: 1400 * MS,
             owner_lag_ns: 10 * MS,
             lost_after_ns: Some(300_000 * MS),
@@ -56,7 +56,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ReplicaOptions {
     /// For so long without contact to the controller a primary serves.
     #[must_use]
     pub fn serves_for_ns(&self) -> u64 {

@@ -1,50 +1,50 @@
 //! The copy that serves: when it may, what it holds meanwhile, and what it asks of the controller.
 //!
-//! Here: takeover, handover and held operations. Not here: the other copies (`peers`).
+//! Here: takeover, handover and held operations. Not here: the other copies (`progress`).
 
 use std::collections::VecDeque;
 
 use super::Core;
-use super::event::{Event, Machine, Outside, Refusal, Route, Turn};
-use super::peers::Peer;
+use super::event::{CallContext, Environment, Refusal, ReplicaEvent, Route, StateMachine};
+use super::progress::PeerProgress;
 use crate::id::CopyId;
-use crate::map::command::Change;
+use crate::map::command::MapChange;
 use crate::rules::Bug;
 
 /// The primary of one term.
 pub(super) struct Primary<O> {
-    pub(super) peers: Vec<Peer>,
+    pub(super) peers: Vec<PeerProgress>,
     /// To whom it hands over: operations are held until that is decided.
     pub(super) transfer_to: Option<CopyId>,
     /// Operations, and until when they are held.
     held: VecDeque<(O, u64)>,
-    pub(super) asked: Option<(Change, u64)>,
+    pub(super) proposed: Option<(MapChange, u64)>,
 }
 
 impl<O> Primary<O> {
     /// Takes over: the other in-sync copies are asked to follow.
-    pub(super) fn begin<M: Machine, N: Outside>(
+    pub(super) fn begin<M: StateMachine, N: Environment>(
         core: &mut Core,
-        turn: &mut Turn<'_, M, N, O>,
+        ctx: &mut CallContext<'_, M, N, O>,
     ) -> Self {
-        let pt_ns = core.time(turn.header, turn.node, turn.now);
-        turn.header.set_time(pt_ns, pt_ns.wrapping_sub(turn.now.mono_ns));
+        let pt_ns = core.time(ctx.header, ctx.node, ctx.now);
+        ctx.header.set_time(pt_ns, pt_ns.wrapping_sub(ctx.now.mono_ns));
         core.clock_of = Some(core.me);
         let mut primary =
-            Self { peers: Vec::new(), transfer_to: None, held: VecDeque::new(), asked: None };
-        primary.update(core, turn);
+            Self { peers: Vec::new(), transfer_to: None, held: VecDeque::new(), proposed: None };
+        primary.update(core, ctx);
         primary
     }
 
     /// The map has changed, but neither primary nor term.
-    pub(super) fn update<M: Machine, N: Outside>(
+    pub(super) fn update<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,
-        turn: &mut Turn<'_, M, N, O>,
+        ctx: &mut CallContext<'_, M, N, O>,
     ) {
         self.transfer_to = core.entry.transfer_to.filter(|to| *to != core.me);
-        self.meet(core, turn);
-        self.advance(core, turn);
+        self.sync_peers(core, ctx);
+        self.advance(core, ctx);
     }
 
     /// Whether batches may do operations.
@@ -56,7 +56,7 @@ impl<O> Primary<O> {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        let is_at_rest = |peer: &Peer| peer.in_sync && peer.is_joined();
+        let is_at_rest = |peer: &PeerProgress| peer.in_sync && peer.is_joined();
         !self.held.is_empty() || self.transfer_to.is_some() || !self.peers.iter().all(is_at_rest)
     }
 
@@ -69,25 +69,25 @@ impl<O> Primary<O> {
     }
 
     /// The partition is served: what was held is done.
-    pub(super) fn release_held(&mut self, events: &mut Vec<Event<O>>) {
-        events.extend(self.held.drain(..).map(|(op, _)| Event::Perform(op)));
+    pub(super) fn release_held(&mut self, events: &mut Vec<ReplicaEvent<O>>) {
+        events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Perform(op)));
     }
 
     /// The partition is served elsewhere.
-    pub(super) fn refer_held(&mut self, route: Option<Route>, events: &mut Vec<Event<O>>) {
-        events.extend(self.held.drain(..).map(|(op, _)| Event::Refer(op, route)));
+    pub(super) fn refer_held(&mut self, route: Option<Route>, events: &mut Vec<ReplicaEvent<O>>) {
+        events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Refer(op, route)));
     }
 
     /// Time passes.
-    pub(super) fn tick<M: Machine, N: Outside>(
+    pub(super) fn tick<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,
-        turn: &mut Turn<'_, M, N, O>,
+        ctx: &mut CallContext<'_, M, N, O>,
     ) {
-        let now_ns = turn.now.mono_ns;
+        let now_ns = ctx.now.mono_ns;
         while let Some((op, _)) = self.held.pop_front_if(|(_, until_ns)| *until_ns < now_ns) {
-            turn.events.push(Event::Refuse(op, Refusal::Moving));
+            ctx.events.push(ReplicaEvent::Refuse(op, Refusal::Moving));
         }
-        self.advance(core, turn);
+        self.advance(core, ctx);
     }
 }

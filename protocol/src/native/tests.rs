@@ -26,9 +26,9 @@ fn native(line: &str) -> (Native<'_>, bool) {
     }
 }
 
-fn take(cost: u64, policy: PolicyWord<'_>) -> Take<'_> {
+fn take(cost: u64, policy: PolicyArg<'_>) -> Take<'_> {
     let (wait, id, hold) = (None, None, None);
-    Take { cost, policy, peek: false, part: false, wait, cas: CasAsk::None, id, hold }
+    Take { cost, policy, peek: false, part: false, wait, cas: CasCondition::None, id, hold }
 }
 
 fn refused(line: &str, says: &str) {
@@ -45,7 +45,7 @@ fn refused(line: &str, says: &str) {
 
 #[test]
 fn take_has_a_policy_and_options() {
-    let written = PolicyWord::Written(b"bucket:100/60s,capacity=200");
+    let written = PolicyArg::Inline(b"bucket:100/60s,capacity=200");
     let plain = take(1, written);
     let line = "take u:42 1 bucket:100/60s,capacity=200\r\n";
     assert_eq!(native(line), (Native::Take(plain), false));
@@ -55,17 +55,17 @@ fn take_has_a_policy_and_options() {
         peek: true,
         part: true,
         wait: Some(0),
-        cas: CasAsk::Compare(7),
+        cas: CasCondition::Compare(7),
         id: Some(b"a=b"),
         hold: Some(120 * SECOND),
-        ..take(COUNT_MAX, PolicyWord::Named(b"login"))
+        ..take(COUNT_MAX, PolicyArg::Named(b"login"))
     };
     let line = "take k 9007199254740991 =login peek part wait=0s cas=7 id=a=b hold=2m noreply\r\n";
     assert_eq!(native(line), (Native::Take(whole), true));
-    let bound = Take { cas: CasAsk::Show, ..take(0, PolicyWord::Bound) };
+    let bound = Take { cas: CasCondition::Show, ..take(0, PolicyArg::Configured) };
     assert_eq!(native("take  k 0  -  cas \n"), (Native::Take(bound), false));
     // A policy is not read here, and `noreply` is one only at the end.
-    let odd = take(1, PolicyWord::Written(b"noreply"));
+    let odd = take(1, PolicyArg::Inline(b"noreply"));
     assert_eq!(native("take noreply 1 noreply noreply\r\n"), (Native::Take(odd), true));
 }
 
@@ -122,7 +122,7 @@ fn lease_has_defaults() {
     let plain = Lease {
         client: b"app-1",
         want: 100,
-        policy: PolicyWord::Bound,
+        policy: PolicyArg::Configured,
         used: 0,
         unused: 0,
         weight: 1,
@@ -146,7 +146,7 @@ fn incrx_has_bounds_and_a_ttl() {
         min: None,
         clamp: false,
         signed: false,
-        cas: CasAsk::None,
+        cas: CasCondition::None,
         id: None,
     };
     assert_eq!(native("incrx hits 1 60\r\n"), (Native::IncrX(plain), false));
@@ -159,7 +159,7 @@ fn incrx_has_bounds_and_a_ttl() {
         min: Some(-5),
         clamp: true,
         signed: true,
-        cas: CasAsk::Compare(0),
+        cas: CasCondition::Compare(0),
         id: Some(b"x"),
     };
     let line = "incrx k -9007199254740991 250ms init=-10 max=5 min=-5 clamp ttl=touch signed \

@@ -4,7 +4,9 @@
 //! is and what would be right. Nothing is allocated. Not here: the types (`policy`), single words
 //! (`token`), writing it (`print`).
 
-use super::token::{CALENDAR_ONLY, DAY, Given, Span, TOO_SHORT, Token, fail, value_or};
+use super::token::{
+    CALENDAR_ONLY, DAY, DurationToken, OptionValue, TOO_SHORT, Token, fail, value_or,
+};
 use super::{
     Algorithm, COUNT_MAX, CalendarUnit, HOLD_NANOS, LOG_ENTRIES_MAX, Oldest, Phase, Policy, Rate,
     Warm, Window,
@@ -150,7 +152,7 @@ impl Token<'_> {
         self.slash()?;
         let span_at = self.at;
         let span = self.span()?;
-        if let Span::Nanos(0) | Span::Months(0) | Span::Years(0) = span {
+        if let DurationToken::Nanos(0) | DurationToken::Months(0) | DurationToken::Years(0) = span {
             return fail(span_at, TOO_SHORT);
         }
         let (mut calendar, mut tz, mut phase) = (None, None, None);
@@ -164,21 +166,25 @@ impl Token<'_> {
         }
         // The shortest that such a window gets: a phase stays below it.
         let (unit, shortest) = match span {
-            Span::Nanos(nanos) => (CalendarUnit::Nanos(nanos), nanos),
-            Span::Months(months) => (CalendarUnit::Months(months), u64::from(months) * 28 * DAY),
-            Span::Years(years) => (CalendarUnit::Years(years), u64::from(years) * 365 * DAY),
+            DurationToken::Nanos(nanos) => (CalendarUnit::Nanos(nanos), nanos),
+            DurationToken::Months(months) => {
+                (CalendarUnit::Months(months), u64::from(months) * 28 * DAY)
+            }
+            DurationToken::Years(years) => {
+                (CalendarUnit::Years(years), u64::from(years) * 365 * DAY)
+            }
         };
         if !value_or(calendar, false) {
-            if let Some(Given { at, .. }) = tz {
+            if let Some(OptionValue { at, .. }) = tz {
                 return fail(at, "tz needs align=calendar");
             }
-            if let Some(Given { at, .. }) = phase {
+            if let Some(OptionValue { at, .. }) = phase {
                 return fail(at, "phase needs align=calendar");
             }
-            let Span::Nanos(nanos) = span else { return fail(span_at, CALENDAR_ONLY) };
+            let DurationToken::Nanos(nanos) = span else { return fail(span_at, CALENDAR_ONLY) };
             return Ok(Algorithm::Fixed { count, window: Window::First(nanos) });
         }
-        if let Some(Given { value: Phase::Nanos(nanos), at }) = phase
+        if let Some(OptionValue { value: Phase::Nanos(nanos), at }) = phase
             && nanos >= shortest
         {
             return fail(at, "a phase is shorter than the window");
@@ -220,7 +226,7 @@ impl Token<'_> {
             }
         }
         match entries {
-            Some(Given { value, at }) if value.min(rate.count) > LOG_ENTRIES_MAX => {
+            Some(OptionValue { value, at }) if value.min(rate.count) > LOG_ENTRIES_MAX => {
                 return fail(at, "a log has at most 65536 entries");
             }
             None if rate.count > LOG_ENTRIES_MAX => {

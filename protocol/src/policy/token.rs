@@ -32,7 +32,7 @@ pub(super) const CALENDAR_ONLY: &str = "mo and y are for fixed: with align=calen
 
 /// A duration as written.
 #[derive(Clone, Copy)]
-pub(super) enum Span {
+pub(super) enum DurationToken {
     Nanos(u64),
     Months(u32),
     Years(u32),
@@ -40,12 +40,12 @@ pub(super) enum Span {
 
 /// The value of an option, and where the option begins.
 #[derive(Clone, Copy)]
-pub(super) struct Given<T> {
+pub(super) struct OptionValue<T> {
     pub(super) value: T,
     pub(super) at: usize,
 }
 
-pub(super) fn value_or<T>(given: Option<Given<T>>, default: T) -> T {
+pub(super) fn value_or<T>(given: Option<OptionValue<T>>, default: T) -> T {
     given.map_or(default, |given| given.value)
 }
 
@@ -79,7 +79,7 @@ impl<'a> Token<'a> {
     /// Reads the value of the option at hand with `read`.
     pub(super) fn once<T>(
         &mut self,
-        given: &mut Option<Given<T>>,
+        given: &mut Option<OptionValue<T>>,
         read: impl FnOnce(&mut Self) -> Result<T, PolicyError>,
     ) -> Result<(), PolicyError> {
         if given.is_some() {
@@ -89,7 +89,7 @@ impl<'a> Token<'a> {
             return fail(self.at, "this option has a value, expected =");
         }
         self.at += 1;
-        *given = Some(Given { value: read(self)?, at: self.name_at });
+        *given = Some(OptionValue { value: read(self)?, at: self.name_at });
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl<'a> Token<'a> {
     }
 
     /// A duration with any unit; without digits it is one of them.
-    pub(super) fn span(&mut self) -> Result<Span, PolicyError> {
+    pub(super) fn span(&mut self) -> Result<DurationToken, PolicyError> {
         let start = self.at;
         let count = self.digits().unwrap_or(1);
         let unit_at = self.at;
@@ -202,13 +202,13 @@ impl<'a> Token<'a> {
             b"h" => HOUR,
             b"d" => DAY,
             b"w" => WEEK,
-            b"mo" if count <= 12 * YEARS_MAX => return Ok(Span::Months(count as u32)),
-            b"y" if count <= YEARS_MAX => return Ok(Span::Years(count as u32)),
+            b"mo" if count <= 12 * YEARS_MAX => return Ok(DurationToken::Months(count as u32)),
+            b"y" if count <= YEARS_MAX => return Ok(DurationToken::Years(count as u32)),
             b"mo" | b"y" => return fail(start, "a window is at most 1200mo or 100y"),
             _ => return fail(unit_at, EXPECTED_DURATION),
         };
         match count.checked_mul(unit) {
-            Some(nanos) if nanos <= PERIOD_NANOS_MAX => Ok(Span::Nanos(nanos)),
+            Some(nanos) if nanos <= PERIOD_NANOS_MAX => Ok(DurationToken::Nanos(nanos)),
             _ => fail(start, "a duration is at most 366d"),
         }
     }
@@ -216,8 +216,8 @@ impl<'a> Token<'a> {
     pub(super) fn nanos(&mut self) -> Result<u64, PolicyError> {
         let start = self.at;
         match self.span()? {
-            Span::Nanos(nanos) => Ok(nanos),
-            Span::Months(_) | Span::Years(_) => fail(start, CALENDAR_ONLY),
+            DurationToken::Nanos(nanos) => Ok(nanos),
+            DurationToken::Months(_) | DurationToken::Years(_) => fail(start, CALENDAR_ONLY),
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Take<'a> {
     /// Units, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
     pub cost: u64,
     /// By which policy.
-    pub policy: PolicyWord<'a>,
+    pub policy: PolicyArg<'a>,
     /// Look, take nothing.
     pub peek: bool,
     /// Take what there is when the whole cost is not there.
@@ -50,7 +50,7 @@ pub struct Take<'a> {
     /// The longest wait the caller accepts, in nanoseconds.
     pub wait: Option<u64>,
     /// Whether the cas unique is shown, or decides.
-    pub cas: CasAsk,
+    pub cas: CasCondition,
     /// What marks a repeat of this request: 1 to [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
     pub id: Option<&'a [u8]>,
     /// Make it a hold for so many nanoseconds, at least 1.
@@ -59,18 +59,18 @@ pub struct Take<'a> {
 
 /// Which policy a request means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PolicyWord<'a> {
+pub enum PolicyArg<'a> {
     /// `-`: the limit bound to the key.
-    Bound,
+    Configured,
     /// `=name`: the limit of this name, at least one byte.
     Named(&'a [u8]),
     /// A policy token, not parsed: at least one byte.
-    Written(&'a [u8]),
+    Inline(&'a [u8]),
 }
 
 /// What a request wants of the cas unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CasAsk {
+pub enum CasCondition {
     /// Nothing.
     #[default]
     None,
@@ -88,7 +88,7 @@ pub struct Lease<'a> {
     /// Units wanted, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
     pub want: u64,
     /// By which policy.
-    pub policy: PolicyWord<'a>,
+    pub policy: PolicyArg<'a>,
     /// Units of the last grant that were spent; by default 0.
     pub used: u64,
     /// Units of the last grant that are given back; by default 0.
@@ -119,7 +119,7 @@ pub struct IncrX<'a> {
     /// Values below 0 are allowed.
     pub signed: bool,
     /// Whether the cas unique is shown, or decides.
-    pub cas: CasAsk,
+    pub cas: CasCondition,
     /// What marks a repeat of this request: 1 to [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
     pub id: Option<&'a [u8]>,
 }

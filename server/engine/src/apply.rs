@@ -2,9 +2,9 @@
 //!
 //! Here: memcached's rules for reading, counting and touching, and for items that a reader is to
 //! renew. Not here: storing and deleting (`apply/store`), where items lie and which go when memory
-//! ends (`store`), exptimes (`time`), the short way of the commonest (`quick`).
+//! ends (`store`), exptimes (`time`), the short way of the commonest (`fast`).
 
-mod quick;
+mod fast;
 mod store;
 
 use std::num::NonZeroU64;
@@ -16,21 +16,21 @@ use protocol::{
 };
 
 use crate::arena::Slot;
-use crate::budget::{Budget, Reach};
 use crate::flushed::Flushed;
-use crate::item::{Content, Figures, Item, Mark};
-use crate::limited::LimitParts;
-use crate::placer::KeyHasher;
+use crate::hasher::KeyHasher;
+use crate::item::{Content, Item, ItemFlag, ItemHeader};
+use crate::memory_cap::{EvictionScope, MemoryCap};
 use crate::prefetch::CACHE_LINE_BYTES;
-use crate::record::Record;
-use crate::store::{Losses, Store};
+use crate::snapshot::ItemRecord;
+use crate::store::{EvictionStats, Store};
+use crate::take::LimitParts;
 use crate::time::{Deadline, Now};
 
-pub use self::quick::InPlace;
+pub use self::fast::FastResult;
 
 /// How an engine behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct EngineOptions {
     /// Largest item (memcached's `-I`).
     pub bounds: Bounds,
     /// Whether items that nobody deleted may go when memory ends (memcached without `-M`).
@@ -43,7 +43,7 @@ pub struct Options {
     pub shards: u32,
 }
 
-impl Default for Options {
+impl Default for EngineOptions {
     fn default() -> Self {
         Self { bounds: Bounds::default(), may_evict: true, cas: true, shard: 0, shards: 1 }
     }
@@ -63,7 +63,7 @@ pub struct Engine {
     pub(crate) uniques: Uniques,
     pub(crate) store: Store,
     pub(crate) limits: LimitParts,
-    options: Options,
+    options: EngineOptions,
     get_expired: u64,
     flushed: Flushed,
 }
@@ -91,9 +91,9 @@ const _: () = {
 };
 
 impl Engine {
-    /// An empty shard that draws on `budget`.
+    /// An empty shard that draws on `memory_cap`.
     #[must_use]
-    pub fn new(hasher: KeyHasher, budget: Arc<Budget>, options: Options) -> Self {
+    pub fn new(hasher: KeyHasher, memory_cap: Arc<MemoryCap>, options: EngineOptions) -> Self {
         Self {
             uniques: Uniques {
                 last: options.shard,
@@ -102,7 +102,7 @@ impl Engine {
                 are_kept: options.cas,
                 is_flushed: false,
             },
-            store: Store::new(hasher, budget, options.may_evict),
+            store: Store::new(hasher, memory_cap, options.may_evict),
             limits: LimitParts::default(),
             options,
             get_expired: 0,
@@ -113,16 +113,16 @@ impl Engine {
     /// Applies `command` at `now`; `hash` is its key's, by the hasher the engine was made with.
     ///
     /// [`Outcome::OutOfMemory`] changes nothing: the caller may make room elsewhere and try again,
-    /// or [`Engine::give_up`].
+    /// or [`Engine::drop_replaced`].
     pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
         let key = command.key.as_bytes();
         let (at, expired) = self.live(now, hash, key);
         if expired {
             self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
         }
-        if at.slot.is_some_and(Slot::is_second) {
+        if at.slot.is_some_and(Slot::is_limit_state) {
             // The state of a limit: it remembers its policy, and the plain verbs act on it.
-            return self.apply_bound(now, hash, key, None, &command.operation).0;
+            return self.apply_limited(now, hash, key, None, &command.operation).0;
         }
         match &command.operation {
             Operation::Arithmetic(arithmetic) => self.count(at, arithmetic),
@@ -135,7 +135,7 @@ impl Engine {
                 None => Outcome::Miss,
             },
             Operation::TooLarge { .. } => {
-                self.give_up(hash, command);
+                self.drop_replaced(hash, command);
                 Outcome::TooLarge
             }
             // Native verbs have ways of their own into the engine.
@@ -164,7 +164,7 @@ impl Engine {
     /// Drops the item that a store was meant to replace and could not, as memcached does: a client
     /// told "not stored" must not go on reading the old value. Append and prepend leave it, and all the
     /// state of a limit: what was used stays used.
-    pub fn give_up(&mut self, hash: u64, command: &Command<'_>) {
+    pub fn drop_replaced(&mut self, hash: u64, command: &Command<'_>) {
         let replaces = match &command.operation {
             Operation::TooLarge { drop } => *drop,
             Operation::Set(set) => !matches!(set.mode, SetMode::Append | SetMode::Prepend),
@@ -172,7 +172,7 @@ impl Engine {
         };
         if replaces
             && let Some(slot) = self.store.find(hash, command.key.as_bytes())
-            && !slot.is_second()
+            && !slot.is_limit_state()
         {
             self.store.remove(hash, slot);
         }
@@ -214,12 +214,12 @@ impl Engine {
     pub fn sweep(&mut self, now: Now, count: usize) -> bool {
         self.flush_if_due(now);
         let is_round = self.store.sweep(now, count);
-        self.drop_unused_rules();
+        self.drop_unused_policies();
         is_round
     }
 
     /// Removes one item to make room elsewhere; false when there is none that may go.
-    pub fn evict(&mut self, now: Now, reach: Reach) -> bool {
+    pub fn evict(&mut self, now: Now, reach: EvictionScope) -> bool {
         self.store.evict(now, b"", reach).is_ok()
     }
 
@@ -235,7 +235,7 @@ impl Engine {
     /// The length of a plain item's value, whether it is past its deadline or not.
     #[must_use]
     pub fn value_len(&self, hash: u64, key: &[u8]) -> Option<usize> {
-        let slot = self.store.find(hash, key).filter(|slot| !slot.is_second())?;
+        let slot = self.store.find(hash, key).filter(|slot| !slot.is_limit_state())?;
         Some(self.store.item(slot).value().len())
     }
 
@@ -265,7 +265,7 @@ impl Engine {
 
     /// What became of items that nobody deleted.
     #[must_use]
-    pub fn losses(&self) -> Losses {
+    pub fn losses(&self) -> EvictionStats {
         self.store.losses
     }
 
@@ -284,61 +284,61 @@ impl Engine {
 
     /// Zeroes the figures of [`Engine::losses`], [`Engine::get_expired`] and
     /// [`Engine::get_flushed`].
-    pub fn reset_figures(&mut self) {
-        self.store.losses = Losses::default();
+    pub fn reset_counters(&mut self) {
+        self.store.losses = EvictionStats::default();
         self.get_expired = 0;
         self.flushed.reset();
     }
 
     /// Each live item with all that has to outlive the process.
-    pub fn records(&self, now: Now) -> impl Iterator<Item = Record<'_>> {
+    pub fn records(&self, now: Now) -> impl Iterator<Item = ItemRecord<'_>> {
         self.store
             .items()
             .filter(move |item| !item.deadline().is_past(now) && item.state().is_none())
-            .map(move |item| Record::of(item, now))
+            .map(move |item| ItemRecord::of(item, now))
     }
 
     /// Puts a record back; false when there is no room. An item of that key is overwritten.
-    pub fn restore(&mut self, now: Now, hash: u64, record: &Record<'_>) -> bool {
+    pub fn restore(&mut self, now: Now, hash: u64, record: &ItemRecord<'_>) -> bool {
         let old = self.store.find(hash, record.key);
         self.uniques.raise(record.cas);
-        let figures = record.figures(now);
+        let header = record.header(now);
         let content = Content::Value(record.value);
-        self.store.write(now, hash, record.key, old, figures, content).is_ok()
+        self.store.write(now, hash, record.key, old, header, content).is_ok()
     }
 
     /// Most bytes that the rules of this shard's states take beside the store.
-    pub(crate) fn rule_bytes_max(&self) -> usize {
+    pub(crate) fn policy_bytes_max(&self) -> usize {
         let share = self.store.limit_bytes() / 8;
         share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
     }
 
     /// Where and when a command applies: finds the item, and removes it if it is past its deadline.
-    pub(crate) fn at<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> At<'k> {
+    pub(crate) fn at<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> Located<'k> {
         self.live(now, hash, key).0
     }
 
     /// As [`Engine::at`], and whether there was an item past its deadline.
-    fn live<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> (At<'k>, bool) {
+    fn live<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> (Located<'k>, bool) {
         self.flush_if_due(now);
         let found = self.store.find_item(hash, key);
         match found.map(|(slot, item)| (slot, item.deadline().is_past(now))) {
             Some((past, true)) => {
                 self.store.expire(hash, past);
-                (At { now, hash, key, slot: None }, true)
+                (Located { now, hash, key, slot: None }, true)
             }
-            Some((slot, false)) => (At { now, hash, key, slot: Some(slot) }, false),
+            Some((slot, false)) => (Located { now, hash, key, slot: Some(slot) }, false),
             None => {
                 self.note_missing(hash);
-                (At { now, hash, key, slot: None }, false)
+                (Located { now, hash, key, slot: None }, false)
             }
         }
     }
 
     /// As [`Engine::at`], but the item may be past its deadline.
-    pub(crate) fn found<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> At<'k> {
+    pub(crate) fn found<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> Located<'k> {
         self.flush_if_due(now);
-        At { now, hash, key, slot: self.store.find(hash, key) }
+        Located { now, hash, key, slot: self.store.find(hash, key) }
     }
 
     /// Whether a value may be so long.
@@ -351,7 +351,7 @@ impl Engine {
         (self.options.shard, self.options.shards.into())
     }
 
-    fn get(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
+    fn get(&mut self, at: Located<'_>, get: &Get) -> Outcome<'_> {
         let Some(slot) = at.slot else { return self.vivify(at, get) };
         let mut item = self.store.item_mut(slot);
         let former = item.as_item();
@@ -359,12 +359,12 @@ impl Engine {
         let recache = get.recache.is_some_and(|seconds| {
             former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
         });
-        let already_won = former.has(Mark::WON);
+        let already_won = former.has(ItemFlag::WON);
         // A classic retrieval has no way to hear that it won: the right stays for one that has.
-        let won = get.may_win && !already_won && (former.has(Mark::STALE) || recache);
-        let (idle_seconds, fetched) = (former.idle_seconds(at.now), former.has(Mark::FETCHED));
+        let won = get.may_win && !already_won && (former.has(ItemFlag::STALE) || recache);
+        let (idle_seconds, fetched) = (former.idle_seconds(at.now), former.has(ItemFlag::FETCHED));
         if won {
-            item.set_mark(Mark::WON);
+            item.set_mark(ItemFlag::WON);
         }
         let mut ttl_seconds = former_ttl_seconds;
         if let Some(exptime) = get.touch {
@@ -373,7 +373,7 @@ impl Engine {
             ttl_seconds = deadline.left_seconds(at.now);
         }
         if !get.no_bump {
-            item.set_mark(Mark::FETCHED);
+            item.set_mark(ItemFlag::FETCHED);
             item.touch(at.now);
         }
         let item = item.into_item();
@@ -385,23 +385,23 @@ impl Engine {
             former_ttl_seconds,
             idle_seconds,
             fetched,
-            stale: item.has(Mark::STALE),
+            stale: item.has(ItemFlag::STALE),
             won,
             already_won,
-            base64: item.has(Mark::BASE64),
+            base64: item.has(ItemFlag::BASE64),
             is_new: false,
             value_unwanted: get.unless_cas == Some(item.cas()),
         })
     }
 
     /// A miss; with `N` an empty item is left, and the client that left it is to fill it.
-    fn vivify(&mut self, at: At<'_>, get: &Get) -> Outcome<'_> {
+    fn vivify(&mut self, at: Located<'_>, get: &Get) -> Outcome<'_> {
         let Some(exptime) = get.vivify else { return Outcome::Miss };
         let cas = self.uniques.next(get.new_cas);
-        let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
-            .mark(Mark::WON, true)
-            .mark(Mark::BASE64, get.base64);
-        match self.write(at, None, figures, Value::Bytes(b"")) {
+        let header = ItemHeader::new(cas, 0, Deadline::resolve(at.now, exptime))
+            .mark(ItemFlag::WON, true)
+            .mark(ItemFlag::BASE64, get.base64);
+        match self.write(at, None, header, Value::Bytes(b"")) {
             Outcome::Stored(item) => {
                 Outcome::Vivified(ItemView { won: true, is_new: true, ..item })
             }
@@ -411,24 +411,24 @@ impl Engine {
 
     fn write(
         &mut self,
-        at: At<'_>,
+        at: Located<'_>,
         old: Option<Slot>,
-        figures: Figures,
+        header: ItemHeader,
         value: Value<'_>,
     ) -> Outcome<'_> {
-        match self.store.write(at.now, at.hash, at.key, old, figures, Content::Value(value)) {
+        match self.store.write(at.now, at.hash, at.key, old, header, Content::Value(value)) {
             Ok(slot) => Outcome::Stored(view(self.store.item(slot), at.now)),
             Err(_) => Outcome::OutOfMemory,
         }
     }
 
-    fn count(&mut self, at: At<'_>, arithmetic: &Arithmetic) -> Outcome<'_> {
+    fn count(&mut self, at: Located<'_>, arithmetic: &Arithmetic) -> Outcome<'_> {
         let Some(slot) = at.slot else {
             let Some(exptime) = arithmetic.vivify else { return Outcome::NotFound };
             let cas = self.uniques.next(arithmetic.new_cas);
-            let figures = Figures::new(cas, 0, Deadline::resolve(at.now, exptime))
-                .mark(Mark::BASE64, arithmetic.base64);
-            let written = self.write(at, None, figures, Value::Number(arithmetic.initial));
+            let header = ItemHeader::new(cas, 0, Deadline::resolve(at.now, exptime))
+                .mark(ItemFlag::BASE64, arithmetic.base64);
+            let written = self.write(at, None, header, Value::Number(arithmetic.initial));
             return counted(written, |item| ItemView { is_new: true, ..item });
         };
         let mut item = self.store.item_mut(slot);
@@ -443,7 +443,7 @@ impl Engine {
                 None => return Outcome::NonNumeric,
             },
         };
-        let number = quick::counted(number, arithmetic.delta, arithmetic.decrement);
+        let number = fast::counted(number, arithmetic.delta, arithmetic.decrement);
         let cas = self.uniques.next(arithmetic.new_cas);
         let former_ttl_seconds = item.as_item().deadline().left_seconds(at.now);
         let deadline = arithmetic.exptime.map(|exptime| Deadline::resolve(at.now, exptime));
@@ -459,14 +459,14 @@ impl Engine {
             return Outcome::Number(ItemView { value, former_ttl_seconds, ..view });
         }
         // Text that is a number, or a count that outgrows 32 bits: another layout.
-        let mut figures = item.as_item().figures();
-        figures.cas = cas;
-        figures.deadline = deadline.unwrap_or(figures.deadline);
-        let written = self.write(at, Some(slot), figures, Value::Number(number));
+        let mut header = item.as_item().header();
+        header.cas = cas;
+        header.deadline = deadline.unwrap_or(header.deadline);
+        let written = self.write(at, Some(slot), header, Value::Number(number));
         counted(written, |item| ItemView { former_ttl_seconds, ..item })
     }
 
-    fn touch(&mut self, at: At<'_>, exptime: Exptime) -> Outcome<'_> {
+    fn touch(&mut self, at: Located<'_>, exptime: Exptime) -> Outcome<'_> {
         let Some(slot) = at.slot else { return Outcome::NotFound };
         let mut item = self.store.item_mut(slot);
         item.set_deadline(Deadline::resolve(at.now, exptime));
@@ -511,7 +511,7 @@ impl Uniques {
 
 /// Where and when a command applies.
 #[derive(Clone, Copy)]
-pub(crate) struct At<'a> {
+pub(crate) struct Located<'a> {
     pub(crate) now: Now,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
@@ -542,11 +542,11 @@ fn view_without_value(item: Item<'_>, now: Now) -> ItemView<'static> {
         ttl_seconds,
         former_ttl_seconds: ttl_seconds,
         idle_seconds: item.idle_seconds(now),
-        fetched: item.has(Mark::FETCHED),
-        stale: item.has(Mark::STALE),
+        fetched: item.has(ItemFlag::FETCHED),
+        stale: item.has(ItemFlag::STALE),
         won: false,
         already_won: false,
-        base64: item.has(Mark::BASE64),
+        base64: item.has(ItemFlag::BASE64),
         is_new: false,
         value_unwanted: false,
     }

@@ -27,16 +27,16 @@ impl Slot {
     }
 
     /// Which of two arenas it is in; an arena itself does not look.
-    pub(crate) fn is_second(self) -> bool {
+    pub(crate) fn is_limit_state(self) -> bool {
         self.0 >> (POSITION_BITS + ARRAY_BITS) != 0
     }
 
     /// The same place in the second arena.
-    pub(crate) fn in_second(self) -> Self {
+    pub(crate) fn in_limit_arena(self) -> Self {
         Self(self.0 | 1 << (POSITION_BITS + ARRAY_BITS))
     }
 
-    fn in_first(self) -> Self {
+    fn in_item_arena(self) -> Self {
         Self(self.0 & !(1 << (POSITION_BITS + ARRAY_BITS)))
     }
 
@@ -236,8 +236,8 @@ impl Arena {
             self.arrays.reserve_exact(1);
             self.arrays.push(Array::new(class));
         }
-        let number = usize::from(self.numbers[class]);
-        let array = &mut self.arrays[number];
+        let index = usize::from(self.numbers[class]);
+        let array = &mut self.arrays[index];
         if array.len == POSITIONS_MAX {
             return None;
         }
@@ -247,7 +247,7 @@ impl Arena {
         }
         array.len += 1;
         self.len += 1;
-        Some(Slot::new(number, array.len - 1))
+        Some(Slot::new(index, array.len - 1))
     }
 
     /// Frees a slot; the answer is the slot whose item now lies in it, when there is one.
@@ -318,9 +318,9 @@ impl Arena {
         arrays.skip(from).chain([(LARGE, self.large.len())])
     }
 
-    /// The slot of item number `number`, counted through all arrays; below [`Arena::len`].
-    pub(crate) fn nth(&self, number: usize) -> Option<Slot> {
-        let mut left = number;
+    /// The slot of item number `index`, counted through all arrays; below [`Arena::len`].
+    pub(crate) fn nth(&self, index: usize) -> Option<Slot> {
+        let mut left = index;
         for (array, len) in self.lens(0) {
             if left < len {
                 return Some(Slot::new(array, left));
@@ -337,7 +337,7 @@ impl Arena {
 
     /// The slot at or after `slot` that holds an item; `None` past the last one.
     pub(crate) fn at_or_after(&self, slot: Slot) -> Option<Slot> {
-        let slot = slot.in_first();
+        let slot = slot.in_item_arena();
         let mut position = slot.position();
         for (array, len) in self.lens(slot.array()) {
             if position < len {
@@ -409,8 +409,8 @@ mod tests {
     fn freeing_leaves_no_hole_and_gives_memory_back() {
         let mut arena = Arena::new();
         let slots: Vec<Slot> = (0..1000).filter_map(|_| arena.allocate(47)).collect();
-        for (number, slot) in slots.iter().enumerate() {
-            arena.get_mut(*slot)[..8].copy_from_slice(&number.to_le_bytes());
+        for (index, slot) in slots.iter().enumerate() {
+            arena.get_mut(*slot)[..8].copy_from_slice(&index.to_le_bytes());
         }
         assert_eq!(arena.allocated_bytes(), 1000_usize.div_ceil(85) * CHUNK_BYTES);
         let moved = arena.free(slots[3]).expect("the last of a thousand moves");
@@ -450,11 +450,11 @@ mod tests {
         let sizes = [300, 47, 1000, 5000, 48, 1];
         let slots = sizes.map(|bytes| arena.allocate(bytes).expect("there is room"));
         assert_eq!(arena.arrays.len(), 4);
-        for (number, (slot, bytes)) in slots.into_iter().zip(sizes).enumerate() {
+        for (index, (slot, bytes)) in slots.into_iter().zip(sizes).enumerate() {
             assert!(arena.same_class(slot, bytes) && !arena.same_class(slot, bytes + 100));
             assert_eq!(slot.is_large(), bytes == 5000);
             assert!(arena.get(slot).len() >= bytes);
-            assert!(arena.nth(number).is_some_and(|nth| slots.contains(&nth)));
+            assert!(arena.nth(index).is_some_and(|nth| slots.contains(&nth)));
         }
         assert_eq!(arena.nth(sizes.len()), None);
         let mut met = Vec::new();

@@ -2,18 +2,18 @@
 //! of their number, and copied to other nodes change by change.
 //!
 //! Here: the holds of a key in two orders, by name and by end, what changed since a copy was last made,
-//! and both in bytes. Not here: who may hold what (`limit/concurrency`), where the holds lie (`store`).
+//! and both in bytes. Not here: who may hold what (`algorithms/concurrency`), where the holds lie (`store`).
 //!
 //! ```text
 //! bits u8 | next lease u64 | change …
 //! change: PUT, place u64, end u64, units u64 | DROP, place, end | CUT, place, end | ENDED, end, place
 //! ```
 //!
-//! With `ANEW` among the bits the changes begin without holds. Any change may be applied twice, and
+//! With `FULL` among the bits the changes begin without holds. Any change may be applied twice, and
 //! changes that were made before a piece of a copy may be applied after it: what a hold is in the end is
 //! what the last change that names it says.
 
-use crate::store::sums::{Entry, Key, Sum, SumTree};
+use crate::store::sums::{Sum, SumEntry, SumKey, SumTree};
 
 /// Most holds of one key.
 pub(crate) const HOLDERS_MAX: usize = 1 << 20;
@@ -29,7 +29,7 @@ const REFRESHED: usize = 4;
 const CHANGES_MAX: usize = 4096;
 
 /// The bit of a piece that begins without holds.
-const ANEW: u8 = 1;
+const FULL: u8 = 1;
 
 const PUT: u8 = 0;
 const DROP: u8 = 1;
@@ -41,25 +41,25 @@ const CHANGE_BYTES_MAX: usize = 25;
 
 /// A change of the holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum HoldChange {
     /// A hold is, or is changed to, this; its key is that of `by_lease`.
-    Put(Entry),
+    Put(SumEntry),
     /// It is no more.
-    Drop(Key),
+    Drop(SumKey),
     /// None from this key of `by_lease` on is any more.
-    Cut(Key),
+    Cut(SumKey),
     /// None up to this key of `by_end` is any more.
-    Ended(Key),
+    Ended(SumKey),
 }
 
 /// What there is to tell of the holds.
 #[derive(Debug, Default)]
-enum Untold {
+enum Unreplicated {
     /// All of them.
     #[default]
     All,
     /// These changes.
-    Changes(Vec<Change>),
+    Changes(Vec<HoldChange>),
 }
 
 /// The holds of one key.
@@ -70,9 +70,9 @@ pub(crate) struct Holders {
     /// By the end, then the place of the lease.
     by_end: SumTree,
     next_lease: u64,
-    untold: Untold,
+    unreplicated: Unreplicated,
     /// Where the refresh goes on, in `by_lease`.
-    refresh: Key,
+    refresh: SumKey,
 }
 
 /// Where a lease lies in the order in which leases are given. Those of one operation of a cluster have
@@ -97,9 +97,9 @@ impl Holders {
 
     /// What it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        let changes = match &self.untold {
-            Untold::All => 0,
-            Untold::Changes(changes) => changes.capacity() * size_of::<Change>(),
+        let changes = match &self.unreplicated {
+            Unreplicated::All => 0,
+            Unreplicated::Changes(changes) => changes.capacity() * size_of::<HoldChange>(),
         };
         size_of::<Self>() + self.by_lease.bytes() + self.by_end.bytes() + changes
     }
@@ -138,16 +138,16 @@ impl Holders {
         let key = (place(lease), order(end));
         // One request may hold the same key twice under one name.
         let held = self.at(key).unwrap_or(0);
-        self.change(Change::Put(Entry { key, units: held.saturating_add(units) }));
+        self.change(HoldChange::Put(SumEntry { key, units: held.saturating_add(units) }));
         lease
     }
 
-    fn at(&self, key: Key) -> Option<u64> {
+    fn at(&self, key: SumKey) -> Option<u64> {
         self.by_lease.at_or_after(key).filter(|entry| entry.key == key).map(|entry| entry.units)
     }
 
     /// The hold of a name, unless it has ended.
-    fn find(&self, lease: u64, now: i64) -> Option<Entry> {
+    fn find(&self, lease: u64, now: i64) -> Option<SumEntry> {
         let place = place(lease);
         let found = self.by_lease.at_or_after((place, order(now).saturating_add(1)));
         found.filter(|entry| entry.key.0 == place)
@@ -156,17 +156,17 @@ impl Holders {
     /// Ends a hold; whether there was one.
     pub(crate) fn settle(&mut self, lease: u64, now: i64) -> bool {
         let Some(found) = self.find(lease, now) else { return false };
-        self.change(Change::Drop(found.key));
+        self.change(HoldChange::Drop(found.key));
         true
     }
 
     /// Lets a hold end at another instant; whether there was one.
     pub(crate) fn renew(&mut self, lease: u64, now: i64, end: i64) -> bool {
         let Some(found) = self.find(lease, now) else { return false };
-        self.change(Change::Drop(found.key));
+        self.change(HoldChange::Drop(found.key));
         if end > now {
             let key = (found.key.0, order(end));
-            self.change(Change::Put(Entry { key, units: found.units }));
+            self.change(HoldChange::Put(SumEntry { key, units: found.units }));
         }
         true
     }
@@ -178,35 +178,35 @@ impl Holders {
             && let Some(last) = self.by_lease.last()
         {
             cut = Some(last.key);
-            self.apply(Change::Drop(last.key));
+            self.apply(HoldChange::Drop(last.key));
             if instant_of(last.key.1) <= now {
                 continue;
             }
             if last.units > left {
-                rest = Some(Entry { units: last.units - left, ..last });
+                rest = Some(SumEntry { units: last.units - left, ..last });
             }
             left = left.saturating_sub(last.units);
         }
         if let Some(cut) = cut {
-            self.note(Change::Cut(cut));
+            self.note(HoldChange::Cut(cut));
         }
         if let Some(rest) = rest {
-            self.change(Change::Put(rest));
+            self.change(HoldChange::Put(rest));
         }
     }
 
     /// The newest hold.
-    pub(crate) fn newest(&self) -> Option<Key> {
+    pub(crate) fn newest(&self) -> Option<SumKey> {
         self.by_lease.last().map(|entry| entry.key)
     }
 
     /// Takes back what began after `newest` was the newest.
-    pub(crate) fn take_back(&mut self, newest: Option<Key>) {
+    pub(crate) fn roll_back(&mut self, newest: Option<SumKey>) {
         let (lease, end) = newest.unwrap_or_default();
         if newest.is_none() {
-            self.change(Change::Cut((0, 0)));
+            self.change(HoldChange::Cut((0, 0)));
         } else if let Some(end) = end.checked_add(1) {
-            self.change(Change::Cut((lease, end)));
+            self.change(HoldChange::Cut((lease, end)));
         }
     }
 
@@ -222,13 +222,13 @@ impl Holders {
             is_over && count < ENDED_MAX
         });
         if let Some(last) = last {
-            self.change(Change::Ended(last));
+            self.change(HoldChange::Ended(last));
         }
     }
 
     /// Shows the lease, units and end of each hold that has not ended, the oldest first.
     pub(crate) fn each(&self, now: i64, mut visit: impl FnMut(u64, u64, i64)) {
-        self.by_lease.visit_from((0, 0), &mut |Entry { key: (place, end), units }| {
+        self.by_lease.visit_from((0, 0), &mut |SumEntry { key: (place, end), units }| {
             if instant_of(end) > now {
                 visit(place >> 8 | !place << 56, units, instant_of(end));
             }
@@ -241,37 +241,37 @@ impl Holders {
         self.next_lease
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: HoldChange) {
         self.apply(change);
         self.note(change);
     }
 
-    fn note(&mut self, change: Change) {
-        let Untold::Changes(changes) = &mut self.untold else { return };
+    fn note(&mut self, change: HoldChange) {
+        let Unreplicated::Changes(changes) = &mut self.unreplicated else { return };
         changes.push(change);
         if changes.len() > CHANGES_MAX {
-            self.untold = Untold::All;
+            self.unreplicated = Unreplicated::All;
         }
     }
 
-    fn apply(&mut self, change: Change) {
+    fn apply(&mut self, change: HoldChange) {
         match change {
-            Change::Put(entry @ Entry { key: (place, end), units }) => {
+            HoldChange::Put(entry @ SumEntry { key: (place, end), units }) => {
                 self.by_lease.insert(entry);
-                self.by_end.insert(Entry { key: (end, place), units });
+                self.by_end.insert(SumEntry { key: (end, place), units });
             }
-            Change::Drop((place, end)) => {
+            HoldChange::Drop((place, end)) => {
                 self.by_lease.remove((place, end));
                 self.by_end.remove((end, place));
             }
-            Change::Cut(key) => {
+            HoldChange::Cut(key) => {
                 while let Some(last) = self.by_lease.last().filter(|last| last.key >= key) {
-                    self.apply(Change::Drop(last.key));
+                    self.apply(HoldChange::Drop(last.key));
                 }
             }
-            Change::Ended(key) => {
+            HoldChange::Ended(key) => {
                 while let Some(first) = self.by_end.first().filter(|first| first.key <= key) {
-                    self.apply(Change::Drop((first.key.1, first.key.0)));
+                    self.apply(HoldChange::Drop((first.key.1, first.key.0)));
                 }
             }
         }
@@ -279,26 +279,26 @@ impl Holders {
 
     /// From now on changes are noted, for the next copy.
     pub(crate) fn note_changes(&mut self) {
-        let (mut seen, mut next) = (0, Key::default());
+        let (mut seen, mut next) = (0, SumKey::default());
         self.by_lease.visit_from(self.refresh, &mut |entry| {
             seen += 1;
-            next = if seen > REFRESHED { entry.key } else { Key::default() };
+            next = if seen > REFRESHED { entry.key } else { SumKey::default() };
             seen <= REFRESHED
         });
         self.refresh = next;
-        match &mut self.untold {
-            Untold::Changes(changes) => {
+        match &mut self.unreplicated {
+            Unreplicated::Changes(changes) => {
                 changes.clear();
                 changes.shrink_to(ENDED_MAX);
             }
-            Untold::All => self.untold = Untold::Changes(Vec::new()),
+            Unreplicated::All => self.unreplicated = Unreplicated::Changes(Vec::new()),
         }
     }
 
     /// Appends what changed since changes are noted, or all holds.
     pub(crate) fn encode_changes(&self, out: &mut Vec<u8>) {
-        let Untold::Changes(changes) = &self.untold else {
-            self.encode_piece(None, usize::MAX, out);
+        let Unreplicated::Changes(changes) = &self.unreplicated else {
+            self.encode_chunk(None, usize::MAX, out);
             return;
         };
         self.encode_head(0, out);
@@ -308,7 +308,7 @@ impl Holders {
         // What they are after the changes, so after them.
         let mut seen = 0;
         self.by_lease.visit_from(self.refresh, &mut |entry| {
-            encode(Change::Put(entry), out);
+            encode(HoldChange::Put(entry), out);
             seen += 1;
             seen < REFRESHED
         });
@@ -316,20 +316,20 @@ impl Holders {
 
     /// Appends holds from a key on, some `bytes_max` bytes of them; where to go on. Without a key it is
     /// the first piece.
-    pub(crate) fn encode_piece(
+    pub(crate) fn encode_chunk(
         &self,
-        from: Option<Key>,
+        from: Option<SumKey>,
         bytes_max: usize,
         out: &mut Vec<u8>,
-    ) -> Option<Key> {
-        self.encode_head(if from.is_none() { ANEW } else { 0 }, out);
+    ) -> Option<SumKey> {
+        self.encode_head(if from.is_none() { FULL } else { 0 }, out);
         let (start, mut next) = (out.len(), None);
         self.by_lease.visit_from(from.unwrap_or_default(), &mut |entry| {
             if out.len() > start && out.len() - start + CHANGE_BYTES_MAX > bytes_max {
                 next = Some(entry.key);
                 return false;
             }
-            encode(Change::Put(entry), out);
+            encode(HoldChange::Put(entry), out);
             true
         });
         next
@@ -344,7 +344,7 @@ impl Holders {
     /// said that they are some.
     pub(crate) fn absorb(&mut self, bytes: &[u8], shift: i128) {
         let Some((bits, next_lease, mut rest)) = decode_head(bytes) else { return };
-        if bits & ANEW != 0 {
+        if bits & FULL != 0 {
             *self = Self::default();
         }
         self.next_lease = next_lease;
@@ -355,8 +355,8 @@ impl Holders {
                 order(i64::try_from(moved).unwrap_or(end))
             };
             self.apply(match change {
-                Change::Put(Entry { key: (place, end), units }) => {
-                    Change::Put(Entry { key: (place, moved(end)), units })
+                HoldChange::Put(SumEntry { key: (place, end), units }) => {
+                    HoldChange::Put(SumEntry { key: (place, moved(end)), units })
                 }
                 other => other,
             });
@@ -365,13 +365,13 @@ impl Holders {
 }
 
 /// Whether these bytes are a piece or changes, and whether they begin anew; how many holds they put.
-pub(crate) fn read_piece(bytes: &[u8]) -> Option<(bool, usize)> {
+pub(crate) fn read_chunk(bytes: &[u8]) -> Option<(bool, usize)> {
     let (bits, _, mut rest) = decode_head(bytes)?;
     let mut puts = 0;
     while !rest.is_empty() {
-        puts += usize::from(matches!(decode(&mut rest)?, Change::Put(_)));
+        puts += usize::from(matches!(decode(&mut rest)?, HoldChange::Put(_)));
     }
-    (bits & !ANEW == 0 && puts <= HOLDERS_MAX).then_some((bits & ANEW != 0, puts))
+    (bits & !FULL == 0 && puts <= HOLDERS_MAX).then_some((bits & FULL != 0, puts))
 }
 
 fn decode_head(bytes: &[u8]) -> Option<(u8, u64, &[u8])> {
@@ -380,12 +380,12 @@ fn decode_head(bytes: &[u8]) -> Option<(u8, u64, &[u8])> {
     Some((bits, u64::from_le_bytes(*next_lease), rest))
 }
 
-fn encode(change: Change, out: &mut Vec<u8>) {
+fn encode(change: HoldChange, out: &mut Vec<u8>) {
     let (kind, key, units) = match change {
-        Change::Put(entry) => (PUT, entry.key, Some(entry.units)),
-        Change::Drop(key) => (DROP, key, None),
-        Change::Cut(key) => (CUT, key, None),
-        Change::Ended(key) => (ENDED, key, None),
+        HoldChange::Put(entry) => (PUT, entry.key, Some(entry.units)),
+        HoldChange::Drop(key) => (DROP, key, None),
+        HoldChange::Cut(key) => (CUT, key, None),
+        HoldChange::Ended(key) => (ENDED, key, None),
     };
     out.push(kind);
     for number in [Some(key.0), Some(key.1), units].into_iter().flatten() {
@@ -393,7 +393,7 @@ fn encode(change: Change, out: &mut Vec<u8>) {
     }
 }
 
-fn decode(bytes: &mut &[u8]) -> Option<Change> {
+fn decode(bytes: &mut &[u8]) -> Option<HoldChange> {
     let number = |bytes: &mut &[u8]| {
         let (number, rest) = bytes.split_first_chunk()?;
         *bytes = rest;
@@ -403,10 +403,10 @@ fn decode(bytes: &mut &[u8]) -> Option<Change> {
     *bytes = rest;
     let key = (number(bytes)?, number(bytes)?);
     Some(match kind {
-        PUT => Change::Put(Entry { key, units: number(bytes)? }),
-        DROP => Change::Drop(key),
-        CUT => Change::Cut(key),
-        ENDED => Change::Ended(key),
+        PUT => HoldChange::Put(SumEntry { key, units: number(bytes)? }),
+        DROP => HoldChange::Drop(key),
+        CUT => HoldChange::Cut(key),
+        ENDED => HoldChange::Ended(key),
         _ => return None,
     })
 }

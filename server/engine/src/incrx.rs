@@ -1,12 +1,12 @@
 //! `incrx`: a counter with bounds and a ttl, changed in one step.
 //!
 //! Here: signed arithmetic within ±(2^53 − 1) on a plain item. Not here: limits, which a counter of
-//! this kind has not (`limited`).
+//! this kind has not (`take`).
 
-use protocol::{COUNT_MAX, CasAsk, CountLine, IncrX, Outcome, Ttl, TtlMode, Value};
+use protocol::{COUNT_MAX, CasCondition, CountLine, IncrX, Outcome, Ttl, TtlMode, Value};
 
 use crate::apply::Engine;
-use crate::item::{Content, Figures, Item};
+use crate::item::{Content, Item, ItemHeader};
 use crate::time::{Deadline, Now};
 
 const MOST: i64 = COUNT_MAX.cast_signed();
@@ -21,7 +21,7 @@ impl Engine {
         incrx: &IncrX<'_>,
     ) -> Outcome<'static> {
         let at = self.at(now, hash, key);
-        if at.slot.is_some_and(crate::arena::Slot::is_second) {
+        if at.slot.is_some_and(crate::arena::Slot::is_limit_state) {
             return Outcome::NotAllowed;
         }
         let item = at.slot.map(|slot| self.store.item(slot));
@@ -30,17 +30,17 @@ impl Engine {
             Some(None) => return Outcome::NonNumeric,
             None => incrx.init.unwrap_or(0),
         };
-        let figures = item.map_or(Figures::new(0, 0, Deadline::NEVER), Item::figures);
-        let told_cas = (incrx.cas != CasAsk::None).then_some(figures.cas);
+        let header = item.map_or(ItemHeader::new(0, 0, Deadline::NEVER), Item::header);
+        let told_cas = (incrx.cas != CasCondition::None).then_some(header.cas);
         let unchanged = CountLine {
             exists: false,
             value: old,
             applied: 0,
-            ttl_ms: figures.deadline.left_ms(now),
+            ttl_ms: header.deadline.left_ms(now),
             cas: told_cas,
         };
-        if let CasAsk::Compare(unique) = incrx.cas
-            && unique != figures.cas
+        if let CasCondition::Compare(unique) = incrx.cas
+            && unique != header.cas
         {
             return Outcome::Counted(CountLine { exists: true, ..unchanged });
         }
@@ -51,12 +51,10 @@ impl Engine {
         }
         let deadline = match (incrx.ttl_mode, item.is_none()) {
             (TtlMode::Touch, _) | (_, true) => deadline(now, incrx.ttl),
-            (TtlMode::Set, false) if figures.deadline == Deadline::NEVER => {
-                deadline(now, incrx.ttl)
-            }
-            (TtlMode::Set | TtlMode::Keep, false) => figures.deadline,
+            (TtlMode::Set, false) if header.deadline == Deadline::NEVER => deadline(now, incrx.ttl),
+            (TtlMode::Set | TtlMode::Keep, false) => header.deadline,
         };
-        let figures = Figures { cas: self.uniques.next(None), deadline, ..figures };
+        let header = ItemHeader { cas: self.uniques.next(None), deadline, ..header };
         let text;
         let value = if let Ok(number) = u64::try_from(new) {
             Value::Number(number)
@@ -65,7 +63,7 @@ impl Engine {
             Value::Bytes(text.as_bytes())
         };
         let content = Content::Value(value);
-        if self.store.write(now, hash, key, at.slot, figures, content).is_err() {
+        if self.store.write(now, hash, key, at.slot, header, content).is_err() {
             return Outcome::OutOfMemory;
         }
         Outcome::Counted(CountLine {
@@ -73,7 +71,7 @@ impl Engine {
             value: new,
             applied: new - old,
             ttl_ms: deadline.left_ms(now),
-            cas: told_cas.map(|_| figures.cas),
+            cas: told_cas.map(|_| header.cas),
         })
     }
 }

@@ -18,7 +18,7 @@ const NONE: u32 = 0;
 /// One cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line {
+struct CacheLine {
     /// 0 is free; used places come first.
     tags: [u8; WAYS],
     slots: [u32; WAYS],
@@ -26,7 +26,7 @@ struct Line {
     next: u32,
 }
 
-impl Line {
+impl CacheLine {
     const EMPTY: Self = Self { tags: [0; WAYS], slots: [0; WAYS], next: NONE };
 
     fn used(&self) -> usize {
@@ -58,21 +58,21 @@ fn first_equal(word: u64, byte: u8) -> Option<usize> {
 }
 
 /// Lines in chunks of one page, so that growing never copies them.
-struct Lines {
-    chunks: Vec<Box<[Line; CHUNK_LINES]>>,
+struct CacheLines {
+    chunks: Vec<Box<[CacheLine; CHUNK_LINES]>>,
     len: usize,
 }
 
 const CHUNK_SHIFT: u32 = 6;
 const CHUNK_LINES: usize = 1 << CHUNK_SHIFT;
 
-impl Lines {
-    fn get(&self, number: usize) -> &Line {
-        &self.chunks[number >> CHUNK_SHIFT][number & (CHUNK_LINES - 1)]
+impl CacheLines {
+    fn get(&self, index: usize) -> &CacheLine {
+        &self.chunks[index >> CHUNK_SHIFT][index & (CHUNK_LINES - 1)]
     }
 
-    fn get_mut(&mut self, number: usize) -> &mut Line {
-        &mut self.chunks[number >> CHUNK_SHIFT][number & (CHUNK_LINES - 1)]
+    fn get_mut(&mut self, index: usize) -> &mut CacheLine {
+        &mut self.chunks[index >> CHUNK_SHIFT][index & (CHUNK_LINES - 1)]
     }
 
     fn is_full(&self) -> bool {
@@ -81,9 +81,9 @@ impl Lines {
 
     fn push(&mut self) -> usize {
         if self.is_full() {
-            self.chunks.push(Box::new([Line::EMPTY; CHUNK_LINES]));
+            self.chunks.push(Box::new([CacheLine::EMPTY; CHUNK_LINES]));
         }
-        *self.get_mut(self.len) = Line::EMPTY;
+        *self.get_mut(self.len) = CacheLine::EMPTY;
         self.len += 1;
         self.len - 1
     }
@@ -102,8 +102,8 @@ impl Lines {
 /// ([`Store`](crate::store::Store)).
 #[repr(C)]
 pub(crate) struct Index {
-    lines: Lines,
-    overflow: Lines,
+    lines: CacheLines,
+    overflow: CacheLines,
     /// Overflow lines not in use, linked by `next`.
     free_overflow: u32,
     overflow_used: usize,
@@ -112,7 +112,7 @@ pub(crate) struct Index {
 
 /// Where an entry lies: good until the next change of the index.
 #[derive(Clone, Copy)]
-enum Place {
+enum EntryPlace {
     Main(usize),
     Overflow(usize),
 }
@@ -127,9 +127,9 @@ impl Index {
     pub(crate) const LOOKUP_END: usize = std::mem::offset_of!(Self, overflow);
 
     pub(crate) fn new() -> Self {
-        let mut lines = Lines { chunks: Vec::new(), len: 0 };
+        let mut lines = CacheLines { chunks: Vec::new(), len: 0 };
         lines.push();
-        let overflow = Lines { chunks: Vec::new(), len: 0 };
+        let overflow = CacheLines { chunks: Vec::new(), len: 0 };
         Self { lines, overflow, free_overflow: NONE, overflow_used: 0, len: 0 }
     }
 
@@ -139,11 +139,13 @@ impl Index {
 
     /// Bytes taken from the allocator.
     pub(crate) fn allocated_bytes(&self) -> usize {
-        (self.lines.chunks.len() + self.overflow.chunks.len()) * CHUNK_LINES * size_of::<Line>()
+        (self.lines.chunks.len() + self.overflow.chunks.len())
+            * CHUNK_LINES
+            * size_of::<CacheLine>()
     }
 
     /// Most bytes that one more entry takes from the allocator.
-    pub(crate) const GROWTH_MAX: usize = 2 * CHUNK_LINES * size_of::<Line>();
+    pub(crate) const GROWTH_MAX: usize = 2 * CHUNK_LINES * size_of::<CacheLine>();
 
     /// Bytes that an entry under `hash` may take from the allocator.
     pub(crate) fn growth(&self, hash: u64) -> usize {
@@ -155,7 +157,7 @@ impl Index {
         let splits = self.len + 1 > self.lines.len * ITEMS_PER_LINE;
         let chunks = usize::from(extends && self.overflow.is_full())
             + usize::from(splits && self.lines.is_full());
-        chunks * CHUNK_LINES * size_of::<Line>()
+        chunks * CHUNK_LINES * size_of::<CacheLine>()
     }
 
     /// There are `1 << level` lines or more, and less than twice that.
@@ -172,10 +174,10 @@ impl Index {
     /// Appends the slots of the line that hashes of this spread (their bits reversed) fall into. The
     /// answer is the last spread of the line.
     pub(crate) fn line_at(&self, spread: u64, slots: &mut Vec<u32>) -> u64 {
-        let number = self.line_of(spread.reverse_bits());
+        let index = self.line_of(spread.reverse_bits());
         let half = 1 << self.level();
-        let is_split = number >= half || number + half < self.lines.len;
-        let mut line = self.lines.get(number);
+        let is_split = index >= half || index + half < self.lines.len;
+        let mut line = self.lines.get(index);
         loop {
             slots.extend_from_slice(&line.slots[..line.used()]);
             match line.next {
@@ -185,17 +187,17 @@ impl Index {
         }
     }
 
-    fn at(&self, place: Place) -> &Line {
+    fn at(&self, place: EntryPlace) -> &CacheLine {
         match place {
-            Place::Main(number) => self.lines.get(number),
-            Place::Overflow(number) => self.overflow.get(number),
+            EntryPlace::Main(index) => self.lines.get(index),
+            EntryPlace::Overflow(index) => self.overflow.get(index),
         }
     }
 
-    fn at_mut(&mut self, place: Place) -> &mut Line {
+    fn at_mut(&mut self, place: EntryPlace) -> &mut CacheLine {
         match place {
-            Place::Main(number) => self.lines.get_mut(number),
-            Place::Overflow(number) => self.overflow.get_mut(number),
+            EntryPlace::Main(index) => self.lines.get_mut(index),
+            EntryPlace::Overflow(index) => self.overflow.get_mut(index),
         }
     }
 
@@ -243,7 +245,7 @@ impl Index {
     }
 
     fn put(&mut self, line: usize, tag: u8, slot: u32) {
-        let mut place = Place::Main(line);
+        let mut place = EntryPlace::Main(line);
         loop {
             let line = self.at_mut(place);
             let used = line.used();
@@ -252,7 +254,7 @@ impl Index {
                 line.slots[used] = slot;
                 return;
             }
-            place = Place::Overflow(match line.next {
+            place = EntryPlace::Overflow(match line.next {
                 NONE => self.extend(place),
                 next => next as usize - 1,
             });
@@ -260,19 +262,19 @@ impl Index {
     }
 
     /// Hangs a new overflow line behind `place`.
-    fn extend(&mut self, place: Place) -> usize {
-        let number = match self.free_overflow {
+    fn extend(&mut self, place: EntryPlace) -> usize {
+        let index = match self.free_overflow {
             NONE => self.overflow.push(),
             free => {
                 let line = self.overflow.get_mut(free as usize - 1);
                 self.free_overflow = line.next;
-                *line = Line::EMPTY;
+                *line = CacheLine::EMPTY;
                 free as usize - 1
             }
         };
         self.overflow_used += 1;
-        self.at_mut(place).next = number as u32 + 1;
-        number
+        self.at_mut(place).next = index as u32 + 1;
+        index
     }
 
     /// Changes the entry of `hash` that says `from` to say `to`.
@@ -281,9 +283,9 @@ impl Index {
         self.at_mut(place).slots[way] = to;
     }
 
-    fn locate(&self, hash: u64, slot: u32) -> (Place, usize) {
+    fn locate(&self, hash: u64, slot: u32) -> (EntryPlace, usize) {
         let tag = tag_of(hash);
-        let mut place = Place::Main(self.line_of(hash));
+        let mut place = EntryPlace::Main(self.line_of(hash));
         loop {
             let line = self.at(place);
             let way = (0..WAYS).find(|way| line.tags[*way] == tag && line.slots[*way] == slot);
@@ -291,7 +293,7 @@ impl Index {
                 return (place, way);
             }
             assert!(line.next != NONE, "every item is in the index");
-            place = Place::Overflow(line.next as usize - 1);
+            place = EntryPlace::Overflow(line.next as usize - 1);
         }
     }
 
@@ -302,7 +304,7 @@ impl Index {
         // The last entry of the chain fills the hole, so that used places stay first.
         let mut last = hole;
         while self.at(last).next != NONE {
-            last = Place::Overflow(self.at(last).next as usize - 1);
+            last = EntryPlace::Overflow(self.at(last).next as usize - 1);
         }
         let end = self.at(last).used() - 1;
         let (tag, moved) = (self.at(last).tags[end], self.at(last).slots[end]);
@@ -311,33 +313,33 @@ impl Index {
         line.slots[way] = moved;
         self.at_mut(last).tags[end] = 0;
         if end == 0
-            && let Place::Overflow(number) = last
+            && let EntryPlace::Overflow(index) = last
         {
-            let before = self.before(hash, number);
+            let before = self.before(hash, index);
             self.at_mut(before).next = NONE;
-            self.release(number);
+            self.release(index);
         }
         if self.lines.len > 1 && self.len < self.lines.len * ITEMS_PER_LINE / 2 {
             self.shrink();
         }
     }
 
-    /// The line whose overflow is `number`.
-    fn before(&self, hash: u64, number: usize) -> Place {
-        let mut place = Place::Main(self.line_of(hash));
-        while self.at(place).next as usize != number + 1 {
-            place = Place::Overflow(self.at(place).next as usize - 1);
+    /// The line whose overflow is `index`.
+    fn before(&self, hash: u64, index: usize) -> EntryPlace {
+        let mut place = EntryPlace::Main(self.line_of(hash));
+        while self.at(place).next as usize != index + 1 {
+            place = EntryPlace::Overflow(self.at(place).next as usize - 1);
         }
         place
     }
 
-    fn release(&mut self, number: usize) {
-        self.overflow.get_mut(number).next = self.free_overflow;
-        self.free_overflow = number as u32 + 1;
+    fn release(&mut self, index: usize) {
+        self.overflow.get_mut(index).next = self.free_overflow;
+        self.free_overflow = index as u32 + 1;
         self.overflow_used -= 1;
         // Free lines lie anywhere, so the memory goes back only once none is in use.
         if self.overflow_used == 0 {
-            self.overflow = Lines { chunks: Vec::new(), len: 0 };
+            self.overflow = CacheLines { chunks: Vec::new(), len: 0 };
             self.free_overflow = NONE;
         }
     }
@@ -345,17 +347,17 @@ impl Index {
     /// Takes all entries out of a line and its overflow.
     fn drain(&mut self, line: usize) -> Vec<(u8, u32)> {
         let mut entries = Vec::with_capacity(2 * WAYS);
-        let mut place = Place::Main(line);
+        let mut place = EntryPlace::Main(line);
         loop {
-            let taken = std::mem::replace(self.at_mut(place), Line::EMPTY);
+            let taken = std::mem::replace(self.at_mut(place), CacheLine::EMPTY);
             let used = taken.used();
             entries.extend(taken.tags.into_iter().zip(taken.slots).take(used));
-            if let Place::Overflow(number) = place {
-                self.release(number);
+            if let EntryPlace::Overflow(index) = place {
+                self.release(index);
             }
             match taken.next {
                 NONE => return entries,
-                next => place = Place::Overflow(next as usize - 1),
+                next => place = EntryPlace::Overflow(next as usize - 1),
             }
         }
     }
@@ -427,7 +429,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_first_of_a_tag_is_found(tags in prop::collection::vec(1_u8..6, 0..=WAYS), tag in 1_u8..6) {
-            let mut line = Line { slots: std::array::from_fn(|way| 100 + way as u32), ..Line::EMPTY };
+            let mut line = CacheLine { slots: std::array::from_fn(|way| 100 + way as u32), ..CacheLine::EMPTY };
             line.tags[..tags.len()].copy_from_slice(&tags);
             let way = tags.iter().position(|other| *other == tag);
             prop_assert_eq!(line.first(tag), way.map(|way| line.slots[way]));

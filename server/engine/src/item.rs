@@ -15,8 +15,8 @@ use std::hint::cold_path;
 
 use protocol::Value;
 
-use crate::limit::StateBytes;
-use crate::policies::{INLINE, inline};
+use crate::algorithms::StateBytes;
+use crate::policy_table::{INLINE, inline};
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
@@ -39,7 +39,7 @@ const FLAGS_BYTES: usize = 4;
 
 /// What is kept behind the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum ItemLayout {
     /// A value of so many bytes.
     Blob(usize),
     /// A count up to `u32::MAX`.
@@ -56,23 +56,23 @@ pub(crate) enum Content<'a> {
     /// What clients stored, or counted.
     Value(Value<'a>),
     /// The state of a limit.
-    State(State<'a>),
+    State(LimitState<'a>),
 }
 
 /// The state of a limit as it lies in an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct State<'a> {
+pub(crate) struct LimitState<'a> {
     /// The number of the rule that it was written under, or [`INLINE`].
-    pub(crate) rule: u32,
-    /// Holds, leases and the algorithm's own bytes (`limited`), the policy before them where it is
+    pub(crate) policy_id: u32,
+    /// Holds, leases and the algorithm's own bytes (`take`), the policy before them where it is
     /// inline; fewer than 2^24.
     pub(crate) body: &'a [u8],
 }
 
-impl<'a> State<'a> {
+impl<'a> LimitState<'a> {
     /// The body without a policy before it.
     pub(crate) fn own(self) -> &'a [u8] {
-        if self.rule == INLINE {
+        if self.policy_id == INLINE {
             cold_path();
             return inline(self.body).map_or(&[], |(_, own)| own);
         }
@@ -80,7 +80,7 @@ impl<'a> State<'a> {
     }
 }
 
-impl Layout {
+impl ItemLayout {
     /// The layout that holds `content`.
     pub(crate) fn of(content: Content<'_>) -> Self {
         match content {
@@ -124,9 +124,9 @@ const NUMBER_BYTES: [usize; 4] = [4, 4, 8, STATE_LENGTH_BYTES];
 
 /// One-bit marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark(u8);
+pub(crate) struct ItemFlag(u8);
 
-impl Mark {
+impl ItemFlag {
     /// Fetched at least once.
     pub(crate) const FETCHED: Self = Self(0b0000_0100);
     /// Invalidated: answered as stale.
@@ -143,19 +143,19 @@ impl Mark {
 
 /// The figures of an item that are not its key or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct ItemHeader {
     pub(crate) cas: u64,
     pub(crate) client_flags: u32,
     pub(crate) deadline: Deadline,
     pub(crate) marks: u8,
 }
 
-impl Figures {
+impl ItemHeader {
     pub(crate) fn new(cas: u64, client_flags: u32, deadline: Deadline) -> Self {
         Self { cas, client_flags, deadline, marks: 0 }
     }
 
-    pub(crate) fn mark(mut self, mark: Mark, on: bool) -> Self {
+    pub(crate) fn mark(mut self, mark: ItemFlag, on: bool) -> Self {
         if on {
             self.marks |= mark.0;
         } else {
@@ -222,13 +222,13 @@ impl<'a> Item<'a> {
         if idle > u32::MAX / 2 { 0 } else { idle }
     }
 
-    pub(crate) fn has(self, mark: Mark) -> bool {
+    pub(crate) fn has(self, mark: ItemFlag) -> bool {
         self.head()[BITS] & mark.0 != 0
     }
 
     #[inline]
-    pub(crate) fn figures(self) -> Figures {
-        Figures {
+    pub(crate) fn header(self) -> ItemHeader {
+        ItemHeader {
             cas: self.cas(),
             client_flags: self.client_flags(),
             deadline: self.deadline(),
@@ -236,14 +236,14 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub(crate) fn layout(self) -> Layout {
+    pub(crate) fn layout(self) -> ItemLayout {
         match self.head()[BITS] & LAYOUT_MASK {
-            0 => Layout::Blob(u32::from_le_bytes(self.read(NUMBER)) as usize),
-            1 => Layout::Narrow,
-            2 => Layout::Wide,
+            0 => ItemLayout::Blob(u32::from_le_bytes(self.read(NUMBER)) as usize),
+            1 => ItemLayout::Narrow,
+            2 => ItemLayout::Wide,
             _ => {
                 let [a, b, c] = self.read(NUMBER);
-                Layout::State(u32::from_le_bytes([a, b, c, 0]) as usize)
+                ItemLayout::State(u32::from_le_bytes([a, b, c, 0]) as usize)
             }
         }
     }
@@ -273,30 +273,30 @@ impl<'a> Item<'a> {
 
     pub(crate) fn value(self) -> Value<'a> {
         match self.layout() {
-            Layout::Narrow => Value::Number(u64::from(u32::from_le_bytes(self.read(NUMBER)))),
-            Layout::Wide => {
+            ItemLayout::Narrow => Value::Number(u64::from(u32::from_le_bytes(self.read(NUMBER)))),
+            ItemLayout::Wide => {
                 let low = u32::from_le_bytes(self.read(NUMBER));
                 let mut high = [0; 4];
                 high.copy_from_slice(&self.0[HEAD_BYTES..HEAD_BYTES + 4]);
                 Value::Number(u64::from(u32::from_le_bytes(high)) << 32 | u64::from(low))
             }
-            Layout::Blob(_) => Value::Bytes(self.behind_key()),
+            ItemLayout::Blob(_) => Value::Bytes(self.behind_key()),
             // Nobody sees a state as it is: callers ask `state` first.
-            Layout::State(_) => Value::Bytes(b""),
+            ItemLayout::State(_) => Value::Bytes(b""),
         }
     }
 
     /// The state of a limit, where that is what the item holds.
-    pub(crate) fn state(self) -> Option<State<'a>> {
-        let Layout::State(_) = self.layout() else { return None };
-        Some(State { rule: u32::from_le_bytes(self.read(RULE)), body: self.behind_key() })
+    pub(crate) fn state(self) -> Option<LimitState<'a>> {
+        let ItemLayout::State(_) = self.layout() else { return None };
+        Some(LimitState { policy_id: u32::from_le_bytes(self.read(RULE)), body: self.behind_key() })
     }
 
     fn behind_key(self) -> &'a [u8] {
         let start = self.key_start() + usize::from(self.head()[KEY_BYTES]);
         match self.layout() {
-            Layout::Blob(bytes) | Layout::State(bytes) => &self.0[start..start + bytes],
-            Layout::Narrow | Layout::Wide => b"",
+            ItemLayout::Blob(bytes) | ItemLayout::State(bytes) => &self.0[start..start + bytes],
+            ItemLayout::Narrow | ItemLayout::Wide => b"",
         }
     }
 
@@ -331,39 +331,40 @@ impl<'a> ItemMut<'a> {
     }
 
     /// Writes a whole item over whatever was there.
-    pub(crate) fn fill(&mut self, now: Now, figures: Figures, key: &[u8], content: Content<'_>) {
-        let layout = Layout::of(content);
+    pub(crate) fn fill(&mut self, now: Now, header: ItemHeader, key: &[u8], content: Content<'_>) {
+        let layout = ItemLayout::of(content);
         let slot = &mut *self.0;
-        slot[BITS] = layout.code() | if figures.client_flags == 0 { 0 } else { FLAGGED };
+        slot[BITS] = layout.code() | if header.client_flags == 0 { 0 } else { FLAGGED };
         slot[KEY_BYTES] = key.len() as u8;
         let key_start = NUMBER + layout.number_bytes();
         slot[key_start..key_start + key.len()].copy_from_slice(key);
         let value_start = key_start + key.len();
         match content {
             Content::Value(value @ Value::Number(_)) => self.set_number_of(layout, value),
-            Content::Value(Value::Bytes(bytes)) | Content::State(State { body: bytes, .. }) => {
+            Content::Value(Value::Bytes(bytes))
+            | Content::State(LimitState { body: bytes, .. }) => {
                 let length = (bytes.len() as u32).to_le_bytes();
                 self.0[NUMBER..key_start].copy_from_slice(&length[..key_start - NUMBER]);
                 self.0[value_start..value_start + bytes.len()].copy_from_slice(bytes);
             }
         }
-        self.set_figures(figures);
+        self.set_header(header);
         match content {
             Content::Value(_) => self.touch(now),
             Content::State(state) => {
-                self.head()[RULE..RULE + 4].copy_from_slice(&state.rule.to_le_bytes());
+                self.head()[RULE..RULE + 4].copy_from_slice(&state.policy_id.to_le_bytes());
             }
         }
     }
 
-    fn set_number_of(&mut self, layout: Layout, value: Value<'_>) {
+    fn set_number_of(&mut self, layout: ItemLayout, value: Value<'_>) {
         let Value::Number(number) = value else { return };
         match layout {
-            Layout::Narrow => {
+            ItemLayout::Narrow => {
                 self.head()[NUMBER..].copy_from_slice(&(number as u32).to_le_bytes());
             }
-            Layout::Wide => self.0[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes()),
-            Layout::Blob(_) | Layout::State(_) => {}
+            ItemLayout::Wide => self.0[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes()),
+            ItemLayout::Blob(_) | ItemLayout::State(_) => {}
         }
     }
 
@@ -372,9 +373,9 @@ impl<'a> ItemMut<'a> {
     pub(crate) fn set_number(&mut self, number: u64) -> bool {
         let layout = Item(self.0).layout();
         let fits = match layout {
-            Layout::Blob(_) | Layout::State(_) => false,
-            Layout::Narrow => u32::try_from(number).is_ok(),
-            Layout::Wide => true,
+            ItemLayout::Blob(_) | ItemLayout::State(_) => false,
+            ItemLayout::Narrow => u32::try_from(number).is_ok(),
+            ItemLayout::Wide => true,
         };
         if fits {
             self.set_number_of(layout, Value::Number(number));
@@ -389,15 +390,15 @@ impl<'a> ItemMut<'a> {
     }
 
     /// Writes the figures; client flags that are not 0 need an item that was [filled](Self::fill) with some.
-    pub(crate) fn set_figures(&mut self, figures: Figures) {
-        self.set_cas(figures.cas);
-        self.set_deadline(figures.deadline);
+    pub(crate) fn set_header(&mut self, header: ItemHeader) {
+        self.set_cas(header.cas);
+        self.set_deadline(header.deadline);
         let bits = &mut self.head()[BITS];
-        *bits = *bits & (LAYOUT_MASK | FLAGGED) | figures.marks;
+        *bits = *bits & (LAYOUT_MASK | FLAGGED) | header.marks;
         if self.as_item().is_flagged() {
-            self.set_client_flags(figures.client_flags);
+            self.set_client_flags(header.client_flags);
         } else {
-            debug_assert_eq!(figures.client_flags, 0, "there is no room for client flags");
+            debug_assert_eq!(header.client_flags, 0, "there is no room for client flags");
         }
     }
 
@@ -409,7 +410,7 @@ impl<'a> ItemMut<'a> {
         self.head()[DEADLINE..BITS].copy_from_slice(&deadline.to_bytes());
     }
 
-    pub(crate) fn set_mark(&mut self, mark: Mark) {
+    pub(crate) fn set_mark(&mut self, mark: ItemFlag) {
         self.head()[BITS] |= mark.0;
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Here: what a lease does to the key's limit, when it ends, what a client is told. Not here: how
 //! large it is (`lease/size`), how it is stored (`lease/records`), how a capacity is divided
-//! (`share`).
+//! (`fair_share`).
 //!
 //! A grant is taken from the limit's state like any other units, so `take`, `incr` and leases share
 //! one state. What clients hold is *outstanding*, and `used + outstanding ≤ limit` always:
@@ -27,16 +27,16 @@ mod size;
 
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
-pub(crate) use self::records::{Held, Leases};
-use self::size::{Size, rate};
-use crate::apply::{At, Engine};
-use crate::limit::{self, Ask, Decision};
-use crate::limited::{Limited, Loaded};
-use crate::policies::Rule;
+pub(crate) use self::records::{LeaseRecord, Leases};
+use self::size::{GrantInputs, rate};
+use crate::algorithms::{self, Attempt, Decision};
+use crate::apply::{Engine, Located};
+use crate::policy_table::PolicyRef;
+use crate::take::{LoadedState, TakeResult};
 use crate::time::{Nanos, Now};
 
 /// Most clients that hold leases of one key at a time; one more is told when the first of them ends.
-pub const LEASE_CLIENTS_MAX: usize = crate::share::CLIENTS_MAX;
+pub const LEASE_CLIENTS_MAX: usize = crate::fair_share::CLIENTS_MAX;
 
 /// How long a lease holds where the client does not say, in nanoseconds: ten seconds.
 pub const LEASE_TTL_DEFAULT: u64 = 10_000 * NANOS_PER_MS;
@@ -48,7 +48,7 @@ const NANOS_PER_MS: u64 = 1_000_000;
 
 /// A client's request for quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseAsk<'a> {
+pub struct LeaseParams<'a> {
     /// Who asks: 1 to 250 bytes.
     pub client: &'a [u8],
     /// Units it can make use of, beside those it has. 0 only reports; with nothing left in hand it
@@ -69,7 +69,7 @@ pub struct LeaseAsk<'a> {
 
 /// What became of a request for quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leased {
+pub enum LeaseResult {
     /// Decided:
     ///
     /// - `granted`: units added to those the client has; maybe 0. With `shadow` all that it wants,
@@ -94,7 +94,7 @@ pub enum Leased {
 
 /// What leases of a policy are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LeaseKind {
     /// Everything passes.
     Free,
     /// Nothing passes.
@@ -109,7 +109,7 @@ enum Kind {
     Sliding,
 }
 
-impl Kind {
+impl LeaseKind {
     fn of(policy: &Policy) -> Self {
         match policy.algorithm {
             Algorithm::Unlimited => Self::Free,
@@ -130,17 +130,17 @@ impl Kind {
     }
 }
 
-/// Whether units of this policy can be spent elsewhere: else it answers [`Leased::NotLeasable`].
+/// Whether units of this policy can be spent elsewhere: else it answers [`LeaseResult::NotLeasable`].
 #[must_use]
 pub fn is_leasable(policy: &Policy) -> bool {
-    Kind::of(policy) != Kind::NotLeasable
+    LeaseKind::of(policy) != LeaseKind::NotLeasable
 }
 
 /// A client's call in progress: what is left of its lease after its report.
-struct Call<'a> {
-    ask: LeaseAsk<'a>,
+struct LeaseCall<'a> {
+    params: LeaseParams<'a>,
     /// Its lease, `units` being what it still has and `rate` what it spends now.
-    held: Held,
+    record: LeaseRecord,
     /// It had no lease.
     is_new: bool,
     /// Nanoseconds to the next call.
@@ -148,122 +148,134 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// Lends quota of a key under `rule`, or under the one its state remembers, and hears what
+    /// Lends quota of a key under `policy_ref`, or under the one its state remembers, and hears what
     /// became of the quota lent before.
     pub fn lease(
         &mut self,
         now: Now,
         hash: u64,
         key: &[u8],
-        rule: Option<Rule<'_>>,
-        ask: &LeaseAsk<'_>,
-    ) -> Leased {
+        policy_ref: Option<PolicyRef<'_>>,
+        params: &LeaseParams<'_>,
+    ) -> LeaseResult {
         let at = self.at(now, hash, key);
-        let mut loaded = self.load(at, rule);
-        let kind = Kind::of(&loaded.policy);
+        let mut loaded = self.load(at, policy_ref);
+        let kind = LeaseKind::of(&loaded.policy);
         if !kind.has_leases() {
-            self.put_away(loaded);
+            self.recycle(loaded);
             return match kind {
-                Kind::NotLeasable => Leased::NotLeasable,
-                Kind::Closed => Leased::Told(told_apart(0, 0, LEASE_TTL_MAX)),
-                _ => Leased::Told(told_apart(ask.want, COUNT_MAX, ttl_of(ask) / 2)),
+                LeaseKind::NotLeasable => LeaseResult::NotLeasable,
+                LeaseKind::Closed => {
+                    LeaseResult::Told(lease_line_without_state(0, 0, LEASE_TTL_MAX))
+                }
+                _ => LeaseResult::Told(lease_line_without_state(
+                    params.want,
+                    COUNT_MAX,
+                    ttl_of(params) / 2,
+                )),
             };
         }
         let mut leases = loaded.leases.take().unwrap_or_default();
-        let before = leases.take_out(ask.client);
-        let mut call = report(&mut loaded, at, before, ask);
+        let before = leases.take_out(params.client);
+        let mut call = report(&mut loaded, at, before, params);
         let (granted, changed) = grant(&mut loaded, at, &mut call, &leases);
         if call.is_new && granted > 0 {
-            call.held.lease = self.next_lease(now);
+            call.record.lease = self.next_lease(now);
         }
-        let ends = call.held.units == 0 && (call.is_new || ask.want == 0);
+        let ends = call.record.units == 0 && (call.is_new || params.want == 0);
         if !ends {
-            leases.push(call.held, ask.client);
+            leases.push(call.record, params.client);
         }
         loaded.leases = (!leases.is_empty()).then_some(leases);
         let wait = wait_for_a_unit(&mut loaded, at, kind);
         let shadow = loaded.policy.shadow;
         let decision = if changed || before.is_some() {
-            match self.keep_and_look(at, loaded) {
-                Limited::Decided(facts) => facts.decision,
-                _ => return Leased::Full,
+            match self.store_and_look(at, loaded) {
+                TakeResult::Decided(facts) => facts.decision,
+                _ => return LeaseResult::Full,
             }
         } else {
             let decision = limit_peek(&mut loaded, at, 0);
-            self.put_away(loaded);
+            self.recycle(loaded);
             decision
         };
-        Leased::Told(told(now, &call, granted, shadow, decision.left(), wait))
+        LeaseResult::Told(lease_line(now, &call, granted, shadow, decision.left(), wait))
     }
 }
 
 /// Hears what a client spent and gives back.
 fn report<'a>(
-    loaded: &mut Loaded,
-    at: At<'_>,
-    before: Option<Held>,
-    ask: &LeaseAsk<'a>,
-) -> Call<'a> {
+    loaded: &mut LoadedState,
+    at: Located<'_>,
+    before: Option<LeaseRecord>,
+    params: &LeaseParams<'a>,
+) -> LeaseCall<'a> {
     let since = at.now.mono.0;
-    let weight = ask.weight.max(1);
-    let new = Held { lease: 0, units: 0, end: since, until: u64::MAX, since, rate: 0, weight };
+    let weight = params.weight.max(1);
+    let new =
+        LeaseRecord { lease: 0, units: 0, end: since, until: u64::MAX, since, rate: 0, weight };
     let had = before.unwrap_or(new);
-    let spent = ask.used.min(had.units);
-    let given = ask.unused.min(had.units - spent);
+    let spent = params.used.min(had.units);
+    let given = params.unused.min(had.units - spent);
     let units = had.units - spent - given;
     // They were spent some time since they were taken. What is given back is of the newest.
-    limit::recount(&loaded.policy, &mut loaded.state, at.now, spent + given);
+    algorithms::recount(&loaded.policy, &mut loaded.state, at.now, spent + given);
     if given > 0 {
-        limit::put_back(&loaded.policy, &mut loaded.state, at.now, given);
+        algorithms::put_back(&loaded.policy, &mut loaded.state, at.now, given);
     }
     // What it keeps leaves the window when it would have.
-    let counted = limit::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
+    let counted = algorithms::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
     let kept_until = if units > 0 { had.until } else { u64::MAX };
     let until = counted.map_or(u64::MAX, |counted| since.saturating_add(counted).min(kept_until));
-    let ttl = ttl_of(ask);
+    let ttl = ttl_of(params);
     let kept_end = if units > 0 { had.end } else { 0 };
     let end = since.saturating_add(ttl).min(until).max(kept_end);
     let refresh = (ttl / 2).min(end.saturating_sub(since)).max(NANOS_PER_MS);
     let rate = rate(spent, since.saturating_sub(had.since));
-    let held = Held { lease: had.lease, units, end, until, since, rate, weight };
-    Call { ask: *ask, held, is_new: before.is_none(), refresh }
+    let record = LeaseRecord { lease: had.lease, units, end, until, since, rate, weight };
+    LeaseCall { params: *params, record, is_new: before.is_none(), refresh }
 }
 
 /// Takes what the client gets, and adds it to what it has: how much, and whether the state changed.
-fn grant(loaded: &mut Loaded, at: At<'_>, call: &mut Call<'_>, others: &Leases) -> (u64, bool) {
+fn grant(
+    loaded: &mut LoadedState,
+    at: Located<'_>,
+    call: &mut LeaseCall<'_>,
+    others: &Leases,
+) -> (u64, bool) {
     let seen = limit_peek(loaded, at, 0);
-    let out = others.outstanding().saturating_add(call.held.units);
+    let out = others.outstanding().saturating_add(call.record.units);
     let no_place = call.is_new && others.len() >= LEASE_CLIENTS_MAX;
-    if no_place || call.held.end.saturating_sub(at.now.mono.0) < NANOS_PER_MS {
+    if no_place || call.record.end.saturating_sub(at.now.mono.0) < NANOS_PER_MS {
         return (0, false);
     }
-    let ttl = call.held.end - at.now.mono.0;
-    let counted = limit::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
+    let ttl = call.record.end - at.now.mono.0;
+    let counted = algorithms::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
     let left = counted.unwrap_or(seen.reset);
-    let size = Size {
+    let size = GrantInputs {
         limit: seen.limit,
         remaining: seen.left().min(seen.limit.saturating_sub(out)),
         left: if left == 0 { ttl } else { left },
         refresh: call.refresh,
-        want: call.ask.want,
-        weight: call.held.weight,
-        has: (!call.is_new).then_some((call.held.units, call.held.rate)),
+        want: call.params.want,
+        weight: call.record.weight,
+        has: (!call.is_new).then_some((call.record.units, call.record.rate)),
     };
-    let cost = size.grant(others.iter().map(|(held, _)| held));
+    let cost = size.grant(others.iter().map(|(record, _)| record));
     // Nothing is taken too: a bucket that begins empty fills from when it is first asked.
-    let ask = Ask { cost, part: cost > 0, hash: at.hash, ..Ask::default() };
+    let attempt = Attempt { cost, part: cost > 0, hash: at.hash, ..Attempt::default() };
     let Decision { granted, changed, .. } =
-        limit::take(&loaded.policy, &mut loaded.state, at.now, &ask);
-    call.held.units = call.held.units.saturating_add(granted);
+        algorithms::take(&loaded.policy, &mut loaded.state, at.now, &attempt);
+    call.record.units = call.record.units.saturating_add(granted);
     if call.is_new {
         // Until it tells more it is taken to spend what it got until it asks again.
-        call.held.rate = rate(granted, call.refresh);
+        call.record.rate = rate(granted, call.refresh);
     }
     (granted, changed)
 }
 
 /// Nanoseconds until a client without a lease can be granted a unit if nobody calls.
-fn wait_for_a_unit(loaded: &mut Loaded, at: At<'_>, kind: Kind) -> u64 {
+fn wait_for_a_unit(loaded: &mut LoadedState, at: Located<'_>, kind: LeaseKind) -> u64 {
     // Nothing is lent from an overdraft: a unit must be there beyond it.
     let debt = match loaded.policy.algorithm {
         Algorithm::Bucket { debt, .. } => debt,
@@ -277,25 +289,25 @@ fn wait_for_a_unit(loaded: &mut Loaded, at: At<'_>, kind: Kind) -> u64 {
         return retry.max(first_end);
     }
     // What is out is not refilled before a lease ends; and the state is as it would be then.
-    let waits = kind == Kind::Rate && leases.outstanding() >= seen.limit;
+    let waits = kind == LeaseKind::Rate && leases.outstanding() >= seen.limit;
     if waits { first_end.saturating_add(retry) } else { retry }
 }
 
-fn told(
+fn lease_line(
     now: Now,
-    call: &Call<'_>,
+    call: &LeaseCall<'_>,
     granted: u64,
     shadow: bool,
     remaining: u64,
     wait: u64,
 ) -> LeaseLine {
-    let Held { lease, units, end, .. } = call.held;
+    let LeaseRecord { lease, units, end, .. } = call.record;
     // A policy that only watches refuses nobody; what is beyond the limit is not taken from it.
     let left_ms = end.saturating_sub(now.mono.0) / NANOS_PER_MS;
-    let beyond = if shadow && left_ms > 0 { call.ask.want.saturating_sub(granted) } else { 0 };
+    let beyond = if shadow && left_ms > 0 { call.params.want.saturating_sub(granted) } else { 0 };
     let granted = granted + beyond;
     let safe = if left_ms > 0 { units.saturating_add(beyond) } else { 0 };
-    let spends = safe > 0 || call.ask.want == 0;
+    let spends = safe > 0 || call.params.want == 0;
     let refresh = if spends { call.refresh } else { wait.clamp(1, LEASE_TTL_MAX) };
     let ttl_ms = if safe > 0 { left_ms } else { 0 };
     let lease = if units > 0 || !call.is_new { lease } else { 0 };
@@ -304,26 +316,26 @@ fn told(
 }
 
 /// The answer of a policy that keeps nothing.
-fn told_apart(granted: u64, remaining: u64, refresh: u64) -> LeaseLine {
+fn lease_line_without_state(granted: u64, remaining: u64, refresh: u64) -> LeaseLine {
     let refresh_ms = (refresh / NANOS_PER_MS).max(1);
     let ttl_ms = if granted > 0 { 2 * refresh_ms } else { 0 };
     LeaseLine { granted, ttl_ms, refresh_ms, remaining, lease: 0, safe: granted }
 }
 
-fn ttl_of(ask: &LeaseAsk<'_>) -> u64 {
-    ask.ttl.unwrap_or(LEASE_TTL_DEFAULT).min(LEASE_TTL_MAX)
+fn ttl_of(params: &LeaseParams<'_>) -> u64 {
+    params.ttl.unwrap_or(LEASE_TTL_DEFAULT).min(LEASE_TTL_MAX)
 }
 
-fn limit_peek(loaded: &mut Loaded, at: At<'_>, cost: u64) -> Decision {
-    let ask = Ask { cost, peek: true, hash: at.hash, ..Ask::default() };
-    limit::take(&loaded.policy, &mut loaded.state, at.now, &ask)
+fn limit_peek(loaded: &mut LoadedState, at: Located<'_>, cost: u64) -> Decision {
+    let attempt = Attempt { cost, peek: true, hash: at.hash, ..Attempt::default() };
+    algorithms::take(&loaded.policy, &mut loaded.state, at.now, &attempt)
 }
 
 /// Ends the leases of a state that are over at `now`, under the policy it was written under, and sees
 /// to it that what is still out is counted.
 ///
 /// A state is looked at when a key is called, not when a lease ends: so its refill is made up end by
-/// end, up to each no further than what was out then (`limit::cover`). In a window that slides the units
+/// end, up to each no further than what was out then (`algorithms::cover`). In a window that slides the units
 /// of a lease may have been spent just before its end. Other windows count them to their own end.
 pub(crate) fn end_leases(
     policy: &Policy,
@@ -335,14 +347,16 @@ pub(crate) fn end_leases(
     let mut out = leases.outstanding();
     for (end, units) in leases.take_ended(now) {
         let at = |nanos| Now { mono: Nanos(nanos), ..now };
-        match Kind::of(policy) {
-            Kind::Rate => limit::cover(policy, state, at(end), hash, out),
-            Kind::Sliding => limit::recount(policy, state, at(end.saturating_sub(1)), units),
+        match LeaseKind::of(policy) {
+            LeaseKind::Rate => algorithms::cover(policy, state, at(end), hash, out),
+            LeaseKind::Sliding => {
+                algorithms::recount(policy, state, at(end.saturating_sub(1)), units);
+            }
             _ => {}
         }
         out = out.saturating_sub(units);
     }
-    limit::cover(policy, state, now, hash, out);
+    algorithms::cover(policy, state, now, hash, out);
 }
 
 /// Sees to it that what is outstanding is counted, whatever became of the state; drops leases of a
@@ -354,9 +368,9 @@ pub(crate) fn cover_leases(
     now: Now,
     hash: u64,
 ) {
-    let held = leases.take().filter(|held| !held.is_empty() && Kind::of(policy).has_leases());
+    let held = leases.take().filter(|held| !held.is_empty() && LeaseKind::of(policy).has_leases());
     if let Some(held) = &held {
-        limit::cover(policy, state, now, hash, held.outstanding());
+        algorithms::cover(policy, state, now, hash, held.outstanding());
     }
     *leases = held;
 }
@@ -370,19 +384,19 @@ pub(crate) fn kept_until(
     now: Now,
     hash: u64,
 ) -> u64 {
-    let (end, kind) = (leases.last_end(), Kind::of(policy));
-    if kind == Kind::Window || end <= now.mono.0 {
+    let (end, kind) = (leases.last_end(), LeaseKind::of(policy));
+    if kind == LeaseKind::Window || end <= now.mono.0 {
         return end;
     }
     let (mut state, mut then) = (state.to_vec(), Now { mono: Nanos(end), ..now });
-    if kind == Kind::Rate {
-        limit::cover(policy, &mut state, then, hash, leases.outstanding());
+    if kind == LeaseKind::Rate {
+        algorithms::cover(policy, &mut state, then, hash, leases.outstanding());
     } else {
         then.mono.0 -= 1;
-        limit::recount(policy, &mut state, then, leases.outstanding());
+        algorithms::recount(policy, &mut state, then, leases.outstanding());
     }
-    let ask = Ask { peek: true, hash, ..Ask::default() };
-    end.saturating_add(limit::take(policy, &mut state, then, &ask).reset)
+    let attempt = Attempt { peek: true, hash, ..Attempt::default() };
+    end.saturating_add(algorithms::take(policy, &mut state, then, &attempt).reset)
 }
 
 #[cfg(test)]

@@ -5,55 +5,59 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use engine::{Budget, Engine, KeyHasher, Now, Options};
+//! use engine::{MemoryCap, Engine, KeyHasher, Now, EngineOptions};
 //! # use tollgate_engine as engine;
 //! use protocol::{Command, Exptime, Key, Operation, Outcome};
 //!
 //! let hasher = KeyHasher::new([1, 2, 3, 4]);
-//! let budget = Arc::new(Budget::new(64 << 20));
-//! let mut engine = Engine::new(hasher.clone(), budget, Options::default());
+//! let memory_cap = Arc::new(MemoryCap::new(64 << 20));
+//! let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
 //! let key = Key::plain(b"hits").expect("four bytes are a key");
 //! let command = Command { key, operation: Operation::Touch(Exptime(60)) };
 //! let outcome = engine.apply(Now::at_ms(1000), hasher.hash(b"hits"), &command);
 //! assert_eq!(outcome, Outcome::NotFound);
 //! ```
 
+pub mod algorithms;
 mod apply;
 mod arena;
-mod bound;
-mod budget;
-mod copy;
+pub mod fair_share;
 mod flushed;
+mod hasher;
 mod holders;
-mod ids;
+mod idempotency;
 mod incrx;
 mod index;
 mod item;
+mod item_codec;
 mod lease;
-pub mod limit;
-mod limited;
-mod placer;
-mod policies;
+mod limited_keys;
+mod memory_cap;
+mod policy_table;
 mod prefetch;
-mod record;
-pub mod share;
+mod rollback;
+mod snapshot;
 mod store;
+mod take;
 mod time;
-mod undo;
 
-pub use apply::{Engine, InPlace, Options};
-pub use bound::{added, adding, counted, taking, undecided};
-pub use budget::{Budget, Reach};
-pub use copy::{Cursor, ItemMark, PutError};
-pub use ids::{ID_KEPT_MS, IdCopy, IdCursor, IdHash, IdPartition, Ids, KeyChange, RepeatedAnswer};
-pub use lease::{
-    LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseAsk, Leased, is_leasable,
+pub use apply::{Engine, EngineOptions, FastResult};
+pub use hasher::{HashRange, KeyHasher, PartitionPrefix, Partitioner};
+pub use idempotency::{
+    CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdHash, IdPartition, IdempotencyCache, KeyChange,
 };
-pub use limited::{Facts, GivenHold, HOLDS_MAX, Judgement, LimitRecord, Limited, SetUsed, Take};
-pub use placer::{HashRange, KeyHasher, Place, Placer};
-pub use policies::Rule;
+pub use item_codec::{ItemMark, PartitionCursor, PutError};
+pub use lease::{
+    LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseParams, LeaseResult, is_leasable,
+};
+pub use limited_keys::{added, adding, counted, taking, undecided};
+pub use memory_cap::{EvictionScope, MemoryCap};
+pub use policy_table::PolicyRef;
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
-pub use record::{Record, SnapshotRecord};
-pub use store::{EVICTIONS_MAX, Losses};
+pub use rollback::SavedState;
+pub use snapshot::{ItemRecord, SnapshotRecord};
+pub use store::{EVICTIONS_MAX, EvictionStats};
+pub use take::{
+    ForeignHold, HOLDS_MAX, Judgement, LimitRecord, SetUsage, TakeInfo, TakeParams, TakeResult,
+};
 pub use time::{Nanos, Now};
-pub use undo::Saved;

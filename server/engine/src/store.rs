@@ -3,10 +3,10 @@
 //! Here: `index` and `arena` put together, memory accounting, eviction, the sweep for items past
 //! their deadline. Not here: what commands do to items (`apply`).
 
-mod ahead;
-mod hints;
+mod lookup_cache;
 mod past;
-mod range;
+mod prefetch;
+mod scan;
 mod sets;
 pub(crate) mod sums;
 mod sweep;
@@ -17,17 +17,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arena::{Arena, FIRST, Slot};
-use crate::budget::{Budget, Reach, Taken};
+use crate::hasher::KeyHasher;
 use crate::index::Index;
-use crate::item::{Content, Figures, Item, ItemMut, Layout, Mark, State};
-use crate::placer::KeyHasher;
-use crate::policies::{INLINE, Unused};
+use crate::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout, ItemMut, LimitState};
+use crate::memory_cap::{EvictionScope, MemoryCap, MemoryUsage};
+use crate::policy_table::{INLINE, UnusedPolicies};
 use crate::time::{Deadline, Now};
 
-use self::hints::Hints;
+use self::lookup_cache::LookupCache;
 use self::past::is_past;
-use self::sets::Sets;
-pub(crate) use self::sets::{HAS_SET, SetId};
+use self::sets::HoldSets;
+pub(crate) use self::sets::{HAS_SET, HoldSetId};
 
 /// There is no room, and nothing in this shard may or can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct Full;
 
 /// What became of items that nobody deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Losses {
+pub struct EvictionStats {
     /// Removed for room before their deadline.
     pub evicted: u64,
     /// Of those, never fetched.
@@ -54,7 +54,7 @@ pub struct Losses {
     pub sweep_checked: u64,
 }
 
-impl Losses {
+impl EvictionStats {
     /// Counts an item as expired: it is removed, or its place used for the same key.
     pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
         self.expired += 1;
@@ -63,7 +63,7 @@ impl Losses {
 }
 
 /// A change of an item where it lies. It is no closure, because none can be told to be inlined.
-pub(crate) trait Change {
+pub(crate) trait ItemChange {
     /// What comes of it.
     type Answer;
 
@@ -86,7 +86,7 @@ const CANDIDATES_FOR_EXPIRY: usize = 64;
 
 /// What goes first when room is needed: the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum EvictionRank {
     /// Those that were refused go last, and else by the milliseconds until it is idle: the sooner, the
     /// sooner it goes.
     State(Reverse<(bool, u64)>),
@@ -100,11 +100,11 @@ enum Rank {
 #[repr(C)]
 pub(crate) struct Store {
     /// Of keys that were asked for ahead of their use, or used last.
-    hints: Hints,
+    hints: LookupCache,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
-    /// What `budget` was last told.
-    accounted: Taken,
+    /// What `memory_cap` was last told.
+    accounted: MemoryUsage,
     /// Where the draw of candidates for eviction goes on.
     draw: u64,
     /// Where the sweep goes on.
@@ -118,14 +118,14 @@ pub(crate) struct Store {
     pub(crate) flush: Deadline,
     index: Index,
     hasher: KeyHasher,
-    budget: Arc<Budget>,
+    memory_cap: Arc<MemoryCap>,
     /// How many states there are of each rule, by its number.
-    states_by_rule: Vec<u32>,
+    states_by_policy: Vec<u32>,
     may_evict: bool,
-    pub(crate) losses: Losses,
-    unused: Unused,
+    pub(crate) losses: EvictionStats,
+    unused: UnusedPolicies,
     /// The holds of keys that have many.
-    sets: Sets,
+    sets: HoldSets,
     /// Puts what a lookup of a state reads on one line.
     _gap: [u64; GAP],
     /// States of limits: kept apart, because none may go for want of room while a plain item is
@@ -138,13 +138,14 @@ const GAP: usize = 6;
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.budget.change(self.accounted, Taken::default());
+        self.memory_cap.change(self.accounted, MemoryUsage::default());
     }
 }
 
 impl Store {
     /// Where the bytes end that most commands change.
-    pub(crate) const CHANGED_END: usize = std::mem::offset_of!(Self, hints) + size_of::<Hints>();
+    pub(crate) const CHANGED_END: usize =
+        std::mem::offset_of!(Self, hints) + size_of::<LookupCache>();
     /// Where those lie that a lookup reads of the shard.
     pub(crate) const LOOKUP: Range<usize> = std::mem::offset_of!(Self, plain) + Arena::LOOKUP_AT
         ..std::mem::offset_of!(Self, index) + Index::LOOKUP_END;
@@ -152,11 +153,11 @@ impl Store {
     pub(crate) const STATES_LOOKUP_AT: usize =
         std::mem::offset_of!(Self, states) + Arena::LOOKUP_AT;
 
-    pub(crate) fn new(hasher: KeyHasher, budget: Arc<Budget>, may_evict: bool) -> Self {
+    pub(crate) fn new(hasher: KeyHasher, memory_cap: Arc<MemoryCap>, may_evict: bool) -> Self {
         let mut store = Self {
-            hints: Hints::new(),
+            hints: LookupCache::new(),
             item_bytes: 0,
-            accounted: Taken::default(),
+            accounted: MemoryUsage::default(),
             draw: 1,
             sweep: FIRST,
             unseen: 0,
@@ -164,12 +165,12 @@ impl Store {
             flush: Deadline::NEVER,
             index: Index::new(),
             hasher,
-            budget,
-            states_by_rule: Vec::new(),
+            memory_cap,
+            states_by_policy: Vec::new(),
             may_evict,
-            losses: Losses::default(),
-            unused: Unused::default(),
-            sets: Sets::default(),
+            losses: EvictionStats::default(),
+            unused: UnusedPolicies::default(),
+            sets: HoldSets::default(),
             _gap: [0; GAP],
             states: Arena::new(),
         };
@@ -188,7 +189,7 @@ impl Store {
 
     /// The memory cap of the process.
     pub(crate) fn limit_bytes(&self) -> usize {
-        self.budget.limit_bytes()
+        self.memory_cap.limit_bytes()
     }
 
     pub(crate) fn item_bytes(&self) -> usize {
@@ -205,21 +206,21 @@ impl Store {
         let plain = self.plain.allocated_bytes();
         let beside = self.states.allocated_bytes() + self.sets.bytes();
         let all = plain + beside + self.index.allocated_bytes();
-        let taken = Taken { all, plain };
+        let taken = MemoryUsage { all, plain };
         if taken != self.accounted {
-            self.budget.change(self.accounted, taken);
+            self.memory_cap.change(self.accounted, taken);
             self.accounted = taken;
         }
     }
 
     #[inline]
     fn arena(&self, slot: Slot) -> &Arena {
-        if slot.is_second() { &self.states } else { &self.plain }
+        if slot.is_limit_state() { &self.states } else { &self.plain }
     }
 
     #[inline]
     fn arena_mut(&mut self, slot: Slot) -> &mut Arena {
-        if slot.is_second() { &mut self.states } else { &mut self.plain }
+        if slot.is_limit_state() { &mut self.states } else { &mut self.plain }
     }
 
     #[inline]
@@ -233,9 +234,9 @@ impl Store {
     }
 
     /// Writes the figures of an item whose content was or will be changed in place.
-    pub(crate) fn set_figures(&mut self, slot: Slot, figures: Figures) {
-        self.note_cas(self.item(slot).cas(), figures.cas);
-        self.item_mut(slot).set_figures(figures);
+    pub(crate) fn set_header(&mut self, slot: Slot, header: ItemHeader) {
+        self.note_cas(self.item(slot).cas(), header.cas);
+        self.item_mut(slot).set_header(header);
     }
 
     /// Notes a change from one cas unique to another. It may be the same: a client may name any, and
@@ -260,7 +261,7 @@ impl Store {
     /// moved into it keeps its entry.
     fn free(&mut self, slot: Slot) -> Option<Slot> {
         let moved = self.arena_mut(slot).free(slot)?;
-        let moved = if slot.is_second() { moved.in_second() } else { moved };
+        let moved = if slot.is_limit_state() { moved.in_limit_arena() } else { moved };
         let hash = self.hasher.hash(self.item(slot).key());
         self.index.relocate(hash, moved.raw(), slot.raw());
         Some(moved)
@@ -292,7 +293,7 @@ impl Store {
         clippy::inline_always,
         reason = "so is what it calls: a tenth fewer instructions for `incr`"
     )]
-    pub(crate) fn change<C: Change>(
+    pub(crate) fn change<C: ItemChange>(
         &mut self,
         hash: u64,
         key: &[u8],
@@ -328,51 +329,51 @@ impl Store {
 
     /// Removes the item in `slot`, which is past its deadline.
     pub(crate) fn expire(&mut self, hash: u64, slot: Slot) {
-        let is_unfetched = !self.item(slot).has(Mark::FETCHED);
+        let is_unfetched = !self.item(slot).has(ItemFlag::FETCHED);
         self.losses.note_expired(is_unfetched);
         self.note_cleared();
         self.remove(hash, slot);
     }
 
     /// How many states there are of each rule, by its number; those past the end have none.
-    pub(crate) fn states_by_rule(&self) -> &[u32] {
-        &self.states_by_rule
+    pub(crate) fn states_by_policy(&self) -> &[u32] {
+        &self.states_by_policy
     }
 
     /// Those counts, and the rules whose last state went since this was emptied.
-    pub(crate) fn unused_rules(&mut self) -> (&[u32], &mut Unused) {
-        (&self.states_by_rule, &mut self.unused)
+    pub(crate) fn unused_policies(&mut self) -> (&[u32], &mut UnusedPolicies) {
+        (&self.states_by_policy, &mut self.unused)
     }
 
     /// Notes that a state comes under a rule.
-    fn count_in(&mut self, state: State<'_>) {
-        if state.rule == INLINE {
+    fn count_in(&mut self, state: LimitState<'_>) {
+        if state.policy_id == INLINE {
             cold_path();
             return;
         }
-        let number = state.rule as usize;
-        if number >= self.states_by_rule.len() {
-            self.states_by_rule.resize(number + 1, 0);
+        let index = state.policy_id as usize;
+        if index >= self.states_by_policy.len() {
+            self.states_by_policy.resize(index + 1, 0);
         }
-        self.states_by_rule[number] += 1;
+        self.states_by_policy[index] += 1;
     }
 
     /// Notes that the item in `slot`, if it is a state, goes from its rule.
     fn count_out(&mut self, slot: Slot) {
-        if let Some(State { rule, .. }) = self.item(slot).state()
-            && rule != INLINE
+        if let Some(LimitState { policy_id, .. }) = self.item(slot).state()
+            && policy_id != INLINE
         {
-            let count = &mut self.states_by_rule[rule as usize];
+            let count = &mut self.states_by_policy[policy_id as usize];
             *count -= 1;
             if *count == 0 {
                 cold_path();
-                self.unused.add(rule);
+                self.unused.add(policy_id);
             }
         }
     }
 
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
-        self.let_go_of_set(slot, None);
+        self.release_set(slot, None);
         self.count_out(slot);
         self.item_bytes -= self.item(slot).bytes();
         self.index.remove(hash, slot.raw());
@@ -391,54 +392,54 @@ impl Store {
         hash: u64,
         key: &[u8],
         old: Option<Slot>,
-        figures: Figures,
+        header: ItemHeader,
         content: Content<'_>,
     ) -> Result<Slot, Full> {
-        let bytes = Layout::of(content).item_bytes(key.len(), figures.client_flags);
+        let bytes = ItemLayout::of(content).item_bytes(key.len(), header.client_flags);
         let is_state = matches!(content, Content::State(_));
         let set = match content {
-            Content::State(state) => SetId::of(state),
+            Content::State(state) => HoldSetId::of(state),
             Content::Value(_) => None,
         };
         // Where there is no room a smaller item stays where it lies: what a limit gets back must not be lost
         // for want of memory, nor cost another item its place.
         let fits = |slot: Slot| {
             let arena = self.arena(slot);
-            slot.is_second() == is_state
+            slot.is_limit_state() == is_state
                 && (arena.same_class(slot, bytes)
                     || (is_state || !slot.is_large())
                         && arena.get(slot).len() >= bytes
                         && self.lacks_room_for(bytes, is_state, None))
         };
         if let Some(slot) = old.filter(|slot| fits(*slot)) {
-            self.let_go_of_set(slot, set);
-            self.note_cas(self.item(slot).cas(), figures.cas);
+            self.release_set(slot, set);
+            self.note_cas(self.item(slot).cas(), header.cas);
             if let Content::State(state) = content
-                && self.item(slot).state().is_none_or(|former| former.rule != state.rule)
+                && self.item(slot).state().is_none_or(|former| former.policy_id != state.policy_id)
             {
                 self.count_out(slot);
                 self.count_in(state);
             }
             self.item_bytes -= self.item(slot).bytes();
-            self.item_mut(slot).fill(now, figures, key, content);
+            self.item_mut(slot).fill(now, header, key, content);
             self.item_bytes += bytes;
             return Ok(slot);
         }
         let new = old.is_none().then_some(hash);
         // A count that outgrows 32 bits goes on beyond the cap if it must: by a chunk for each class of
         // the shard at most, and then by four bytes, rounded, for each counter.
-        let widens = Layout::of(content) == Layout::Wide
-            && old.is_some_and(|slot| self.item(slot).layout() == Layout::Narrow);
+        let widens = ItemLayout::of(content) == ItemLayout::Wide
+            && old.is_some_and(|slot| self.item(slot).layout() == ItemLayout::Narrow);
         let room = self.make_room(now, bytes, is_state, new, key);
         if !widens {
             room?;
         }
         let slot = if is_state {
-            self.states.allocate(bytes).ok_or(Full)?.in_second()
+            self.states.allocate(bytes).ok_or(Full)?.in_limit_arena()
         } else {
             self.plain.allocate(bytes).ok_or(Full)?
         };
-        self.item_mut(slot).fill(now, figures, key, content);
+        self.item_mut(slot).fill(now, header, key, content);
         self.item_bytes += bytes;
         if let Content::State(state) = content {
             self.count_in(state);
@@ -450,7 +451,7 @@ impl Store {
         {
             // What was written may have the figures that were there before.
             self.unseen = self.unseen.wrapping_add(1);
-            self.let_go_of_set(old, set);
+            self.release_set(old, set);
             self.count_out(old);
             self.item_bytes -= self.item(old).bytes();
             self.index.relocate(hash, old.raw(), slot.raw());
@@ -461,7 +462,7 @@ impl Store {
             let (plain, states, hasher) = (&self.plain, &self.states, &self.hasher);
             self.index.insert(hash, slot.raw(), |other| {
                 let other = Slot::from_raw(other);
-                let arena = if other.is_second() { states } else { plain };
+                let arena = if other.is_limit_state() { states } else { plain };
                 hasher.hash(Item(arena.get(other)).key())
             });
         }
@@ -479,7 +480,7 @@ impl Store {
         new: Option<u64>,
         keep: &[u8],
     ) -> Result<(), Full> {
-        if self.budget.refuses(bytes) {
+        if self.memory_cap.refuses(bytes) {
             return Err(Full);
         }
         for _ in 0..EVICTIONS_MAX {
@@ -493,29 +494,34 @@ impl Store {
 
     fn lacks_room_for(&self, bytes: usize, is_state: bool, new: Option<u64>) -> bool {
         let growth = if is_state { self.states.growth(bytes) } else { self.plain.growth(bytes) };
-        if !self.budget.lacks(growth + Index::GROWTH_MAX) {
+        if !self.memory_cap.exceeds_cap_by(growth + Index::GROWTH_MAX) {
             return false;
         }
         let growth = growth + new.map_or(0, |hash| self.index.growth(hash));
-        growth > 0 && self.budget.lacks(growth)
+        growth > 0 && self.memory_cap.exceeds_cap_by(growth)
     }
 
     /// What this store may evict for itself.
-    pub(crate) fn reach(&self) -> Reach {
-        self.budget.reach()
+    pub(crate) fn reach(&self) -> EvictionScope {
+        self.memory_cap.reach()
     }
 
     /// Whether the cap is exceeded as it stands.
     pub(crate) fn is_over(&self) -> bool {
-        self.budget.lacks(0)
+        self.memory_cap.exceeds_cap_by(0)
     }
 
     /// Removes the best victim of a random handful: anything past its deadline, else the plain item
     /// longest unused, else, where there are only states of limits, the one that is idle soonest. Who
     /// is being refused goes last: a flood of other keys must not free an offender, even where all are
     /// idle at the end of the same window.
-    pub(crate) fn evict(&mut self, now: Now, keep: &[u8], reach: Reach) -> Result<(), Full> {
-        let mut best: Option<(Rank, Slot)> = None;
+    pub(crate) fn evict(
+        &mut self,
+        now: Now,
+        keep: &[u8],
+        reach: EvictionScope,
+    ) -> Result<(), Full> {
+        let mut best: Option<(EvictionRank, Slot)> = None;
         let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
         for draw in 0..draws {
             // Every fourth candidate is a state, in case it is idle and nobody swept it yet.
@@ -528,8 +534,8 @@ impl Store {
             self.draw ^= self.draw << 13;
             self.draw ^= self.draw >> 7;
             self.draw ^= self.draw << 17;
-            let number = (self.draw % arena.len() as u64) as usize;
-            let Some(slot) = arena.nth(number) else { break };
+            let index = (self.draw % arena.len() as u64) as usize;
+            let Some(slot) = arena.nth(index) else { break };
             let item = Item(arena.get(slot));
             if item.key() == keep {
                 continue;
@@ -537,14 +543,14 @@ impl Store {
             // Ages of items of several partitions compare only each by its own time.
             let own = self.hasher.time_of(item.key(), now);
             let rank = if is_past(item, now, own) {
-                Rank::Past
+                EvictionRank::Past
             } else if states {
                 let left_ms = item.deadline().left_ms(own.unwrap_or(now)).unwrap_or(u64::MAX);
-                Rank::State(Reverse((item.has(Mark::REFUSED), left_ms)))
+                EvictionRank::State(Reverse((item.has(ItemFlag::REFUSED), left_ms)))
             } else {
-                Rank::Plain(item.idle(own.unwrap_or(now)))
+                EvictionRank::Plain(item.idle(own.unwrap_or(now)))
             };
-            let slot = if states { slot.in_second() } else { slot };
+            let slot = if states { slot.in_limit_arena() } else { slot };
             if best.is_none_or(|(other, _)| rank > other) {
                 best = Some((rank, slot));
             }
@@ -552,16 +558,17 @@ impl Store {
         let Some((rank, victim)) = best else { return Err(Full) };
         let item = self.item(victim);
         let hash = self.hasher.hash(item.key());
-        if rank == Rank::Past {
+        if rank == EvictionRank::Past {
             self.losses.reclaimed += 1;
             self.expire(hash, victim);
             return Ok(());
         }
-        let is_out_of_reach = reach == Reach::Plain && matches!(rank, Rank::State(_));
+        let is_out_of_reach =
+            reach == EvictionScope::Plain && matches!(rank, EvictionRank::State(_));
         if !self.may_evict || is_out_of_reach {
             return Err(Full);
         }
-        let unfetched = !item.has(Mark::FETCHED);
+        let unfetched = !item.has(ItemFlag::FETCHED);
         // A state that is not past its deadline is still at work.
         let own = self.hasher.time_of(item.key(), now).unwrap_or(now);
         let active = item.state().is_some() || item.idle(own) < ACTIVE_WITHIN;
@@ -578,9 +585,9 @@ impl Store {
         self.index = Index::new();
         self.plain = Arena::new();
         self.states = Arena::new();
-        self.sets = Sets::default();
+        self.sets = HoldSets::default();
         self.item_bytes = 0;
-        self.states_by_rule.clear();
+        self.states_by_policy.clear();
         self.unused.add_all();
         self.sweep = FIRST;
         self.account();

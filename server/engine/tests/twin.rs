@@ -11,7 +11,7 @@ use protocol::{
     Arithmetic, Bounds, Command, Delete, Exptime, Get, ItemView, Key, Operation, Outcome, Set,
     SetMode, Value,
 };
-use tollgate_engine::{Budget, Engine, InPlace, KeyHasher, Now, Options};
+use tollgate_engine::{Engine, EngineOptions, FastResult, KeyHasher, MemoryCap, Now};
 
 /// An outcome that owns its bytes, so that two can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -558,21 +558,21 @@ fn in_place(
         {
             match engine.count_in_place(now, hash, key, asked.delta, asked.decrement) {
                 // It tells no client flags.
-                InPlace::Done(number) => InPlace::Done((Value::Number(number), u32::MAX)),
-                InPlace::Missing => InPlace::Missing,
-                InPlace::Apart => InPlace::Apart,
+                FastResult::Done(number) => FastResult::Done((Value::Number(number), u32::MAX)),
+                FastResult::Missing => FastResult::Missing,
+                FastResult::General => FastResult::General,
             }
         }
         _ => return None,
     };
     match came {
-        InPlace::Done((value, client_flags)) => {
+        FastResult::Done((value, client_flags)) => {
             let mut text = Vec::new();
             value.write(&mut text);
             Some(Some((text, client_flags)))
         }
-        InPlace::Missing => Some(None),
-        InPlace::Apart => None,
+        FastResult::Missing => Some(None),
+        FastResult::General => None,
     }
 }
 
@@ -601,9 +601,9 @@ proptest! {
         ];
         let bounds = Bounds { item_bytes_max: 4096 };
         let hasher = KeyHasher::new([1, 2, 3, 4]);
-        let budget = Arc::new(Budget::new(64 << 20));
-        let options = Options { bounds, ..Options::default() };
-        let mut engine = Engine::new(hasher.clone(), Arc::clone(&budget), options);
+        let memory_cap = Arc::new(MemoryCap::new(64 << 20));
+        let options = EngineOptions { bounds, ..EngineOptions::default() };
+        let mut engine = Engine::new(hasher.clone(), Arc::clone(&memory_cap), options);
         let mut twin = Twin::default();
         let mut now_ms = 1000;
         for (at, (key, pause_ms, step)) in steps.iter().enumerate() {
@@ -658,6 +658,6 @@ proptest! {
         engine.flush(now, Exptime::NEVER);
         prop_assert_eq!(engine.item_bytes(), 0);
         drop(engine);
-        prop_assert_eq!(budget.used_bytes(), 0);
+        prop_assert_eq!(memory_cap.used_bytes(), 0);
     }
 }

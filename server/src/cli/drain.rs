@@ -11,12 +11,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::CliError;
-use super::ask::{Server, Stats};
-use super::show::{Row, rows};
+use super::client::{ServerClient, StatPairs};
+use super::show::{StatRow, rows};
 
 /// How a drain goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum DrainReport {
     /// The cluster will see to it, and nobody waits.
     Begun,
     /// So many copies are left there.
@@ -27,25 +27,25 @@ pub(super) enum Told {
 
 /// Drains `node`; with `pause` between two looks, until it is gone.
 pub(super) fn drain(
-    mut server: Server,
+    mut server: ServerClient,
     node: &str,
     pause: Option<Duration>,
-    mut tell: impl FnMut(&Told) -> io::Result<()>,
+    mut tell: impl FnMut(&DrainReport) -> io::Result<()>,
 ) -> Result<(), CliError> {
     let nodes = server.stats("cluster nodes")?;
-    let (id, mut others) = whom(&nodes, node).ok_or_else(|| CliError::NoNode {
+    let (id, mut others) = node_named(&nodes, node).ok_or_else(|| CliError::NoNode {
         server: server.name().to_owned(),
         node: node.to_owned(),
     })?;
     // In the operator's word, not by the id: a ring name may look like that.
-    server.tell(&format!("cluster drain {node}"))?;
-    let Some(pause) = pause else { return Ok(tell(&Told::Begun)?) };
+    server.command(&format!("cluster drain {node}"))?;
+    let Some(pause) = pause else { return Ok(tell(&DrainReport::Begun)?) };
     let (mut drains, mut last) = (false, None);
     loop {
-        let nodes = look(&mut server, &mut others)?;
+        let nodes = poll(&mut server, &mut others)?;
         let rows = rows(&nodes);
         let Some(row) = rows.iter().find(|row| row.id == id) else {
-            tell(&Told::Gone { node: id })?;
+            tell(&DrainReport::Gone { node: id })?;
             return Ok(());
         };
         match row.get("state") {
@@ -65,7 +65,7 @@ pub(super) fn drain(
             }
         }
         let count = |name| row.get(name).and_then(|text| text.parse().ok()).unwrap_or(0);
-        let left = Told::Left {
+        let left = DrainReport::Left {
             node: id.clone(),
             primaries: count("primaries"),
             backups: count("backups"),
@@ -79,9 +79,9 @@ pub(super) fn drain(
 }
 
 /// The id of the node that a word names, and where else to ask.
-fn whom(nodes: &Stats, word: &str) -> Option<(String, Vec<String>)> {
+fn node_named(nodes: &StatPairs, word: &str) -> Option<(String, Vec<String>)> {
     let rows = rows(nodes);
-    let is_named = |row: &&Row<'_>| {
+    let is_named = |row: &&StatRow<'_>| {
         let number = row.id.strip_prefix('n');
         let names = ["ring_name", "client", "peer"].map(|name| row.get(name));
         let is_self = word == "self" && row.get("self") == Some("yes");
@@ -95,7 +95,7 @@ fn whom(nodes: &Stats, word: &str) -> Option<(String, Vec<String>)> {
 }
 
 /// What the node that is asked says of all nodes, or the first of the others that answers.
-fn look(server: &mut Server, others: &mut Vec<String>) -> Result<Stats, CliError> {
+fn poll(server: &mut ServerClient, others: &mut Vec<String>) -> Result<StatPairs, CliError> {
     let mut failed = match server.stats("cluster nodes") {
         Err(error @ CliError::Unreachable { .. }) => error,
         answered => return answered,

@@ -6,13 +6,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use super::ask::Server;
+use super::client::ServerClient;
 use super::{CliError, show, word};
-use crate::limits::shared::Text;
+use crate::limits::map_text::LimitText;
 use crate::limits::{LimitsError, read};
 
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
-pub(super) enum What {
+pub(super) enum LimitsAction {
     /// Print them as a limits file
     Get,
     /// Put each limit of a file where one of its name is, or behind all others
@@ -33,25 +33,25 @@ pub(super) enum What {
 }
 
 pub(super) fn run(
-    server: &mut Server,
-    what: &What,
+    server: &mut ServerClient,
+    what: &LimitsAction,
     json: bool,
     out: &mut impl Write,
 ) -> Result<(), CliError> {
     match what {
-        What::Get => {
+        LimitsAction::Get => {
             let text = server.limits()?;
             out.write_all(show::limits(&text, json).as_bytes())?;
             return Ok(());
         }
-        What::Put { file, before } => {
-            let texts = Text::each(&file.display().to_string(), &read(file)?)?;
+        LimitsAction::Put { file, before } => {
+            let texts = LimitText::each(&file.display().to_string(), &read(file)?)?;
             if texts.is_empty() {
                 return Err(LimitsError::Empty { path: file.clone() }.into());
             }
             put(server, texts, before.as_deref())?;
         }
-        What::Remove { name } => server.tell(&format!("cluster unlimit {name}"))?,
+        LimitsAction::Remove { name } => server.command(&format!("cluster unlimit {name}"))?,
     }
     out.write_all(show::done(json).as_bytes())?;
     Ok(())
@@ -59,13 +59,18 @@ pub(super) fn run(
 
 /// Puts all of them. A limit that wants another one beside it is put after that one, wherever both stand
 /// in the file.
-fn put(server: &mut Server, mut texts: Vec<Text>, before: Option<&str>) -> Result<(), CliError> {
+fn put(
+    server: &mut ServerClient,
+    mut texts: Vec<LimitText>,
+    before: Option<&str>,
+) -> Result<(), CliError> {
     let before = before.map_or_else(String::new, |name| format!(" before={name}"));
     while !texts.is_empty() {
         let (count, mut refused, mut left) = (texts.len(), None, Vec::new());
         for text in texts {
-            let Text { name, toml } = &text;
-            match server.tell(&format!("cluster limit {name} {}{before}\r\n{toml}", toml.len())) {
+            let LimitText { name, toml } = &text;
+            match server.command(&format!("cluster limit {name} {}{before}\r\n{toml}", toml.len()))
+            {
                 Ok(()) => {}
                 Err(error @ CliError::Refused { .. }) => {
                     refused.get_or_insert(error);

@@ -1,6 +1,6 @@
 //! The login of an operator at a server that asks for a password.
 //!
-//! Here: where user and password come from. Not here: the exchange with the server (`ask`), the users a
+//! Here: where user and password come from. Not here: the exchange with the server (`client`), the users a
 //! server knows (`auth`).
 
 use std::fmt;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::ask::Stats;
-use super::drain::Told;
+use super::client::StatPairs;
+use super::drain::DrainReport;
 
 /// Columns of a table: what stands above, and the figure's name.
 type Columns = &'static [(&'static str, &'static str)];
@@ -65,49 +65,49 @@ const PARTITIONS: Columns = &[
 ];
 
 /// One node or partition: its id, and its figures by name.
-pub(super) struct Row<'a> {
+pub(super) struct StatRow<'a> {
     pub(super) id: &'a str,
-    figures: Vec<(&'a str, &'a str)>,
+    stats: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> StatRow<'a> {
     pub(super) fn get(&self, name: &str) -> Option<&'a str> {
-        self.figures.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
+        self.stats.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
     }
 
     fn json(&self) -> Value {
-        let figures = self.figures.iter().map(|(name, text)| ((*name).to_owned(), value(text)));
-        let mut object: Map<String, Value> = figures.collect();
+        let stats = self.stats.iter().map(|(name, text)| ((*name).to_owned(), value(text)));
+        let mut object: Map<String, Value> = stats.collect();
         object.insert("id".to_owned(), json!(self.id));
         Value::Object(object)
     }
 }
 
 /// Nodes, from lines like `n1:state active`: those of a node stand together.
-pub(super) fn rows(stats: &Stats) -> Vec<Row<'_>> {
-    let mut rows: Vec<Row<'_>> = Vec::new();
+pub(super) fn rows(stats: &StatPairs) -> Vec<StatRow<'_>> {
+    let mut rows: Vec<StatRow<'_>> = Vec::new();
     for (name, text) in stats {
         let Some((id, name)) = name.split_once(':') else { continue };
         match rows.last_mut() {
-            Some(row) if row.id == id => row.figures.push((name, text)),
-            _ => rows.push(Row { id, figures: vec![(name, text)] }),
+            Some(row) if row.id == id => row.stats.push((name, text)),
+            _ => rows.push(StatRow { id, stats: vec![(name, text)] }),
         }
     }
     rows
 }
 
 /// The value of a figure; `-` where the node does not tell it.
-pub(super) fn told<'s>(stats: &'s Stats, name: &str) -> &'s str {
+pub(super) fn printed<'s>(stats: &'s StatPairs, name: &str) -> &'s str {
     let found = stats.iter().find(|(other, _)| other == name);
     found.map_or("-", |(_, value)| value.as_str())
 }
 
 /// The most important of `stats cluster`, with a sentence on top; as JSON all of it.
-pub(super) fn status(stats: &Stats, as_json: bool) -> String {
+pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
     if as_json {
         return pretty(&object(stats));
     }
-    let told = |name: &str| told(stats, name);
+    let told = |name: &str| printed(stats, name);
     let line = |name: &str, value: String| (name.to_owned(), value);
     let ready = match (told("ready"), told("not_ready")) {
         ("yes", _) => "ready".to_owned(),
@@ -129,7 +129,7 @@ pub(super) fn status(stats: &Stats, as_json: bool) -> String {
         ("partitions_moving", "moving"),
         ("partitions_learners", "being copied"),
     ];
-    let lines: Stats = vec![
+    let lines: StatPairs = vec![
         line("node", format!("{}, {}, {ready}", told("node"), told("place"))),
         line("cluster", told("cluster").to_owned()),
         line("nodes", list(format!("{}: {} active", told("nodes"), told("nodes_active")), &nodes)),
@@ -151,10 +151,10 @@ pub(super) fn ready(as_json: bool) -> String {
 }
 
 /// `stats cluster nodes`.
-pub(super) fn nodes(stats: &Stats, is_wide: bool, as_json: bool) -> String {
+pub(super) fn nodes(stats: &StatPairs, is_wide: bool, as_json: bool) -> String {
     let rows = rows(stats);
     if as_json {
-        return pretty(&Value::Array(rows.iter().map(Row::json).collect()));
+        return pretty(&Value::Array(rows.iter().map(StatRow::json).collect()));
     }
     if is_wide {
         return table("NODE", NODES_WIDE, &rows, usize::MAX);
@@ -170,16 +170,16 @@ pub(super) fn nodes(stats: &Stats, is_wide: bool, as_json: bool) -> String {
 }
 
 /// `stats cluster partitions`: totals, then partitions.
-pub(super) fn partitions(stats: &Stats, as_json: bool) -> String {
+pub(super) fn partitions(stats: &StatPairs, as_json: bool) -> String {
     // Of a partition the value is its figures: `p17 state=moving,primary=n1`.
-    let (lines, totals): (Stats, Stats) =
+    let (lines, totals): (StatPairs, StatPairs) =
         stats.iter().cloned().partition(|(_, value)| value.contains('='));
-    let row = |(id, value)| Row { id, figures: figures_of(value) };
-    let rows: Vec<Row<'_>> =
+    let row = |(id, value)| StatRow { id, stats: stats_of(value) };
+    let rows: Vec<StatRow<'_>> =
         lines.iter().map(|(id, value)| (id.as_str(), value.as_str())).map(row).collect();
     if as_json {
         let mut all = object(&totals);
-        all["list"] = Value::Array(rows.iter().map(Row::json).collect());
+        all["list"] = Value::Array(rows.iter().map(StatRow::json).collect());
         return pretty(&all);
     }
     let is_total = |(name, _): &&(String, String)| name != "partitions_left_out";
@@ -195,29 +195,29 @@ pub(super) fn partitions(stats: &Stats, as_json: bool) -> String {
     page
 }
 
-fn figures_of(value: &str) -> Vec<(&str, &str)> {
+fn stats_of(value: &str) -> Vec<(&str, &str)> {
     value.split(',').filter_map(|figure| figure.split_once('=')).collect()
 }
 
 /// How a drain goes.
-pub(super) fn progress(told: &Told, as_json: bool) -> String {
+pub(super) fn progress(response: &DrainReport, as_json: bool) -> String {
     if as_json {
-        let line = match told {
-            Told::Begun => json!({"done": true}),
-            Told::Left { node, primaries, backups } => json!({
+        let line = match response {
+            DrainReport::Begun => json!({"done": true}),
+            DrainReport::Left { node, primaries, backups } => json!({
                 "node": node, "gone": false, "primaries": primaries, "backups": backups
             }),
-            Told::Gone { node } => json!({"node": node, "gone": true}),
+            DrainReport::Gone { node } => json!({"node": node, "gone": true}),
         };
         return format!("{line}\n");
     }
-    match told {
-        Told::Begun => done(false),
-        Told::Left { node, primaries, backups } => format!(
+    match response {
+        DrainReport::Begun => done(false),
+        DrainReport::Left { node, primaries, backups } => format!(
             "{node}: {} copies left, {primaries} of them primaries\n",
             primaries.saturating_add(*backups)
         ),
-        Told::Gone { node } => format!("{node} has left\n"),
+        DrainReport::Gone { node } => format!("{node} has left\n"),
     }
 }
 
@@ -232,8 +232,8 @@ pub(super) fn done(as_json: bool) -> String {
 }
 
 /// How the cluster is, in one sentence: the worst first.
-fn verdict(stats: &Stats) -> String {
-    let text = |name: &str| told(stats, name);
+fn verdict(stats: &StatPairs) -> String {
+    let text = |name: &str| printed(stats, name);
     let count = |name| text(name).parse::<u64>().unwrap_or(0);
     let partitions = |name, what| match count(name) {
         0 => None,
@@ -268,7 +268,7 @@ fn verdict(stats: &Stats) -> String {
 }
 
 /// Names and values, the values under each other.
-fn pairs(stats: &Stats) -> String {
+fn pairs(stats: &StatPairs) -> String {
     let width = stats.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut page = String::new();
     for (name, value) in stats {
@@ -278,12 +278,12 @@ fn pairs(stats: &Stats) -> String {
 }
 
 /// A table, columns as wide as what is in them, and no cell wider than `cell_max`.
-fn table(first: &str, columns: Columns, rows: &[Row<'_>], cell_max: usize) -> String {
+fn table(first: &str, columns: Columns, rows: &[StatRow<'_>], cell_max: usize) -> String {
     let titles = columns.iter().map(|(title, _)| (*title).to_owned());
     let mut cells: Vec<Vec<String>> = vec![[first.to_owned()].into_iter().chain(titles).collect()];
     for row in rows {
-        let figures = columns.iter().map(|(_, name)| cut(row.get(name).unwrap_or("-"), cell_max));
-        cells.push([row.id.to_owned()].into_iter().chain(figures).collect());
+        let stats = columns.iter().map(|(_, name)| cut(row.get(name).unwrap_or("-"), cell_max));
+        cells.push([row.id.to_owned()].into_iter().chain(stats).collect());
     }
     let width = |at: usize| {
         let widths = cells.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
@@ -310,7 +310,7 @@ fn cut(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn object(stats: &Stats) -> Value {
+fn object(stats: &StatPairs) -> Value {
     let figures = stats.iter().map(|(name, text)| (name.clone(), value(text)));
     Value::Object(figures.collect())
 }

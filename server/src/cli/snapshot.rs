@@ -59,19 +59,19 @@ impl SnapshotRequest {
         let pid = match (self.pid, &self.pidfile) {
             (Some(pid), _) => pid,
             (None, Some(path)) => {
-                let told = |source| CliError::Pidfile { path: path.clone(), source };
-                let text = files::read(path, PIDFILE_BYTES_MAX).map_err(told)?;
+                let error_of = |source| CliError::Pidfile { path: path.clone(), source };
+                let text = files::read(path, PIDFILE_BYTES_MAX).map_err(error_of)?;
                 let pid = String::from_utf8_lossy(&text).trim().parse().ok();
-                let other = || told(io::Error::other("it holds no process id"));
+                let other = || error_of(io::Error::other("it holds no process id"));
                 pid.filter(|pid| *pid > 0).ok_or_else(other)?
             }
             (None, None) => return Ok(()),
         };
-        let told = |source: io::Error| CliError::Process { pid, source };
-        if !takes_signal(&fs::read_to_string(format!("/proc/{pid}/status")).map_err(told)?) {
-            return Err(told(io::Error::other("it takes no SIGUSR2, so it is no tollgate")));
+        let error_of = |source: io::Error| CliError::Process { pid, source };
+        if !takes_signal(&fs::read_to_string(format!("/proc/{pid}/status")).map_err(error_of)?) {
+            return Err(error_of(io::Error::other("it takes no SIGUSR2, so it is no tollgate")));
         }
-        kill(Pid::from_raw(pid), Signal::SIGUSR2).map_err(|error| told(error.into()))?;
+        kill(Pid::from_raw(pid), Signal::SIGUSR2).map_err(|error| error_of(error.into()))?;
         writeln!(
             out,
             "process {pid} was asked to write its snapshot; `stats` and its log tell when it is saved"

@@ -1,10 +1,10 @@
 //! Command lines, and what is shown. Conversations with a node: `server/tests/cluster_cli.rs`.
 
-use super::drain::Told;
+use super::drain::DrainReport;
 use super::login::LoginFlags;
 use super::*;
 
-fn read(line: &str) -> Result<Request, String> {
+fn read(line: &str) -> Result<CliRequest, String> {
     let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
     match parse(&words) {
         Ok(Parsed::Request(request)) => Ok(request),
@@ -14,7 +14,7 @@ fn read(line: &str) -> Result<Request, String> {
     }
 }
 
-fn stats(lines: &str) -> ask::Stats {
+fn stats(lines: &str) -> client::StatPairs {
     let line = |line: &str| {
         let (name, value) = line.trim().split_once(' ').expect("a name and a value");
         (name.to_owned(), value.to_owned())
@@ -39,7 +39,7 @@ fn only_the_first_word_asks_for_this_program() {
 
 #[test]
 fn a_command_line_is_read() {
-    let request = |verb, server: Option<&str>, json| Request {
+    let request = |verb, server: Option<&str>, json| CliRequest {
         verb,
         server: server.map(str::to_owned),
         json,
@@ -61,7 +61,7 @@ fn a_command_line_is_read() {
     let there = request(Verb::Nodes { wide: false }, Some("/run/tollgate/admin.sock"), false);
     assert_eq!(read("nodes --server /run/tollgate/admin.sock"), Ok(there));
     let login = LoginFlags { login: Some("ann".to_owned()), password_file: Some("pw".into()) };
-    let there = Request { login, ..request(Verb::Nodes { wide: false }, None, false) };
+    let there = CliRequest { login, ..request(Verb::Nodes { wide: false }, None, false) };
     assert_eq!(read("--login ann nodes --password-file pw"), Ok(there));
 }
 
@@ -74,11 +74,11 @@ fn a_command_line_that_is_wrong_hears_how_it_is_written() {
         assert_eq!(read(line), Err(format!("an argument is missing: {USAGE}")), "{line}");
     }
     for line in ["set", "set replicas", "--json set"] {
-        let told = format!("write tollgate cluster set NAME VALUE; {SETTINGS}");
-        assert_eq!(read(line), Err(told), "{line}");
+        let reply = format!("write tollgate cluster set NAME VALUE; {SETTINGS}");
+        assert_eq!(read(line), Err(reply), "{line}");
     }
     let none = |name: &str| format!("there is no setting {name}; {SETTINGS}");
-    for (line, told) in [
+    for (line, reply) in [
         ("set foo 3", none("foo")),
         ("set ack bogus", none("ack")),
         ("set memory_limit 512", none("memory_limit")),
@@ -88,7 +88,7 @@ fn a_command_line_that_is_wrong_hears_how_it_is_written() {
             "lost_after is a number of seconds from 1 to 4294967295, or never".to_owned(),
         ),
     ] {
-        assert_eq!(read(line), Err(told), "{line}");
+        assert_eq!(read(line), Err(reply), "{line}");
     }
     for (line, part) in [
         ("status --wait", "'--wait'"),
@@ -248,12 +248,12 @@ const STATUS: &str = "
 
 #[test]
 fn a_drain_tells_how_it_goes() {
-    let left = Told::Left { node: "n3".to_owned(), primaries: 2, backups: 40 };
+    let left = DrainReport::Left { node: "n3".to_owned(), primaries: 2, backups: 40 };
     assert_eq!(show::progress(&left, false), "n3: 42 copies left, 2 of them primaries\n");
-    let gone = Told::Gone { node: "n3".to_owned() };
+    let gone = DrainReport::Gone { node: "n3".to_owned() };
     assert_eq!(show::progress(&gone, false), "n3 has left\n");
-    for told in [left, gone, Told::Begun] {
-        let line = show::progress(&told, true);
+    for response in [left, gone, DrainReport::Begun] {
+        let line = show::progress(&response, true);
         assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok(), "{line}");
         assert_eq!(line.lines().count(), 1);
     }

@@ -71,13 +71,13 @@ mod tests {
             ("start", "no word at all"),
             ("serve", "no word at all"),
         ] {
-            let told = refusal(word);
-            assert!(told.contains(&format!(" Perhaps you mean {meant}")), "{told}");
+            let reply = refusal(word);
+            assert!(reply.contains(&format!(" Perhaps you mean {meant}")), "{reply}");
         }
         for word in ["x", "64", "/etc/limits.toml", "", "a\nb"] {
-            let told = refusal(word);
-            assert!(!told.contains("Perhaps") && !told.contains('\n'), "{told}");
-            assert!(told.contains("The commands are cluster, check-limits and snapshot"));
+            let reply = refusal(word);
+            assert!(!reply.contains("Perhaps") && !reply.contains('\n'), "{reply}");
+            assert!(reply.contains("The commands are cluster, check-limits and snapshot"));
         }
     }
 

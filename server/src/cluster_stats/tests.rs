@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use cluster::id::Incarnation;
-use cluster::map::command::{Change, Setting};
-use cluster::map::{Answer, Command, Description, Step};
+use cluster::map::command::{MapChange, Setting};
+use cluster::map::{MapAnswer, MapCommand, NodeDescription, Transition};
 use cluster::placement::{Placement, Scheme};
-use control::{DiskState, Heard, Identity, Seat};
+use control::{DiskState, Membership, NodeIdentity, NodeReport};
 use protocol::ClusterVerb;
 
 use super::*;
 
 const LIFE: Incarnation = Incarnation(7);
 
-fn description(host: &str, weight: u32, zone: &str) -> Description {
-    Description {
+fn description(host: &str, weight: u32, zone: &str) -> NodeDescription {
+    NodeDescription {
         client_address: format!("{host}:11211"),
         peer_address: format!("{host}:21211"),
         ring_name: host.to_owned(),
@@ -23,16 +23,16 @@ fn description(host: &str, weight: u32, zone: &str) -> Description {
     }
 }
 
-fn apply(map: &mut Map, command: &Command) -> Answer {
+fn apply(map: &mut Map, command: &MapCommand) -> MapAnswer {
     map.apply(command).expect("the command is good").0
 }
 
-fn step(map: &mut Map, partition: u16, step: Step) {
+fn step(map: &mut Map, partition: u16, sub_request: Transition) {
     let partition = Partition(partition);
     let ver = map.entry(partition).expect("it is there").ver;
-    let change = Change { partition, ver, step };
-    let answer = apply(map, &Command::Partitions(vec![change]));
-    assert_eq!(answer, Answer::Changes(vec![Ok(())]), "{step:?}");
+    let change = MapChange { partition, ver, transition: sub_request };
+    let answer = apply(map, &MapCommand::Partitions(vec![change]));
+    assert_eq!(answer, MapAnswer::Changes(vec![Ok(())]), "{sub_request:?}");
 }
 
 fn placement(bits: u8) -> Placement {
@@ -43,39 +43,44 @@ fn placement(bits: u8) -> Placement {
 /// p2 lost its primary, p3 its backup.
 fn map() -> Map {
     let mut map = Map::default();
-    apply(&mut map, &Command::Create { cluster: 0x00C0_FFEE, placement: placement(2) });
+    apply(&mut map, &MapCommand::Create { cluster: 0x00C0_FFEE, placement: placement(2) });
     for (at, (host, weight, zone)) in
         [("10.0.0.1", 1, "a"), ("cache-2", 1, "b"), ("n1", 2, ""), ("witness", 0, "")]
             .into_iter()
             .enumerate()
     {
         let description = description(host, weight, zone);
-        let register = Command::Register { birth: at as u128, incarnation: LIFE, description };
+        let register =
+            MapCommand::Register { node_uuid: at as u128, incarnation: LIFE, description };
         apply(&mut map, &register);
     }
     for (partition, nodes) in [(0, [1, 2]), (1, [1, 2]), (2, [3, 1]), (3, [2, 3])] {
         let [primary, backup] = nodes.map(NodeId);
-        step(&mut map, partition, Step::Reset { node: primary, incarnation: LIFE, waited: false });
-        step(&mut map, partition, Step::SetLearner(backup, LIFE));
+        step(
+            &mut map,
+            partition,
+            Transition::Reset { node: primary, incarnation: LIFE, waited: false },
+        );
+        step(&mut map, partition, Transition::SetLearner(backup, LIFE));
         let learner = map.entry(Partition(partition)).and_then(|entry| entry.learner);
-        step(&mut map, partition, Step::AddInSync(learner.expect("it was just set")));
+        step(&mut map, partition, Transition::AddInSync(learner.expect("it was just set")));
     }
-    step(&mut map, 1, Step::SetLearner(NodeId(3), LIFE));
+    step(&mut map, 1, Transition::SetLearner(NodeId(3), LIFE));
     let backup = map.entry(Partition(1)).and_then(|entry| entry.in_sync_on(NodeId(2)));
-    step(&mut map, 1, Step::SetTransfer(backup));
+    step(&mut map, 1, Transition::SetTransfer(backup));
     for node in [1, 2] {
-        apply(&mut map, &Command::Activate(NodeId(node), LIFE));
+        apply(&mut map, &MapCommand::Activate(NodeId(node), LIFE));
     }
-    apply(&mut map, &Command::Bury(NodeId(3), LIFE));
-    apply(&mut map, &Command::Set(Setting::LostAfterMs(None)));
+    apply(&mut map, &MapCommand::Bury(NodeId(3), LIFE));
+    apply(&mut map, &MapCommand::Set(Setting::LostAfterMs(None)));
     let setting = Setting::Other { name: "founded".to_owned(), value: Some("yes".to_owned()) };
-    apply(&mut map, &Command::Set(setting));
+    apply(&mut map, &MapCommand::Set(setting));
     map
 }
 
 fn status(map: &Map) -> Status {
-    let seat = Seat { cluster: 0x00C0_FFEE, node: NodeId(1), is_founder: true };
-    let heard = |node, ago| Heard {
+    let membership = Membership { cluster: 0x00C0_FFEE, node: NodeId(1), is_founder: true };
+    let report = |node, ago| NodeReport {
         node: NodeId(node),
         ago: Duration::from_millis(ago),
         is_ready: node < 3,
@@ -83,8 +88,8 @@ fn status(map: &Map) -> Status {
         disk: DiskState::Fine,
     };
     Status {
-        identity: Identity { birth: 0, incarnation: LIFE, seat: Some(seat) },
-        place: Place::Member(NodeState::Active),
+        identity: NodeIdentity { node_uuid: 0, incarnation: LIFE, membership: Some(membership) },
+        membership_state: MembershipState::Member(NodeState::Active),
         leader: Some(NodeId(2)),
         voters: [1, 2, 4].map(NodeId).into(),
         raft_term: 3,
@@ -93,15 +98,15 @@ fn status(map: &Map) -> Status {
         lease: None,
         fault: None,
         disk: DiskState::Fine,
-        heard: vec![heard(2, 80), heard(3, 9000)],
+        reports: vec![report(2, 80), report(3, 9000)],
     }
 }
 
 fn with_view<T>(ask: impl FnOnce(&ClusterView<'_>) -> T) -> T {
     let map = map();
     let status = status(&map);
-    let up = PeerLink { is_up: true, clock_offset_ms: Some(-3) };
-    let links = [(NodeId(2), up), (NodeId(3), PeerLink::default())].into();
+    let up = PeerLinkView { is_up: true, clock_offset_ms: Some(-3) };
+    let links = [(NodeId(2), up), (NodeId(3), PeerLinkView::default())].into();
     let traffic = Traffic { ops_direct: 5, held: 1, ..Traffic::default() };
     ask(&ClusterView::of(&status, &map, &links, traffic))
 }
@@ -154,7 +159,7 @@ fn all_partitions_come_in_order() {
 #[test]
 fn a_cluster_in_ruins_is_told_in_so_many_lines() {
     let mut map = Map::default();
-    apply(&mut map, &Command::Create { cluster: 1, placement: placement(11) });
+    apply(&mut map, &MapCommand::Create { cluster: 1, placement: placement(11) });
     let status = status(&map);
     let view = ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default());
     assert_eq!((view.partitions.without_primary, view.partitions.served), (2048, 0));
@@ -169,8 +174,8 @@ fn a_cluster_in_ruins_is_told_in_so_many_lines() {
 fn a_node_without_a_cluster_knows_little() {
     let map = Map::default();
     let mut status = status(&map);
-    (status.identity.seat, status.place) = (None, Place::Seeking);
-    (status.leader, status.contact, status.heard) = (None, None, vec![]);
+    (status.identity.membership, status.membership_state) = (None, MembershipState::Seeking);
+    (status.leader, status.contact, status.reports) = (None, None, vec![]);
     status.voters.clear();
     status.fault = Some("no space\nleft".to_owned());
     let view = ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default());
@@ -225,12 +230,12 @@ fn a_node_has_several_names() {
 fn words_become_commands() {
     let map = map();
     let told = |verb: ClusterVerb<'_>| command_of(&map, verb).map_err(|error| error.to_string());
-    assert_eq!(told(ClusterVerb::Drain(b"n2")), Ok(Command::Drain(NodeId(2), LIFE)));
-    assert_eq!(told(ClusterVerb::Forget(b"3")), Ok(Command::Forget(NodeId(3), LIFE)));
+    assert_eq!(told(ClusterVerb::Drain(b"n2")), Ok(MapCommand::Drain(NodeId(2), LIFE)));
+    assert_eq!(told(ClusterVerb::Forget(b"3")), Ok(MapCommand::Forget(NodeId(3), LIFE)));
     let set = |name: &str, value: &str| {
         told(ClusterVerb::Set { name: name.as_bytes(), value: value.as_bytes() })
     };
-    let done = |setting| Ok(Command::Set(setting));
+    let done = |setting| Ok(MapCommand::Set(setting));
     assert_eq!(set("replicas", "3"), done(Setting::Replicas(3)));
     assert_eq!(set("lost_after", "60"), done(Setting::LostAfterMs(Some(60_000))));
     assert_eq!(set("lost_after", "never"), done(Setting::LostAfterMs(None)));
@@ -268,9 +273,12 @@ fn a_node_tells_why_it_is_not_ready() {
         ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default()).not_ready()
     };
     assert_eq!(why(&|_| {}), None);
-    assert_eq!(why(&|status| status.place = Place::Seeking), Some("it seeks a cluster"));
     assert_eq!(
-        why(&|status| status.place = Place::Member(NodeState::Draining)),
+        why(&|status| status.membership_state = MembershipState::Seeking),
+        Some("it seeks a cluster")
+    );
+    assert_eq!(
+        why(&|status| status.membership_state = MembershipState::Member(NodeState::Draining)),
         Some("it is draining")
     );
     for lease in [None, Some(Duration::from_secs(3))] {
@@ -282,7 +290,8 @@ fn a_node_tells_why_it_is_not_ready() {
     // The third node is getting a copy of p1.
     let mut status = status(&map);
     status.lease = Some(Duration::ZERO);
-    status.identity.seat = Some(Seat { cluster: 1, node: NodeId(3), is_founder: false });
+    status.identity.membership =
+        Some(Membership { cluster: 1, node: NodeId(3), is_founder: false });
     let view = ClusterView::of(&status, &map, &BTreeMap::new(), Traffic::default());
     assert_eq!(view.not_ready(), Some("it is getting copies"));
     assert_eq!(view.nodes[2].is_ready, Some(false));

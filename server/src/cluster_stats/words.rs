@@ -5,7 +5,7 @@
 
 use cluster::id::NodeId;
 use cluster::map::command::{LOST_AFTER_MS_MAX, Setting};
-use cluster::map::{Command, Map};
+use cluster::map::{Map, MapCommand};
 use cluster::placement::COPIES_MAX;
 use protocol::ClusterVerb;
 
@@ -38,7 +38,7 @@ pub const SETTINGS: &str = "there are replicas (copies of each key, 1 to 3) and 
 /// # Errors
 ///
 /// When a node cannot be told, or a setting does not take the value.
-pub fn command_of(map: &Map, verb: ClusterVerb<'_>) -> Result<Command, WordsError> {
+pub fn command_of(map: &Map, verb: ClusterVerb<'_>) -> Result<MapCommand, WordsError> {
     let living = |word| {
         let id = node_of(map, word)?;
         let incarnation = map.nodes().get(&id).map(|node| node.incarnation).unwrap_or_default();
@@ -47,13 +47,13 @@ pub fn command_of(map: &Map, verb: ClusterVerb<'_>) -> Result<Command, WordsErro
     Ok(match verb {
         ClusterVerb::Drain(word) => {
             let (id, incarnation) = living(word)?;
-            Command::Drain(id, incarnation)
+            MapCommand::Drain(id, incarnation)
         }
         ClusterVerb::Forget(word) => {
             let (id, incarnation) = living(word)?;
-            Command::Forget(id, incarnation)
+            MapCommand::Forget(id, incarnation)
         }
-        ClusterVerb::Set { name, value } => Command::Set(setting(name, value)?),
+        ClusterVerb::Set { name, value } => MapCommand::Set(setting(name, value)?),
         ClusterVerb::Limits | ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => {
             return Err(WordsError::OfLimits);
         }

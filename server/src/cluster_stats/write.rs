@@ -10,10 +10,10 @@ use cluster::id::NodeId;
 use cluster::map::NodeState;
 
 use super::{
-    ClusterView, NodeRow, PartitionRow, PartitionState, disk_word, millis, place_word, state_word,
+    ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, millis, place_word, state_word,
 };
 use crate::config::listen::host_and_port;
-use crate::limits::shared::entries;
+use crate::limits::map_text::entries;
 
 /// Most partitions of `stats cluster partitions`: right after a start all 65536 may be without a
 /// primary.
@@ -37,9 +37,9 @@ pub enum Topic {
 impl Topic {
     /// The topic in the words behind `stats`; none where they are of something else.
     #[must_use]
-    pub fn of(words: &[u8]) -> Option<Self> {
+    pub fn of(raw_request: &[u8]) -> Option<Self> {
         let words: Vec<&[u8]> =
-            words.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+            raw_request.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
         match words.as_slice() {
             [b"cluster"] => Some(Self::General),
             [b"cluster", b"nodes"] => Some(Self::Nodes),
@@ -53,7 +53,7 @@ impl Topic {
 
 /// Appends the answer to `stats` about `topic`, its `END` included.
 pub fn write(view: &ClusterView<'_>, topic: Topic, out: &mut Vec<u8>) {
-    let mut lines = Lines(String::new());
+    let mut lines = LineWriter(String::new());
     match topic {
         Topic::General => general(view, &mut lines),
         Topic::Nodes => view.nodes.iter().for_each(|row| node(row, view, &mut lines)),
@@ -89,15 +89,15 @@ pub fn write_config(view: &ClusterView<'_>, out: &mut Vec<u8>) {
 }
 
 /// Lines as they grow.
-struct Lines(String);
+struct LineWriter(String);
 
-impl Lines {
+impl LineWriter {
     fn stat(&mut self, name: impl Display, value: impl Display) {
         write!(self.0, "STAT {name} {value}\r\n").expect("a String takes every write");
     }
 }
 
-fn limits(view: &ClusterView<'_>, lines: &mut Lines) {
+fn limits(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let limits = view.map.limits();
     lines.stat("limits", limits.len());
     let bodies = limits.iter().map(|(name, limit)| (name.as_str(), limit.body.as_slice()));
@@ -131,7 +131,7 @@ fn list(nodes: impl IntoIterator<Item = NodeId>, between: &str) -> String {
     if names.is_empty() { "-".to_owned() } else { names.join(between) }
 }
 
-fn general(view: &ClusterView<'_>, lines: &mut Lines) {
+fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let status = view.status;
     let head = view.map.head();
     let settings = view.map.settings();
@@ -140,7 +140,7 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
     // Enough to tell clusters apart; the rest is kept from clients, for key hashes are seeded with it.
     let id = head.map(|head| format!("{:08x}", (head.cluster >> 96) as u32));
     lines.stat("cluster", known(id));
-    lines.stat("place", place_word(status.place));
+    lines.stat("place", place_word(status.membership_state));
     let not_ready = view.not_ready();
     lines.stat("ready", yes(not_ready.is_none()));
     lines.stat("not_ready", not_ready.unwrap_or("-"));
@@ -189,7 +189,7 @@ fn general(view: &ClusterView<'_>, lines: &mut Lines) {
     }
 }
 
-fn totals(view: &ClusterView<'_>, lines: &mut Lines) {
+fn totals(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let totals = view.partitions;
     for (name, value) in [
         ("partitions", totals.total),
@@ -203,7 +203,7 @@ fn totals(view: &ClusterView<'_>, lines: &mut Lines) {
     }
 }
 
-fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut Lines) {
+fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut LineWriter) {
     let id = row.id;
     let described = &row.node.description;
     let mut stat = |name: &str, value: &dyn Display| lines.stat(format_args!("{id}:{name}"), value);
@@ -230,14 +230,14 @@ fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut Lines) {
 }
 
 /// Totals, then all partitions in order, or those that are not as they should be, the worst first.
-fn partitions(view: &ClusterView<'_>, all: bool, lines: &mut Lines) {
+fn partitions(view: &ClusterView<'_>, all: bool, lines: &mut LineWriter) {
     totals(view, lines);
     if all {
         view.partition_rows().for_each(|row| lines.stat(row.partition, partition(&row)));
         return;
     }
     let mut rows: Vec<_> =
-        view.partition_rows().filter(|row| row.state != PartitionState::Fine).collect();
+        view.partition_rows().filter(|row| row.state != PartitionHealth::Fine).collect();
     rows.sort_by_key(|row| row.state);
     for row in rows.iter().take(PARTITION_LINES_MAX) {
         lines.stat(row.partition, partition(row));
@@ -247,11 +247,11 @@ fn partitions(view: &ClusterView<'_>, all: bool, lines: &mut Lines) {
 
 fn partition(row: &PartitionRow<'_>) -> String {
     let state = match row.state {
-        PartitionState::NoPrimary => "no_primary",
-        PartitionState::UnderReplicated => "under_replicated",
-        PartitionState::Moving => "moving",
-        PartitionState::Learning => "learning",
-        PartitionState::Fine => "fine",
+        PartitionHealth::NoPrimary => "no_primary",
+        PartitionHealth::UnderReplicated => "under_replicated",
+        PartitionHealth::Moving => "moving",
+        PartitionHealth::Learning => "learning",
+        PartitionHealth::Fine => "fine",
     };
     let entry = row.entry;
     format!(

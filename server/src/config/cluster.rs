@@ -1,7 +1,7 @@
 //! How a node takes part in a cluster.
 //!
 //! Here: the settings, checked and resolved. Not here: the flags (`flags`), what they add up to
-//! (`resolve`), addresses (`address`), what becomes of them (`control`, `lanes`).
+//! (`resolve`), addresses (`address`), what becomes of them (`control`, `transport`).
 
 mod address;
 mod flags;
@@ -11,16 +11,16 @@ mod resolve;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cluster::map::Description;
+use cluster::map::NodeDescription;
 use cluster::placement::Placement;
-use control::Begin;
+use control::StartMode;
 
 pub use self::address::{HostPort, Seed};
 pub(super) use self::flags::ClusterFlags;
 
 use super::{ListenAddr, print::Page};
-use crate::lanes::{PeerSecurity, SecurityError};
 use crate::limits::OnUnavailable;
+use crate::transport::{PeerSecurity, SecurityError};
 
 /// How a node takes part in a cluster, decided once at start.
 ///
@@ -33,7 +33,7 @@ pub struct ClusterConfig {
     pub data_dir: Option<PathBuf>,
     /// How it gets a cluster: `--join` and `--seeds` join, `--seeds` with `--expect` expect, neither
     /// founds.
-    pub begin: Begin,
+    pub begin: StartMode,
     /// Where other nodes may be (`--join`, `--seeds`); its own address may be among them.
     pub seeds: Vec<Seed>,
     /// Where nodes connect (`--peer-listen`); at least one, without labels.
@@ -132,8 +132,8 @@ impl ClusterConfig {
     /// What the node says of itself, with the ports that were bound where the settings leave them to
     /// the system.
     #[must_use]
-    pub fn description(&self, client_port: u16, peer_port: u16) -> Description {
-        Description {
+    pub fn description(&self, client_port: u16, peer_port: u16) -> NodeDescription {
+        NodeDescription {
             client_address: self.advertise.with_port_if_none(client_port).to_string(),
             peer_address: self.advertise_peer.with_port_if_none(peer_port).to_string(),
             ring_name: self.ring_name.clone(),

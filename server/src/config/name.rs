@@ -8,14 +8,14 @@ use std::path::Path;
 
 /// The name of the program as it was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name {
+pub enum ProgramName {
     /// Our own; any other name counts as this one.
     Tollgate,
     /// `memcached`: scripts sniff the version, and the default address is every interface.
     Memcached,
 }
 
-impl Name {
+impl ProgramName {
     /// The memcached whose behaviour we keep to.
     pub const MEMCACHED_VERSION: &'static str = "1.6.45";
 

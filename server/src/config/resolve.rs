@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::extended::Extended;
 use super::raw::{Protocol, RawConfig};
-use super::{Config, ConfigError, ListenAddr, LogFormat, LogLevel, Name, UnixSocket};
+use super::{Config, ConfigError, ListenAddr, LogFormat, LogLevel, ProgramName, UnixSocket};
 
 const PORT: i32 = 11211;
 const MEBI: u64 = 1 << 20;
@@ -17,7 +17,7 @@ const WATCHER_LOGBUF_KB: usize = 256;
 
 impl RawConfig {
     /// Adds defaults and checks what one value alone cannot show.
-    pub(super) fn resolve(self, name: Name) -> Result<Config, ConfigError> {
+    pub(super) fn resolve(self, name: ProgramName) -> Result<Config, ConfigError> {
         let mut options = Extended::default();
         for later in &self.extended {
             options.update(later.clone());
@@ -101,7 +101,7 @@ impl RawConfig {
     }
 
     /// TCP addresses. A Unix socket or `-p 0` leaves none, even beside `-l` (measured on 1.6.18).
-    fn addresses(&self, name: Name) -> Vec<ListenAddr> {
+    fn addresses(&self, name: ProgramName) -> Vec<ListenAddr> {
         let port = self.port.unwrap_or(PORT);
         if self.unix_socket.is_some() || port == 0 {
             return Vec::new();
@@ -111,8 +111,8 @@ impl RawConfig {
         if self.listen.is_empty() {
             // Under our own name nobody expects memcached's open door.
             let host = match name {
-                Name::Memcached => ListenAddr::ANY,
-                Name::Tollgate => "127.0.0.1",
+                ProgramName::Memcached => ListenAddr::ANY,
+                ProgramName::Tollgate => "127.0.0.1",
             };
             return vec![ListenAddr { host: host.to_owned(), port, label: None }];
         }

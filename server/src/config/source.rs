@@ -11,7 +11,7 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
-use super::{ConfigError, Name};
+use super::{ConfigError, ProgramName};
 use crate::{cli, files};
 
 /// Most bytes of a file of settings.
@@ -27,7 +27,7 @@ const COMMAND_LINE_ONLY: [&str; 4] = ["help", "version", "license", "check-confi
 const FILES: [&str; 2] = ["config", "memcached-conf"];
 
 /// Words found at one place.
-struct Written {
+struct SourcedText {
     /// `file:line` or a variable's name.
     origin: String,
     words: Vec<String>,
@@ -35,14 +35,14 @@ struct Written {
 
 /// Settings of one source, and remarks for the operator.
 #[derive(Debug, Default)]
-pub(super) struct Source {
+pub(super) struct ConfigSource {
     pub(super) raw: RawConfig,
     pub(super) warnings: Vec<String>,
 }
 
-impl Source {
+impl ConfigSource {
     /// Reads each place alone, so that a mistake is located, then all together.
-    fn read(places: &[Written], warnings: Vec<String>) -> Result<Self, ConfigError> {
+    fn read(places: &[SourcedText], warnings: Vec<String>) -> Result<Self, ConfigError> {
         for place in places {
             RawConfig::parse(&place.words).map_err(|error| error.at(&place.origin))?;
         }
@@ -56,11 +56,11 @@ impl Source {
 /// `docker run image memcached -m 64` hands the name over as a word; it is taken as the name.
 pub(super) fn command_line(
     args: impl IntoIterator<Item = OsString>,
-) -> Result<(Name, RawConfig), ConfigError> {
+) -> Result<(ProgramName, RawConfig), ConfigError> {
     let mut args = args.into_iter().peekable();
-    let mut name = args.next().map_or(Name::Tollgate, |program| Name::of(&program));
+    let mut name = args.next().map_or(ProgramName::Tollgate, |program| ProgramName::of(&program));
     if let Some(word) = args.next_if(|word| word == "memcached" || word == "tollgate") {
-        name = Name::of(&word);
+        name = ProgramName::of(&word);
     }
     // Charts pass "-m 1024" as one argument, and pad.
     let words = args.map(|word| match word.to_str() {
@@ -73,7 +73,7 @@ pub(super) fn command_line(
 /// The environment.
 pub(super) fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Source, ConfigError> {
+) -> Result<ConfigSource, ConfigError> {
     let longs = longs(&COMMAND_LINE_ONLY);
     let (mut places, mut warnings) = (Vec::new(), Vec::new());
     let mut variables: Vec<_> = variables
@@ -101,14 +101,14 @@ pub(super) fn environment(
             warnings.push(format!("{variable} is not a setting; ignored"));
         } else if !text.trim().is_empty() {
             let words = vec![format!("--{long}={}", text.trim())];
-            places.push(Written { origin: variable, words });
+            places.push(SourcedText { origin: variable, words });
         }
     }
-    Source::read(&places, warnings)
+    ConfigSource::read(&places, warnings)
 }
 
 /// The TOML file: the long names with `_` for `-`.
-pub(super) fn toml(path: &Path) -> Result<Source, ConfigError> {
+pub(super) fn toml(path: &Path) -> Result<ConfigSource, ConfigError> {
     let text = read(path)?;
     let at = |offset: usize| {
         let line = text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1;
@@ -132,11 +132,11 @@ pub(super) fn toml(path: &Path) -> Result<Source, ConfigError> {
             reason: format!("`{}` takes text, a number, true, false, or a list", key.get_ref()),
         })?;
         let words = values.into_iter().map(|value| format!("--{long}={value}")).collect();
-        places.push((key.span().start, Written { origin, words }));
+        places.push((key.span().start, SourcedText { origin, words }));
     }
     places.sort_by_key(|(offset, _)| *offset);
     let places: Vec<_> = places.into_iter().map(|(_, place)| place).collect();
-    Source::read(&places, Vec::new())
+    ConfigSource::read(&places, Vec::new())
 }
 
 /// The values of a field, one or a list; `None` for what no flag can mean.
@@ -163,7 +163,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 ///
 /// Debian's scripts drop `-d` and `-h` and every line that is no flag, and hand the rest to a
 /// shell; so `-d` is dropped here too (a unit would lose its process) and quotes are understood.
-pub(super) fn memcached_conf(path: &Path) -> Result<Source, ConfigError> {
+pub(super) fn memcached_conf(path: &Path) -> Result<ConfigSource, ConfigError> {
     let text = read(path)?;
     let (mut places, mut warnings) = (Vec::new(), Vec::new());
     for (index, line) in text.lines().enumerate() {
@@ -175,10 +175,10 @@ pub(super) fn memcached_conf(path: &Path) -> Result<Source, ConfigError> {
             Some(flag) if !flag.starts_with('-') => {
                 warnings.push(format!("{origin}: {flag} is not a flag; ignored"));
             }
-            Some(_) => places.push(Written { origin, words }),
+            Some(_) => places.push(SourcedText { origin, words }),
         }
     }
-    let mut source = Source::read(&places, warnings)?;
+    let mut source = ConfigSource::read(&places, warnings)?;
     if source.raw.config.is_some() || source.raw.memcached_conf.is_some() {
         let reason = "--config and --memcached-conf belong on the command line".to_owned();
         return Err(ConfigError::Written { origin: path.display().to_string(), reason });

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::AsyncWrite as _;
 
-use super::{Connection, Turn};
+use super::{ConnContext, Connection};
 use crate::buffers::Buffer;
 use crate::counters::Counters;
 use crate::net::Stream;
@@ -59,27 +59,27 @@ impl Connection {
     pub(super) fn write(
         &mut self,
         context: &mut Context<'_>,
-        turn: &mut Turn<'_>,
+        conn_ctx: &mut ConnContext<'_>,
     ) -> io::Result<()> {
-        let count = write_ready(&mut self.stream, context, turn.output)?;
-        turn.counters.bytes_written.add(count as u64);
-        let left = turn.output.len() - count;
+        let count = write_ready(&mut self.stream, context, conn_ctx.output)?;
+        conn_ctx.counters.bytes_written.add(count as u64);
+        let left = conn_ctx.output.len() - count;
         if left == 0 {
-            turn.output.clear();
+            conn_ctx.output.clear();
             return Ok(());
         }
-        let is_much = left > REPLY_BYTES_HIGH && turn.output.capacity() <= 2 * left;
+        let is_much = left > REPLY_BYTES_HIGH && conn_ctx.output.capacity() <= 2 * left;
         if is_much && self.unwritten.is_empty() {
             // Much is not copied: the worker gets a new buffer.
             let fresh = Vec::with_capacity(2 * REPLY_BYTES_HIGH);
-            self.unwritten = std::mem::replace(turn.output, fresh);
+            self.unwritten = std::mem::replace(conn_ctx.output, fresh);
             self.written = count;
         } else {
-            self.unwritten.extend_from_slice(&turn.output[count..]);
-            turn.output.clear();
+            self.unwritten.extend_from_slice(&conn_ctx.output[count..]);
+            conn_ctx.output.clear();
         }
-        self.registration.info.holding.note_moved(turn.now.mono.millis());
-        self.pay_for_unwritten(turn.service)
+        self.registration.info.holding.note_moved(conn_ctx.now.mono.millis());
+        self.pay_for_unwritten(conn_ctx.service)
     }
 }
 

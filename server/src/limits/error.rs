@@ -54,7 +54,7 @@ pub enum LimitsError {
 ///
 /// The client's key is to blame, so the client hears it; nothing is charged, the connection stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BoundKeyError {
+pub enum LimitedKeyError {
     /// It would be longer than any key.
     #[error("CLIENT_ERROR the key that the limit counts is too long")]
     TooLong,

@@ -1,7 +1,7 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
 //! Here: which fields there are, which values they take, where they stand. Not here: what a
-//! pattern or a template says, and whether the limits agree (`checks`).
+//! pattern or a template says, and whether the limits agree (`rules`).
 
 use protocol::{Algorithm, Policy};
 use toml::Spanned;
@@ -12,14 +12,14 @@ use super::{Deny, LimitsError, OnUnavailable};
 
 /// A value and the line it stands on.
 #[derive(Debug, Clone)]
-pub(super) struct At<T> {
+pub(super) struct WithLine<T> {
     pub(super) value: T,
     pub(super) line: usize,
 }
 
 /// A pattern as written.
 #[derive(Debug, Clone)]
-pub(super) enum Written {
+pub(super) enum PatternText {
     Match(String),
     Regex(String),
 }
@@ -28,12 +28,12 @@ pub(super) enum Written {
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) line: usize,
-    pub(super) name: At<String>,
-    pub(super) pattern: At<Written>,
-    pub(super) policy: At<Policy>,
-    pub(super) key: Option<At<String>>,
-    pub(super) parents: Vec<At<String>>,
-    pub(super) overrides: Vec<(At<String>, Policy)>,
+    pub(super) name: WithLine<String>,
+    pub(super) pattern: WithLine<PatternText>,
+    pub(super) policy: WithLine<Policy>,
+    pub(super) key: Option<WithLine<String>>,
+    pub(super) parents: Vec<WithLine<String>>,
+    pub(super) overrides: Vec<(WithLine<String>, Policy)>,
     pub(super) companions: Companions,
     pub(super) on_unavailable: Option<OnUnavailable>,
     pub(super) deny: Deny,
@@ -130,8 +130,8 @@ impl<'f> File<'f> {
                     let reason = "a limit has either `match` or `regex`";
                     return Err(self.refuse(self.line(field.0.span().start), reason));
                 }
-                "match" => pattern = Some(map(self.text(field)?, Written::Match)),
-                "regex" => pattern = Some(map(self.text(field)?, Written::Regex)),
+                "match" => pattern = Some(map(self.text(field)?, PatternText::Match)),
+                "regex" => pattern = Some(map(self.text(field)?, PatternText::Regex)),
                 "policy" => policy = Some(self.policy(field)?),
                 "key" => key = Some(self.text(field)?),
                 "parents" => parents = self.texts(field)?,
@@ -166,7 +166,7 @@ impl<'f> File<'f> {
             (&over, "over", draft.policy.value.over),
             (&shadow, "shadow", draft.policy.value.shadow),
         ] {
-            if let Some(At { value: false, line }) = flag
+            if let Some(WithLine { value: false, line }) = flag
                 && own
             {
                 let reason = format!("`{name} = false`, but the policy says `{name}`");
@@ -187,15 +187,19 @@ impl<'f> File<'f> {
         Ok(draft)
     }
 
-    fn string(&self, what: &str, value: &Spanned<DeValue<'_>>) -> Result<At<String>, LimitsError> {
+    fn string(
+        &self,
+        what: &str,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<WithLine<String>, LimitsError> {
         let line = self.line(value.span().start);
         match value.get_ref().as_str() {
-            Some(text) => Ok(At { value: text.to_owned(), line }),
+            Some(text) => Ok(WithLine { value: text.to_owned(), line }),
             None => Err(self.refuse(line, format!("`{what}` takes text"))),
         }
     }
 
-    fn text(&self, (field, value): Field<'_, '_>) -> Result<At<String>, LimitsError> {
+    fn text(&self, (field, value): Field<'_, '_>) -> Result<WithLine<String>, LimitsError> {
         self.string(field.get_ref(), value)
     }
 
@@ -209,29 +213,29 @@ impl<'f> File<'f> {
         })
     }
 
-    fn texts(&self, field: Field<'_, '_>) -> Result<Vec<At<String>>, LimitsError> {
+    fn texts(&self, field: Field<'_, '_>) -> Result<Vec<WithLine<String>>, LimitsError> {
         let values = self.array(field)?.iter();
         values.map(|value| self.string(field.0.get_ref(), value)).collect()
     }
 
-    fn flag(&self, (field, value): Field<'_, '_>) -> Result<At<bool>, LimitsError> {
+    fn flag(&self, (field, value): Field<'_, '_>) -> Result<WithLine<bool>, LimitsError> {
         let line = self.line(value.span().start);
         match value.get_ref().as_bool() {
-            Some(value) => Ok(At { value, line }),
+            Some(value) => Ok(WithLine { value, line }),
             None => Err(self.refuse(line, format!("`{}` is true or false", field.get_ref()))),
         }
     }
 
-    fn policy(&self, field: Field<'_, '_>) -> Result<At<Policy>, LimitsError> {
-        let At { value, line } = self.text(field)?;
+    fn policy(&self, field: Field<'_, '_>) -> Result<WithLine<Policy>, LimitsError> {
+        let WithLine { value, line } = self.text(field)?;
         match Policy::parse(value.as_bytes()) {
-            Ok(value) => Ok(At { value, line }),
+            Ok(value) => Ok(WithLine { value, line }),
             Err(error) => Err(self.refuse(line, format!("`{value}`: {error}"))),
         }
     }
 
     fn one_of<T: Copy>(&self, field: Field<'_, '_>, all: &[(&str, T)]) -> Result<T, LimitsError> {
-        let At { value, line } = self.text(field)?;
+        let WithLine { value, line } = self.text(field)?;
         all.iter().find(|(name, _)| *name == value).map(|(_, meant)| *meant).ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
             let names = names.join(", ");
@@ -241,7 +245,7 @@ impl<'f> File<'f> {
 
     fn companions(&self, field: Field<'_, '_>) -> Result<Companions, LimitsError> {
         let mut companions = Companions::default();
-        for At { value, line } in self.texts(field)? {
+        for WithLine { value, line } in self.texts(field)? {
             let known = Companion::ALL.into_iter().find(|known| known.suffix() == value);
             companions = companions.with(known.ok_or_else(|| {
                 let names = Companion::ALL.map(Companion::suffix).join(", ");
@@ -251,14 +255,17 @@ impl<'f> File<'f> {
         Ok(companions)
     }
 
-    fn overrides(&self, field: Field<'_, '_>) -> Result<Vec<(At<String>, Policy)>, LimitsError> {
+    fn overrides(
+        &self,
+        field: Field<'_, '_>,
+    ) -> Result<Vec<(WithLine<String>, Policy)>, LimitsError> {
         self.array(field)?.iter().map(|entry| self.one_override(entry)).collect()
     }
 
     fn one_override(
         &self,
         entry: &Spanned<DeValue<'_>>,
-    ) -> Result<(At<String>, Policy), LimitsError> {
+    ) -> Result<(WithLine<String>, Policy), LimitsError> {
         let line = self.line(entry.span().start);
         let table = entry
             .get_ref()
@@ -280,8 +287,8 @@ impl<'f> File<'f> {
     }
 }
 
-fn map<T, U>(at: At<T>, with: impl FnOnce(T) -> U) -> At<U> {
-    At { value: with(at.value), line: at.line }
+fn map<T, U>(at: WithLine<T>, with: impl FnOnce(T) -> U) -> WithLine<U> {
+    WithLine { value: with(at.value), line: at.line }
 }
 
 /// The fields as the file has them: the first mistake in it is the one that is told.

@@ -10,7 +10,7 @@ use aho_corasick::{AhoCorasick, Input};
 use hashbrown::HashMap;
 
 use super::pattern::{Captures, Glob, Pattern};
-use super::regex_set::{First, RegexSet};
+use super::regex_set::{FirstMatch, RegexSet};
 use super::trie::Trie;
 
 /// Limits of one beginning that are simply asked one by one.
@@ -22,10 +22,10 @@ const CACHES_BYTES_MAX: usize = 32 << 20;
 
 /// The limits' patterns, ordered for the search.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct PatternIndex {
     trie: Trie,
     /// By the trie's number.
-    buckets: Vec<Bucket>,
+    buckets: Vec<PrefixBucket>,
 }
 
 /// A limit that may match, and how to tell. Small, so that most keys touch no pattern.
@@ -56,11 +56,11 @@ enum List {
 
 /// The limits of one literal beginning.
 #[derive(Debug)]
-struct Bucket {
+struct PrefixBucket {
     /// To be asked for every key that gets here.
     always: List,
     /// To be asked only when the key holds a literal.
-    held: Option<Box<Held>>,
+    held: Option<Box<LiteralSet>>,
     /// Regexes, where they are many.
     regexes: Option<Box<Regexes>>,
 }
@@ -74,7 +74,7 @@ struct Regexes {
 }
 
 #[derive(Debug)]
-struct Held {
+struct LiteralSet {
     /// Bytes of the beginning: the literals stand behind them.
     skip: usize,
     literals: AhoCorasick,
@@ -82,7 +82,7 @@ struct Held {
     lists: Vec<List>,
 }
 
-impl Index {
+impl PatternIndex {
     pub(super) fn new<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Self {
         let mut by_prefix = HashMap::<Vec<u8>, Vec<(u32, &Pattern)>>::new();
         for (number, pattern) in (0..).zip(patterns) {
@@ -93,7 +93,7 @@ impl Index {
         let (mut strings, mut buckets) = (Vec::new(), Vec::new());
         for (prefix, patterns) in &by_prefix {
             strings.push((prefix.as_slice(), buckets.len() as u32));
-            buckets.push(Bucket::new(prefix.len(), patterns, cache_bytes_max));
+            buckets.push(PrefixBucket::new(prefix.len(), patterns, cache_bytes_max));
         }
         Self { trie: Trie::new(strings), buckets }
     }
@@ -149,8 +149,8 @@ impl Test {
         let Ok(len) = u8::try_from(glob.first.bytes.len()) else { return Self::Pattern };
         match &glob.steps[..] {
             [] if literal => Self::Whole { len },
-            [step] if literal && step.takes_the_rest() && step.least == 1 => {
-                Self::Tail { from: len, slot: step.slot }
+            [sub_request] if literal && sub_request.takes_the_rest() && sub_request.least == 1 => {
+                Self::Tail { from: len, slot: sub_request.slot }
             }
             _ => Self::Pattern,
         }
@@ -202,14 +202,14 @@ impl Regexes {
     /// The first that matches, or all where the set cannot tell.
     fn candidates(&self, key: &[u8]) -> &[Candidate] {
         match self.set.first(key) {
-            First::None => &[],
-            First::Number(number) => self.candidates.get(number..=number).unwrap_or_default(),
-            First::Unknown => &self.candidates,
+            FirstMatch::None => &[],
+            FirstMatch::Number(index) => self.candidates.get(index..=index).unwrap_or_default(),
+            FirstMatch::Unknown => &self.candidates,
         }
     }
 }
 
-impl Bucket {
+impl PrefixBucket {
     fn new(skip: usize, patterns: &[(u32, &Pattern)], cache_bytes_max: usize) -> Self {
         let Some(regexes) = Regexes::new(patterns, cache_bytes_max) else {
             return Self::of(skip, patterns);
@@ -243,7 +243,7 @@ impl Bucket {
         match AhoCorasick::new(literals) {
             Ok(literals) if !lists.is_empty() => {
                 let lists = lists.into_iter().map(List::from_iter).collect();
-                let held = Some(Box::new(Held { skip, literals, lists }));
+                let held = Some(Box::new(LiteralSet { skip, literals, lists }));
                 Self { always: always.into_iter().collect(), held, regexes: None }
             }
             // Too many for the automaton's numbers, which are 32 bits.
@@ -252,7 +252,7 @@ impl Bucket {
     }
 }
 
-impl Held {
+impl LiteralSet {
     fn candidates<'i>(&'i self, key: &[u8], visit: &mut impl FnMut(&'i [Candidate])) {
         let rest = key.get(self.skip..).unwrap_or_default();
         let mut state = OverlappingState::start();

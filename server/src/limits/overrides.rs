@@ -2,13 +2,13 @@
 //!
 //! An exact key, else the longest prefix (`acme:*`), else the smallest network (`login:10.0.0.0/8`:
 //! a literal, then the address up to the key's end). None of the three is searched linearly. Not
-//! here: whether an override can match at all (`checks`).
+//! here: whether an override can match at all (`rules`).
 
 use hashbrown::HashMap;
 use protocol::Policy;
 
 use super::networks::{Network, Networks};
-use super::pattern::{Class, ip};
+use super::pattern::{CaptureClass, ip};
 use super::trie::Trie;
 
 /// Longest address as text: IPv6 with an IPv4 tail.
@@ -16,7 +16,7 @@ const ADDRESS_BYTES_MAX: usize = 45;
 
 /// Which keys an override is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Keys {
+pub(super) enum OverrideKeys {
     Exact(Vec<u8>),
     Prefix(Vec<u8>),
     Network(Vec<u8>, Network),
@@ -35,16 +35,16 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    pub(super) fn new(overrides: Vec<(Keys, Policy)>) -> Self {
+    pub(super) fn new(overrides: Vec<(OverrideKeys, Policy)>) -> Self {
         let mut new = Self::default();
         let mut prefixes = Vec::new();
         let mut networks = HashMap::<Vec<u8>, Vec<(Network, u32)>>::new();
         for (number, (keys, policy)) in (0..).zip(overrides) {
             new.policies.push(policy);
             match keys {
-                Keys::Exact(key) => drop(new.exact.insert(key, number)),
-                Keys::Prefix(prefix) => prefixes.push((prefix, number)),
-                Keys::Network(literal, network) => {
+                OverrideKeys::Exact(key) => drop(new.exact.insert(key, number)),
+                OverrideKeys::Prefix(prefix) => prefixes.push((prefix, number)),
+                OverrideKeys::Network(literal, network) => {
                     networks.entry(literal).or_default().push((network, number));
                 }
             }
@@ -61,8 +61,8 @@ impl Overrides {
     /// The override of this counted key.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<(usize, &Policy)> {
-        let number = self.number(key)? as usize;
-        Some((number, self.policies.get(number)?))
+        let index = self.number(key)? as usize;
+        Some((index, self.policies.get(index)?))
     }
 
     fn number(&self, key: &[u8]) -> Option<u32> {
@@ -79,7 +79,8 @@ impl Overrides {
     fn network(&self, key: &[u8]) -> Option<u32> {
         let (shortest, longest) = (self.literal_lens.last()?, self.literal_lens.first()?);
         // An address is at the end, so the literal is at least as long as what cannot be in one.
-        let bytes = key.iter().rev().take(ADDRESS_BYTES_MAX).take_while(|b| Class::Ip.has(**b));
+        let bytes =
+            key.iter().rev().take(ADDRESS_BYTES_MAX).take_while(|b| CaptureClass::Ip.has(**b));
         let start = key.len() - bytes.count();
         if start > *longest || key.len() <= *shortest {
             return None;
@@ -96,21 +97,21 @@ impl Overrides {
 mod tests {
     use super::*;
 
-    fn overrides(keys: Vec<Keys>) -> Overrides {
+    fn overrides(keys: Vec<OverrideKeys>) -> Overrides {
         let policy = Policy::parse(b"unlimited").expect("a policy");
         Overrides::new(keys.into_iter().map(|keys| (keys, policy)).collect())
     }
 
-    fn network(literal: &str, text: &str) -> Keys {
-        Keys::Network(literal.into(), Network::parse(text).expect(text))
+    fn network(literal: &str, text: &str) -> OverrideKeys {
+        OverrideKeys::Network(literal.into(), Network::parse(text).expect(text))
     }
 
     #[test]
     fn exact_before_longest_prefix_before_smallest_network() {
         let overrides = overrides(vec![
-            Keys::Exact("l:10.0.0.1".into()),
-            Keys::Prefix("l:10.0.0.".into()),
-            Keys::Prefix("l:10.0.".into()),
+            OverrideKeys::Exact("l:10.0.0.1".into()),
+            OverrideKeys::Prefix("l:10.0.0.".into()),
+            OverrideKeys::Prefix("l:10.0.".into()),
             network("l:", "10.0.0.0/8"),
             network("l:", "10.9.0.0/16"),
             network("l:", "2001:db8::/32"),
@@ -129,7 +130,7 @@ mod tests {
             ("l:10.9.0.1x", None),
             ("l:", None),
         ] {
-            let found = overrides.find(key.as_bytes()).map(|(number, _)| number);
+            let found = overrides.find(key.as_bytes()).map(|(index, _)| index);
             assert_eq!(found, expected, "{key}");
         }
     }

@@ -45,7 +45,7 @@ impl Captures {
 
 /// What a capture takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum CaptureClass {
     Any,
     Digits,
     Alnum,
@@ -54,7 +54,7 @@ pub(super) enum Class {
     Ip,
 }
 
-impl Class {
+impl CaptureClass {
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "digits" => Self::Digits,
@@ -99,14 +99,14 @@ pub(super) fn ip(text: &[u8]) -> Option<IpAddr> {
 
 /// Bytes that stand as they are, `?` among them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Chunk {
+pub(super) struct LiteralChunk {
     /// `None` is a `?`.
     pub(super) bytes: Vec<Option<u8>>,
     /// The same when there is no `?`.
     plain: Option<Box<[u8]>>,
 }
 
-impl Chunk {
+impl LiteralChunk {
     fn new(bytes: Vec<Option<u8>>) -> Self {
         let plain = bytes.iter().copied().collect::<Option<Vec<u8>>>().map(Into::into);
         Self { bytes, plain }
@@ -129,20 +129,20 @@ impl Chunk {
 
 /// A capture or a `*`, and what follows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) class: Class,
+pub(super) struct GlobStep {
+    pub(super) class: CaptureClass,
     /// Least bytes: 1 of a capture, 0 of a `*`.
     pub(super) least: usize,
     pub(super) slot: u8,
     /// Empty only at the end.
-    pub(super) then: Chunk,
+    pub(super) then: LiteralChunk,
 }
 
 /// The compiled form of all but regexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glob {
-    pub(super) first: Chunk,
-    pub(super) steps: Vec<Step>,
+    pub(super) first: LiteralChunk,
+    pub(super) steps: Vec<GlobStep>,
     /// Fewest bytes of a key.
     least: usize,
     /// Whether taking the first place for every step but the last is never a mistake.
@@ -177,7 +177,7 @@ impl Pattern {
     /// Strings behind the prefix that every key holds.
     pub(super) fn literals(&self) -> Vec<&[u8]> {
         let Self::Glob(glob) = self else { return Vec::new() };
-        let steps = glob.steps.iter().filter_map(|step| step.then.plain.as_deref());
+        let steps = glob.steps.iter().filter_map(|sub_request| sub_request.then.plain.as_deref());
         steps.filter(|literal| !literal.is_empty()).collect()
     }
 
@@ -192,13 +192,13 @@ impl Pattern {
 impl Glob {
     /// Reads a pattern and the names of its captures, by slot.
     pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
-        let (mut chunk, mut steps, mut names) = (Vec::new(), Vec::<Step>::new(), Vec::new());
-        let mut first: Option<Chunk> = None;
+        let (mut chunk, mut steps, mut names) = (Vec::new(), Vec::<GlobStep>::new(), Vec::new());
+        let mut first: Option<LiteralChunk> = None;
         let mut rest = text.as_bytes();
         while let Some((&byte, after)) = rest.split_first() {
             rest = after;
             let (class, least, slot) = match byte {
-                b'*' => (Class::Any, 0, NO_SLOT),
+                b'*' => (CaptureClass::Any, 0, NO_SLOT),
                 b'{' => {
                     let (name, class, after) = capture(rest)?;
                     if names.contains(&name) {
@@ -217,7 +217,7 @@ impl Glob {
                     continue;
                 }
             };
-            let before = Chunk::new(std::mem::take(&mut chunk));
+            let before = LiteralChunk::new(std::mem::take(&mut chunk));
             if first.is_none() {
                 first = Some(before);
             } else if let Some(last) = steps.last_mut() {
@@ -229,9 +229,9 @@ impl Glob {
             if steps.len() == VARIABLES_MAX {
                 return Err(format!("a pattern has at most {VARIABLES_MAX} captures and `*`"));
             }
-            steps.push(Step { class, least, slot, then: Chunk::default() });
+            steps.push(GlobStep { class, least, slot, then: LiteralChunk::default() });
         }
-        let chunk = Chunk::new(chunk);
+        let chunk = LiteralChunk::new(chunk);
         let first = match steps.last_mut() {
             Some(last) => {
                 last.then = chunk;
@@ -246,15 +246,16 @@ impl Glob {
         Ok((glob, names))
     }
 
-    pub(super) fn new(first: Chunk, steps: Vec<Step>) -> Self {
-        let least = |step: &Step| step.least + step.then.bytes.len();
+    pub(super) fn new(first: LiteralChunk, steps: Vec<GlobStep>) -> Self {
+        let least = |sub_request: &GlobStep| sub_request.least + sub_request.then.bytes.len();
         let least = first.bytes.len() + steps.iter().map(least).sum::<usize>();
         // A class that holds each beginning of what it holds fails for every longer text where it
         // fails at all; and behind it anything goes.
         let greedy = match steps.split_first() {
             None | Some((_, [])) => true,
             Some((one, others)) => {
-                one.class != Class::Ip && others.iter().all(|step| step.class == Class::Any)
+                one.class != CaptureClass::Ip
+                    && others.iter().all(|sub_request| sub_request.class == CaptureClass::Any)
             }
         };
         Self { first, steps, least, greedy }
@@ -262,14 +263,14 @@ impl Glob {
 
     /// The pattern of one key, taken as it is.
     pub(super) fn literal(text: &[u8]) -> Self {
-        Self::new(Chunk::new(text.iter().copied().map(Some).collect()), Vec::new())
+        Self::new(LiteralChunk::new(text.iter().copied().map(Some).collect()), Vec::new())
     }
 
     /// The same pattern with one more chunk at its front or behind its last step.
-    pub(super) fn push(&mut self, class: Class, slot: u8, then: &[u8]) {
-        let then = Chunk::new(then.iter().copied().map(Some).collect());
+    pub(super) fn push(&mut self, class: CaptureClass, slot: u8, then: &[u8]) {
+        let then = LiteralChunk::new(then.iter().copied().map(Some).collect());
         let mut steps = std::mem::take(&mut self.steps);
-        steps.push(Step { class, least: 1, slot, then });
+        steps.push(GlobStep { class, least: 1, slot, then });
         *self = Self::new(std::mem::take(&mut self.first), steps);
     }
 
@@ -293,22 +294,22 @@ impl Glob {
     #[inline]
     fn match_first_places(&self, key: &[u8], mut at: usize, captures: &mut Captures) -> bool {
         let Some((last, steps)) = self.steps.split_last() else { return false };
-        for step in steps {
-            let mut end = at + step.least;
+        for sub_request in steps {
+            let mut end = at + sub_request.least;
             loop {
-                if end + step.then.bytes.len() > key.len() {
+                if end + sub_request.then.bytes.len() > key.len() {
                     return false;
                 }
-                if step.then.stands(key, end) {
+                if sub_request.then.stands(key, end) {
                     break;
                 }
                 end += 1;
             }
-            if !step.class.takes(&key[at..end]) {
+            if !sub_request.class.takes(&key[at..end]) {
                 return false;
             }
-            captures.set(step.slot, at, end);
-            at = end + step.then.bytes.len();
+            captures.set(sub_request.slot, at, end);
+            at = end + sub_request.then.bytes.len();
         }
         last.ends(key, at, captures)
     }
@@ -329,23 +330,30 @@ impl Glob {
         if failed[index][word] & bit != 0 {
             return false;
         }
-        let step = &self.steps[index];
+        let sub_request = &self.steps[index];
         if index + 1 == self.steps.len() {
-            if step.ends(key, at, captures) {
+            if sub_request.ends(key, at, captures) {
                 return true;
             }
         } else {
-            let room = key.len().saturating_sub(step.then.bytes.len());
+            let room = key.len().saturating_sub(sub_request.then.bytes.len());
             for end in at..=room {
-                if end > at && !step.class.has(key[end - 1]) {
+                if end > at && !sub_request.class.has(key[end - 1]) {
                     break;
                 }
-                if end >= at + step.least
-                    && step.then.stands(key, end)
-                    && (step.class != Class::Ip || step.class.takes(&key[at..end]))
-                    && self.search(index + 1, key, end + step.then.bytes.len(), captures, failed)
+                if end >= at + sub_request.least
+                    && sub_request.then.stands(key, end)
+                    && (sub_request.class != CaptureClass::Ip
+                        || sub_request.class.takes(&key[at..end]))
+                    && self.search(
+                        index + 1,
+                        key,
+                        end + sub_request.then.bytes.len(),
+                        captures,
+                        failed,
+                    )
                 {
-                    captures.set(step.slot, at, end);
+                    captures.set(sub_request.slot, at, end);
                     return true;
                 }
             }
@@ -355,10 +363,10 @@ impl Glob {
     }
 }
 
-impl Step {
+impl GlobStep {
     /// Whether it takes whatever is left, at the end of a pattern.
     pub(super) fn takes_the_rest(&self) -> bool {
-        self.class == Class::Any && self.then.bytes.is_empty()
+        self.class == CaptureClass::Any && self.then.bytes.is_empty()
     }
 
     /// The last step, which begins at `at`: whether all the rest is its text and its chunk.
@@ -375,17 +383,17 @@ impl Step {
 }
 
 /// The rest of `{name}` or `{name:class}`, and what follows it.
-fn capture(text: &[u8]) -> Result<(String, Class, &[u8]), String> {
+fn capture(text: &[u8]) -> Result<(String, CaptureClass, &[u8]), String> {
     let (name, after) = braced(text)?;
     let (name, class) = match name.split_once(':') {
         Some((name, class)) => {
-            let Some(known) = Class::named(class) else {
+            let Some(known) = CaptureClass::named(class) else {
                 let of = "digits, alnum, hex, ip";
                 return Err(format!("`{{{name}:{class}}}`: a capture is one of {of}, or untyped"));
             };
             (name, known)
         }
-        None => (name, Class::Any),
+        None => (name, CaptureClass::Any),
     };
     if !is_name(name) {
         return Err(format!("`{{{name}}}`: a capture's name is letters, digits and `_`"));

@@ -60,9 +60,9 @@ impl Regex {
         if names.len() > VARIABLES_MAX
             || info.group_len(regex_automata::PatternID::ZERO) > GROUPS_MAX
         {
-            let most = GROUPS_MAX - 1;
+            let max = GROUPS_MAX - 1;
             return Err(format!(
-                "a regex has at most {VARIABLES_MAX} named groups and {most} groups in all"
+                "a regex has at most {VARIABLES_MAX} named groups and {max} groups in all"
             ));
         }
         let slots = groups.last().map_or(0, |group| 2 * group + 2);

@@ -24,20 +24,20 @@ const UNKNOWN_MAX: u32 = 100_000;
 
 /// What a thread keeps.
 #[derive(Debug)]
-struct Kept {
+struct RegexCache {
     states: Cache,
     /// Keys for which a state was missing since building ended.
     unknown: u32,
 }
 
 type MakeCache =
-    Box<dyn Fn() -> Kept + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
+    Box<dyn Fn() -> RegexCache + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
 
 /// The regexes, in file order.
 pub(super) struct RegexSet {
     automaton: Arc<DFA>,
     /// One for each thread that asks.
-    kept: Pool<Kept, MakeCache>,
+    kept: Pool<RegexCache, MakeCache>,
 }
 
 impl fmt::Debug for RegexSet {
@@ -50,7 +50,7 @@ impl fmt::Debug for RegexSet {
 
 /// What one pass told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum First {
+pub(super) enum FirstMatch {
     /// None matches.
     None,
     /// The number of the first that does.
@@ -81,15 +81,16 @@ impl RegexSet {
         let automaton = DFA::builder().configure(config).build_from_nfa(nfa).ok()?;
         let automaton = Arc::new(automaton);
         let of = Arc::clone(&automaton);
-        let make: MakeCache = Box::new(move || Kept { states: of.create_cache(), unknown: 0 });
+        let make: MakeCache =
+            Box::new(move || RegexCache { states: of.create_cache(), unknown: 0 });
         Some(Self { automaton, kept: Pool::new(make) })
     }
 
     /// The first that matches the key. Memory is taken only for states that no key needed before.
-    pub(super) fn first(&self, key: &[u8]) -> First {
+    pub(super) fn first(&self, key: &[u8]) -> FirstMatch {
         let mut kept = self.kept.get();
-        let told = self.walk(&mut kept.states, key).unwrap_or(First::Unknown);
-        if told == First::Unknown {
+        let told = self.walk(&mut kept.states, key).unwrap_or(FirstMatch::Unknown);
+        if told == FirstMatch::Unknown {
             kept.unknown += 1;
             if kept.unknown >= UNKNOWN_MAX {
                 kept.states.reset(&self.automaton);
@@ -99,13 +100,13 @@ impl RegexSet {
         told
     }
 
-    fn walk(&self, cache: &mut Cache, key: &[u8]) -> Option<First> {
+    fn walk(&self, cache: &mut Cache, key: &[u8]) -> Option<FirstMatch> {
         let input = Input::new(key).anchored(Anchored::Yes);
         let mut state = self.automaton.start_state_forward(cache, &input).ok()?;
         for &byte in key {
             state = self.automaton.next_state(cache, state, byte).ok()?;
             if state.is_dead() {
-                return Some(First::None);
+                return Some(FirstMatch::None);
             }
             if state.is_quit() {
                 return None;
@@ -113,12 +114,12 @@ impl RegexSet {
         }
         state = self.automaton.next_eoi_state(cache, state).ok()?;
         if !state.is_match() {
-            return Some(First::None);
+            return Some(FirstMatch::None);
         }
         let count = self.automaton.match_len(cache, state);
         let numbers =
             (0..count).map(|at| self.automaton.match_pattern(cache, state, at).as_usize());
-        Some(numbers.min().map_or(First::None, First::Number))
+        Some(numbers.min().map_or(FirstMatch::None, FirstMatch::Number))
     }
 }
 
@@ -134,9 +135,9 @@ mod tests {
     }
 
     /// What each regex says by itself.
-    fn twin(regexes: &[Regex], key: &[u8]) -> First {
+    fn twin(regexes: &[Regex], key: &[u8]) -> FirstMatch {
         let matches = |regex: &Regex| regex.matches(key, &mut Captures::default());
-        regexes.iter().position(matches).map_or(First::None, First::Number)
+        regexes.iter().position(matches).map_or(FirstMatch::None, FirstMatch::Number)
     }
 
     proptest! {
@@ -166,10 +167,10 @@ mod tests {
         let all = regexes(&texts);
         let set = RegexSet::new(all.iter(), 1 << 20).expect("it has its bound");
         for (key, expected) in [
-            ("api:ann:route999", First::Number(999)),
-            ("x:y:ann:route0", First::Number(0)),
-            ("x:y:ann:route1000", First::None),
-            ("counter-17", First::None),
+            ("api:ann:route999", FirstMatch::Number(999)),
+            ("x:y:ann:route0", FirstMatch::Number(0)),
+            ("x:y:ann:route1000", FirstMatch::None),
+            ("counter-17", FirstMatch::None),
         ] {
             assert_eq!(set.first(key.as_bytes()), expected);
             assert_eq!(twin(&all, key.as_bytes()), expected);
@@ -192,14 +193,14 @@ mod tests {
                 })
                 .collect();
             match set.first(&key) {
-                First::Unknown => unknown = key,
+                FirstMatch::Unknown => unknown = key,
                 told => assert_eq!(told, twin(&all, &key)),
             }
         }
         assert!(!unknown.is_empty(), "the memory was used up");
         // States are built again after a while.
         for _ in 0..UNKNOWN_MAX {
-            if set.first(&unknown) != First::Unknown {
+            if set.first(&unknown) != FirstMatch::Unknown {
                 break;
             }
         }

@@ -6,7 +6,7 @@
 
 use hashbrown::HashSet;
 
-use super::pattern::{Class, Glob, Pattern};
+use super::pattern::{CaptureClass, Glob, Pattern};
 
 /// Steps after which `covers` gives up: then a limit is not called unreachable.
 const COVERS_STEPS_MAX: usize = 4096;
@@ -69,11 +69,11 @@ impl Shape {
         }
     }
 
-    pub(super) fn class(&mut self, class: Class) {
+    pub(super) fn class(&mut self, class: CaptureClass) {
         let bytes = Bytes::of(|byte| class.has(byte));
         self.one(bytes);
         self.many(bytes);
-        self.loose |= class == Class::Ip;
+        self.loose |= class == CaptureClass::Ip;
     }
 
     pub(super) fn of(pattern: &Pattern) -> Self {
@@ -96,13 +96,13 @@ impl Shape {
             }
         };
         chunk(&mut shape, &glob.first.bytes);
-        for step in &glob.steps {
-            if step.least == 0 {
+        for sub_request in &glob.steps {
+            if sub_request.least == 0 {
                 shape.many(Bytes::of(|_| true));
             } else {
-                shape.class(step.class);
+                shape.class(sub_request.class);
             }
-            chunk(&mut shape, &step.then.bytes);
+            chunk(&mut shape, &sub_request.then.bytes);
         }
         shape
     }

@@ -4,18 +4,18 @@
 
 use protocol::KEY_BYTES_MAX;
 
-use super::BoundKeyError;
-use super::pattern::{Captures, Class, Glob, Pattern, braced, literal};
+use super::LimitedKeyError;
+use super::pattern::{CaptureClass, Captures, Glob, Pattern, braced, literal};
 use super::shape::{Bytes, Shape};
 
 /// A key with holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
-    pieces: Vec<Piece>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Text(Vec<u8>),
     /// A capture's slot.
     Slot(u8),
@@ -38,9 +38,9 @@ impl Template {
                         return Err(format!("the pattern captures no `{{{name}}}`"));
                     };
                     if !plain.is_empty() {
-                        pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                        pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
                     }
-                    pieces.push(Piece::Slot(slot as u8));
+                    pieces.push(TemplatePart::Slot(slot as u8));
                     // A regex's group may be empty.
                     least += usize::from(matches!(pattern, Pattern::Glob(_)));
                 }
@@ -55,12 +55,12 @@ impl Template {
             }
         }
         if !plain.is_empty() {
-            pieces.push(Piece::Text(plain));
+            pieces.push(TemplatePart::Text(plain));
         }
         if pieces.is_empty() || least > KEY_BYTES_MAX {
             return Err(format!("it is never a key: a key has 1 to {KEY_BYTES_MAX} bytes"));
         }
-        Ok(Self { pieces })
+        Ok(Self { parts: pieces })
     }
 
     /// Appends the key to `out`.
@@ -69,37 +69,37 @@ impl Template {
         key: &[u8],
         captures: &Captures,
         out: &mut Vec<u8>,
-    ) -> Result<(), BoundKeyError> {
+    ) -> Result<(), LimitedKeyError> {
         let start = out.len();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => out.extend_from_slice(text),
-                Piece::Slot(slot) => out.extend_from_slice(captures.get(key, *slot)),
+        for batch in &self.parts {
+            match batch {
+                TemplatePart::Text(text) => out.extend_from_slice(text),
+                TemplatePart::Slot(slot) => out.extend_from_slice(captures.get(key, *slot)),
             }
         }
         match out.len() - start {
-            0 => Err(BoundKeyError::Empty),
+            0 => Err(LimitedKeyError::Empty),
             1..=KEY_BYTES_MAX => Ok(()),
-            _ => Err(BoundKeyError::TooLong),
+            _ => Err(LimitedKeyError::TooLong),
         }
     }
 
     /// The key that these texts make, one for each slot.
     pub(super) fn fill(&self, texts: &[&[u8]]) -> Vec<u8> {
-        let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => text.clone(),
-            Piece::Slot(slot) => texts[usize::from(*slot)].to_vec(),
+        let batch = |batch: &TemplatePart| match batch {
+            TemplatePart::Text(text) => text.clone(),
+            TemplatePart::Slot(slot) => texts[usize::from(*slot)].to_vec(),
         };
-        self.pieces.iter().flat_map(piece).collect()
+        self.parts.iter().flat_map(batch).collect()
     }
 
     /// The keys it can make of what `pattern` captures.
     pub(super) fn shape(&self, pattern: &Pattern) -> Shape {
         let mut shape = Shape::default();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => shape.text(text),
-                Piece::Slot(slot) => match pattern {
+        for batch in &self.parts {
+            match batch {
+                TemplatePart::Text(text) => shape.text(text),
+                TemplatePart::Slot(slot) => match pattern {
                     Pattern::Glob(glob) => {
                         let (first, rest) = captured(glob, *slot);
                         shape.one(first);
@@ -115,20 +115,20 @@ impl Template {
     /// The same as a pattern, unless two captures touch or are a regex's.
     pub(super) fn glob(&self, pattern: &Pattern) -> Option<Glob> {
         let Pattern::Glob(of) = pattern else { return None };
-        let mut pieces = self.pieces.iter().peekable();
+        let mut pieces = self.parts.iter().peekable();
         let mut glob = Glob::literal(match pieces.peek() {
-            Some(Piece::Text(text)) => {
+            Some(TemplatePart::Text(text)) => {
                 pieces.next();
                 text
             }
             _ => &[],
         });
         let mut slot = 0;
-        while let Some(Piece::Slot(own)) = pieces.next() {
-            let class = of.steps.iter().find(|step| step.slot == *own)?.class;
+        while let Some(TemplatePart::Slot(own)) = pieces.next() {
+            let class = of.steps.iter().find(|sub_request| sub_request.slot == *own)?.class;
             let then = match pieces.next() {
-                Some(Piece::Text(text)) => text.as_slice(),
-                Some(Piece::Slot(_)) => return None,
+                Some(TemplatePart::Text(text)) => text.as_slice(),
+                Some(TemplatePart::Slot(_)) => return None,
                 None => &[],
             };
             if usize::from(slot) == super::pattern::VARIABLES_MAX {
@@ -143,12 +143,13 @@ impl Template {
 
 /// First byte and further bytes of what a capture can hold.
 fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
-    let Some(index) = glob.steps.iter().position(|step| step.slot == slot) else {
+    let Some(index) = glob.steps.iter().position(|sub_request| sub_request.slot == slot) else {
         return (Bytes::of(|_| true), Bytes::of(|_| true));
     };
     let class = glob.steps[index].class;
     let first = Bytes::of(|byte| class.has(byte));
-    let untyped = glob.steps[index + 1..].iter().all(|step| step.class == Class::Any);
+    let untyped =
+        glob.steps[index + 1..].iter().all(|sub_request| sub_request.class == CaptureClass::Any);
     // It ends at the first place of a single byte, so holds none behind its own first.
     let rest = match glob.steps[index].then.bytes[..] {
         [Some(end)] if untyped && index + 1 < glob.steps.len() => {

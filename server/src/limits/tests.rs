@@ -133,9 +133,9 @@ fn a_counted_key_over_250_bytes_is_an_error() {
     let found = limits.find(good.as_bytes(), &mut scratch).expect("it fits");
     assert_eq!(found.expect("it is bound").key().len(), 250);
     let found = limits.find(long.as_bytes(), &mut scratch);
-    assert_eq!(found.expect_err("one byte more"), BoundKeyError::TooLong);
+    assert_eq!(found.expect_err("one byte more"), LimitedKeyError::TooLong);
     let limits = parse(&one("^k(?<x>.*)", "key = '{x}'"));
-    assert_eq!(limits.find(b"k", &mut scratch).expect_err("nothing"), BoundKeyError::Empty);
+    assert_eq!(limits.find(b"k", &mut scratch).expect_err("nothing"), LimitedKeyError::Empty);
     assert!(limits.find(&[b'k'; 251], &mut scratch).expect("no key").is_none());
 }
 
@@ -248,7 +248,7 @@ fn parents_without_end_are_an_error_not_a_hang() {
     let (mut scratch, mut parents) = (Vec::new(), Parents::default());
     let found = limits.find(b"up:w", &mut scratch).expect("short").expect("bound");
     let endless = limits.parents(&found, &mut parents);
-    assert_eq!((endless, parents.len()), (Err(BoundKeyError::TooManyParents), 0));
+    assert_eq!((endless, parents.len()), (Err(LimitedKeyError::TooManyParents), 0));
 }
 
 /// Checks that the file is refused on this line of it, for a reason that begins so.

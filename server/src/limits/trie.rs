@@ -13,11 +13,11 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(super) struct Trie {
     /// The root first; children of one node side by side, in the order of their bytes.
-    nodes: Vec<Node>,
+    nodes: Vec<TrieNode>,
 }
 
 #[derive(Debug, Clone)]
-struct Node {
+struct TrieNode {
     /// Which bytes have a child, a bit each.
     children: [u64; 4],
     /// How many children the words before each word of `children` have.
@@ -28,7 +28,7 @@ struct Node {
     label: [u8; LABEL_BYTES_MAX],
 }
 
-impl Node {
+impl TrieNode {
     const EMPTY: Self = Self {
         children: [0; 4],
         ranks: [0; 4],
@@ -47,7 +47,7 @@ impl Trie {
             return Self::default();
         }
         strings.sort_by(|one, other| one.0.cmp(other.0));
-        let mut nodes = vec![Node::EMPTY];
+        let mut nodes = vec![TrieNode::EMPTY];
         // Which strings belong below a node, and how many of their bytes lead there.
         let mut waiting = vec![(0, strings.as_slice(), 0)];
         while let Some((index, mut below, depth)) = waiting.pop() {
@@ -58,7 +58,7 @@ impl Trie {
             let shared = first[depth..].iter().zip(&last[depth..]).take_while(|(a, b)| a == b);
             let label_len = shared.count().min(LABEL_BYTES_MAX);
             let end = depth + label_len;
-            let mut node = Node { label_len: label_len as u8, ..Node::EMPTY };
+            let mut node = TrieNode { label_len: label_len as u8, ..TrieNode::EMPTY };
             node.label[..label_len].copy_from_slice(&first[depth..end]);
             while let Some(((string, value), rest)) = below.split_first()
                 && string.len() == end
@@ -71,7 +71,7 @@ impl Trie {
                 let byte = group[0].0[end];
                 node.children[usize::from(byte >> 6)] |= 1 << (byte & 63);
                 waiting.push((nodes.len(), group, end + 1));
-                nodes.push(Node::EMPTY);
+                nodes.push(TrieNode::EMPTY);
             }
             for word in 1..4 {
                 let before = node.children[word - 1].count_ones() as u8;
@@ -144,6 +144,6 @@ mod tests {
 
     #[test]
     fn a_node_is_one_cache_line() {
-        assert_eq!(size_of::<Node>(), 64);
+        assert_eq!(size_of::<TrieNode>(), 64);
     }
 }

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 /// A conversation by lines with a server, for a program that waits for each answer.
 #[derive(Debug)]
-pub struct Conversation(BufReader<Socket>);
+pub struct Conversation(BufReader<BlockingSocket>);
 
 /// A connected socket whose calls wait.
 #[derive(Debug)]
-enum Socket {
+enum BlockingSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Read for Socket {
+impl Read for BlockingSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(buffer),
@@ -27,7 +27,7 @@ impl Read for Socket {
     }
 }
 
-impl Write for Socket {
+impl Write for BlockingSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
@@ -55,7 +55,7 @@ impl Conversation {
             let stream = UnixStream::connect(server)?;
             stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(patience))?;
-            return Ok(Self(BufReader::new(Socket::Unix(stream))));
+            return Ok(Self(BufReader::new(BlockingSocket::Unix(stream))));
         }
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in server.to_socket_addrs()? {
@@ -64,7 +64,7 @@ impl Conversation {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(patience))?;
                     stream.set_write_timeout(Some(patience))?;
-                    return Ok(Self(BufReader::new(Socket::Tcp(stream))));
+                    return Ok(Self(BufReader::new(BlockingSocket::Tcp(stream))));
                 }
                 Err(error) => failed = error,
             }
@@ -77,7 +77,7 @@ impl Conversation {
     /// # Errors
     ///
     /// What the system says.
-    pub fn say(&mut self, line: &str) -> io::Result<()> {
+    pub fn send(&mut self, line: &str) -> io::Result<()> {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes())
     }
 

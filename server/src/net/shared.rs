@@ -14,14 +14,14 @@ use super::{DetachedStream, Stream, poll_recv};
 
 /// A stream on the runtime of the thread that attached it. That thread alone waits for readiness.
 #[derive(Debug)]
-pub(crate) struct SharedStream(Socket);
+pub(crate) struct SharedStream(SharedSocket);
 
 #[derive(Debug)]
-enum Socket {
+enum SharedSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
     #[cfg(feature = "simulation")]
-    Simulated(parking_lot::Mutex<super::simulated::Stream>),
+    Simulated(parking_lot::Mutex<super::simulated::SimStream>),
 }
 
 impl SharedStream {
@@ -32,10 +32,10 @@ impl SharedStream {
     /// The system's error.
     pub(crate) fn attach(stream: DetachedStream) -> io::Result<Self> {
         Ok(Self(match stream.attach()? {
-            Stream::Tcp(stream) => Socket::Tcp(stream),
-            Stream::Unix(stream) => Socket::Unix(stream),
+            Stream::Tcp(stream) => SharedSocket::Tcp(stream),
+            Stream::Unix(stream) => SharedSocket::Unix(stream),
             #[cfg(feature = "simulation")]
-            Stream::Simulated(stream) => Socket::Simulated(parking_lot::Mutex::new(stream)),
+            Stream::Simulated(stream) => SharedSocket::Simulated(parking_lot::Mutex::new(stream)),
         }))
     }
 
@@ -51,8 +51,8 @@ impl SharedStream {
     ) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(room);
         let polled = match &self.0 {
-            Socket::Tcp(stream) => poll_recv(stream, context, &mut buffer),
-            Socket::Unix(stream) => loop {
+            SharedSocket::Tcp(stream) => poll_recv(stream, context, &mut buffer),
+            SharedSocket::Unix(stream) => loop {
                 match stream.poll_read_ready(context)? {
                     Poll::Ready(()) => {}
                     Poll::Pending => break Poll::Pending,
@@ -67,7 +67,7 @@ impl SharedStream {
                 }
             },
             #[cfg(feature = "simulation")]
-            Socket::Simulated(stream) => {
+            SharedSocket::Simulated(stream) => {
                 use tokio::io::AsyncRead as _;
                 std::pin::Pin::new(&mut *stream.lock()).poll_read(context, &mut buffer)
             }
@@ -82,10 +82,10 @@ impl SharedStream {
     /// The system's error.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.0 {
-            Socket::Tcp(stream) => stream.poll_read_ready(context),
-            Socket::Unix(stream) => stream.poll_read_ready(context),
+            SharedSocket::Tcp(stream) => stream.poll_read_ready(context),
+            SharedSocket::Unix(stream) => stream.poll_read_ready(context),
             #[cfg(feature = "simulation")]
-            Socket::Simulated(stream) => stream.lock().poll_readable(context),
+            SharedSocket::Simulated(stream) => stream.lock().poll_readable(context),
         }
     }
 
@@ -97,12 +97,12 @@ impl SharedStream {
     /// `WouldBlock` if the socket takes none now; else the system's error.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.0 {
-            Socket::Tcp(stream) => {
+            SharedSocket::Tcp(stream) => {
                 stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
             }
-            Socket::Unix(stream) => stream.try_write(bytes),
+            SharedSocket::Unix(stream) => stream.try_write(bytes),
             #[cfg(feature = "simulation")]
-            Socket::Simulated(stream) => stream.lock().try_send(bytes),
+            SharedSocket::Simulated(stream) => stream.lock().try_send(bytes),
         }
     }
 
@@ -113,10 +113,10 @@ impl SharedStream {
     /// The system's error.
     pub(crate) fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.0 {
-            Socket::Tcp(stream) => stream.poll_write_ready(context),
-            Socket::Unix(stream) => stream.poll_write_ready(context),
+            SharedSocket::Tcp(stream) => stream.poll_write_ready(context),
+            SharedSocket::Unix(stream) => stream.poll_write_ready(context),
             #[cfg(feature = "simulation")]
-            Socket::Simulated(stream) => stream.lock().poll_writable(context),
+            SharedSocket::Simulated(stream) => stream.lock().poll_writable(context),
         }
     }
 }

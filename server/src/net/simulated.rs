@@ -55,7 +55,7 @@ impl Sockets {
 
 /// A stream.
 #[derive(Debug)]
-pub struct Stream {
+pub struct SimStream {
     stream: TcpStream,
     fuse: Arc<Mutex<Fuse>>,
 }
@@ -63,7 +63,7 @@ pub struct Stream {
 const READ: usize = 0;
 const WRITE: usize = 1;
 
-impl Stream {
+impl SimStream {
     fn new(stream: TcpStream) -> io::Result<Self> {
         let fuse = Arc::default();
         let (from, to) = (stream.local_addr()?, stream.peer_addr()?);
@@ -88,8 +88,8 @@ impl Stream {
         self.stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |peer| peer.to_string())
     }
 
-    pub(super) fn say(&mut self, words: &[u8]) -> io::Result<usize> {
-        self.stream.try_write(words)
+    pub(super) fn send(&mut self, raw_request: &[u8]) -> io::Result<usize> {
+        self.stream.try_write(raw_request)
     }
 
     /// Writes unless the stream is broken or full.
@@ -121,7 +121,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for SimStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -132,7 +132,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for SimStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -152,19 +152,19 @@ impl AsyncWrite for Stream {
 }
 
 /// A listener on every address of its host.
-pub struct Listener {
+pub struct SimListener {
     listener: TcpListener,
     /// As others reach it.
     place: SocketAddr,
 }
 
-impl std::fmt::Debug for Listener {
+impl std::fmt::Debug for SimListener {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_tuple("Listener").field(&self.place).finish()
     }
 }
 
-impl Listener {
+impl SimListener {
     /// Listens on a port of the host at `place`, which is the current one.
     pub(crate) async fn bind(place: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("0.0.0.0", place.port())).await?;
@@ -176,12 +176,12 @@ impl Listener {
         self.place
     }
 
-    pub(super) async fn accept(&self) -> io::Result<Stream> {
-        Stream::new(self.listener.accept().await?.0)
+    pub(super) async fn accept(&self) -> io::Result<SimStream> {
+        SimStream::new(self.listener.accept().await?.0)
     }
 }
 
-impl Drop for Listener {
+impl Drop for SimListener {
     fn drop(&mut self) {
         with_world(|world| world.sockets.listening.remove(&self.place));
     }

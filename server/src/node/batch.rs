@@ -1,7 +1,7 @@
 //! Operations on open headers, with the records of what they change.
 //!
 //! Here: one operation under its shard's lock, the records of a batch, the positions that its replies need. Not here: what
-//! the operations are (`session`, `quick`), whose they are and where replies wait (`front`).
+//! the operations are (`session`, `fast`), whose they are and where replies wait (`router`).
 //!
 //! A batch holds its shards from its first operation until its records are appended, its positions noted and its results
 //! logged: a takeover, a piece of a copy or a resend sees all of that or nothing.
@@ -10,18 +10,18 @@ use std::hint::cold_path;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cluster::dedup_log::{CopyLife, DedupLog};
-use cluster::frames::{Record, RecordResult, RecordsWriter, State};
+use cluster::dedup_log::{CopyGeneration, DedupLog};
+use cluster::frames::{KeyState, Record, RecordResult, RecordsWriter};
 use cluster::parked_reply::Need;
-use cluster::replica::At;
+use cluster::replica::ApplyPosition;
 use cluster::replica_set::{LINKS_MAX, ReplicaSet};
-use cluster::{LaneId, LinkIndex};
+use cluster::{LinkIndex, OpStreamId};
 use engine::{Engine, ItemMark};
 
-use super::copies::Copies;
 use super::links::{Links, PeerLink};
-use super::serving::{Placed, Serving};
-use crate::shards::HELD_MAX;
+use super::replicas::Replicas;
+use super::serving::{ServedOp, Serving};
+use crate::shards::BATCH_SHARDS_MAX;
 
 /// The links of a node as a worker knows them, and those that it has appended to since it sent last.
 #[derive(Default)]
@@ -90,7 +90,7 @@ impl LinkCache {
 
 /// What an operation did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum BatchChange {
     Nothing,
     /// The item is a bare count, of the operation's own cas unique.
     Count(u64),
@@ -101,8 +101,8 @@ enum Change {
 
 /// Whose operation it is: what its record and its entry in the log say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Name {
-    pub(crate) lane: LaneId,
+pub(crate) struct OpId {
+    pub(crate) stream: OpStreamId,
     /// The number that places are added to, and what the lane is done with.
     pub(crate) first: u64,
     pub(crate) done: u64,
@@ -110,18 +110,18 @@ pub(crate) struct Name {
 }
 
 /// An operation of the batch.
-pub(crate) struct Row {
+pub(crate) struct BatchOp {
     pub(crate) hash: u64,
     pub(crate) set: ReplicaSet,
-    pub(crate) at: At,
+    pub(crate) at: ApplyPosition,
     /// It has made a record.
     pub(crate) is_changed: bool,
-    name: Option<Name>,
-    result: RowResult,
+    name: Option<OpId>,
+    result: BatchOpResult,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum RowResult {
+enum BatchOpResult {
     None,
     Number(u64),
     /// Bytes of the output.
@@ -131,19 +131,19 @@ enum RowResult {
 /// The records of one batch. A worker has one, and it keeps its memory.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    rows: ArrayVec<Row, HELD_MAX>,
+    rows: ArrayVec<BatchOp, BATCH_SHARDS_MAX>,
     links: Vec<LinkRecords>,
     state: Vec<u8>,
     /// Some operation's partition has other copies.
     has_copies: bool,
     /// What the last operation changed.
-    change: Option<(Change, RowResult)>,
+    change: Option<(BatchChange, BatchOpResult)>,
 }
 
 struct LinkRecords {
     link: LinkIndex,
     writer: RecordsWriter,
-    section: Option<(LaneId, u64)>,
+    section: Option<(OpStreamId, u64)>,
     is_used: bool,
     /// Where the batch ends in the link's stream.
     end: u64,
@@ -170,7 +170,7 @@ impl Recorder {
 
     /// Keeps the reply of the operation that was done last, and made no record, for whoever sends it again.
     #[inline]
-    pub(crate) fn keep(&mut self, name: Name) {
+    pub(crate) fn keep(&mut self, name: OpId) {
         if let Some(row) = self.rows.last_mut() {
             row.name = Some(name);
         }
@@ -182,7 +182,7 @@ impl Recorder {
     }
 
     /// The operations that were done, in order.
-    pub(crate) fn rows(&self) -> &[Row] {
+    pub(crate) fn rows(&self) -> &[BatchOp] {
         &self.rows
     }
 
@@ -194,19 +194,19 @@ impl Recorder {
         serving: &Serving<'_>,
         engine: &mut Engine,
         (key, hash): (&[u8], u64),
-        (placed, touches): (Placed, Touches),
+        (placed, touches): (ServedOp, Touches),
         out: &mut Vec<u8>,
         answer: impl FnOnce(&mut Engine, &mut Vec<u8>) -> bool,
-    ) -> Ran {
+    ) -> BatchOutcome {
         let unique = placed.unique();
         let start = out.len() as u32;
         if placed.set.is_empty() {
             if !engine.with_unique(unique, |engine| answer(engine, out)) {
-                return Ran::Apart;
+                return BatchOutcome::General;
             }
             serving.header(hash).take(placed.at);
-            self.push(hash, placed, RowResult::Text(start, out.len() as u32));
-            return Ran::Done;
+            self.push(hash, placed, BatchOpResult::Text(start, out.len() as u32));
+            return BatchOutcome::Done;
         }
         self.has_copies = true;
         let before = match touches {
@@ -220,30 +220,30 @@ impl Recorder {
             None if touches == Touches::Count && is_answered => {
                 self.change_of_count(engine, (key, hash), unique)
             }
-            None => Change::Nothing,
+            None => BatchChange::Nothing,
         };
-        if change == Change::Nothing {
+        if change == BatchChange::Nothing {
             // That nothing was to be done may not be true any more at a node without a lease: the long way asks the copies.
             if !is_answered || !serving.has_lease() {
                 out.truncate(start as usize);
-                return Ran::Apart;
+                return BatchOutcome::General;
             }
-            self.push(hash, placed, RowResult::Text(start, out.len() as u32));
-            return Ran::Done;
+            self.push(hash, placed, BatchOpResult::Text(start, out.len() as u32));
+            return BatchOutcome::Done;
         }
         serving.header(hash).take(placed.at);
-        self.push(hash, placed, RowResult::None);
+        self.push(hash, placed, BatchOpResult::None);
         let result = match (is_answered, change, touches) {
-            (false, ..) => RowResult::None,
-            (true, Change::Count(count), Touches::Count) => RowResult::Number(count),
-            _ => RowResult::Text(start, out.len() as u32),
+            (false, ..) => BatchOpResult::None,
+            (true, BatchChange::Count(count), Touches::Count) => BatchOpResult::Number(count),
+            _ => BatchOpResult::Text(start, out.len() as u32),
         };
         self.change = Some((change, result));
-        if is_answered { Ran::Changed } else { Ran::ChangedApart }
+        if is_answered { BatchOutcome::Changed } else { BatchOutcome::ChangedGeneral }
     }
 
-    fn push(&mut self, hash: u64, Placed { at, set }: Placed, result: RowResult) {
-        self.rows.push(Row { hash, set, at, is_changed: false, name: None, result });
+    fn push(&mut self, hash: u64, ServedOp { at, set }: ServedOp, result: BatchOpResult) {
+        self.rows.push(BatchOp { hash, set, at, is_changed: false, name: None, result });
     }
 
     #[inline]
@@ -252,20 +252,24 @@ impl Recorder {
         engine: &mut Engine,
         (key, hash): (&[u8], u64),
         unique: u64,
-    ) -> Change {
+    ) -> BatchChange {
         if let Some(count) = engine.bare_count(hash, key, unique) {
-            return Change::Count(count);
+            return BatchChange::Count(count);
         }
         cold_path();
         if engine.mark_of(hash, key).is_none_or(|mark| mark.cas() != unique) {
-            return Change::Nothing;
+            return BatchChange::Nothing;
         }
         self.copy(engine, (key, hash))
     }
 
-    fn copy(&mut self, engine: &mut Engine, (key, hash): (&[u8], u64)) -> Change {
+    fn copy(&mut self, engine: &mut Engine, (key, hash): (&[u8], u64)) -> BatchChange {
         self.state.clear();
-        if engine.copy_of(hash, key, &mut self.state) { Change::Item } else { Change::Deleted }
+        if engine.copy_of(hash, key, &mut self.state) {
+            BatchChange::Item
+        } else {
+            BatchChange::Deleted
+        }
     }
 
     #[inline]
@@ -275,16 +279,16 @@ impl Recorder {
         (key, hash): (&[u8], u64),
         before: Option<ItemMark>,
         unique: u64,
-    ) -> Change {
+    ) -> BatchChange {
         let after = engine.mark_of(hash, key);
         if before == after {
-            return Change::Nothing;
+            return BatchChange::Nothing;
         }
         if after.is_none() {
-            return Change::Deleted;
+            return BatchChange::Deleted;
         }
         if let Some(count) = engine.bare_count(hash, key, unique) {
-            return Change::Count(count);
+            return BatchChange::Count(count);
         }
         self.copy(engine, (key, hash))
     }
@@ -296,13 +300,13 @@ impl Recorder {
         &mut self,
         serving: &Serving<'_>,
         key: &[u8],
-        name: Option<Name>,
+        name: Option<OpId>,
         out: &[u8],
     ) {
         let Some((change, result)) = self.change.take() else { return };
         let Some(row) = self.rows.last_mut() else { return };
         row.is_changed = true;
-        let name = name.filter(|_| !matches!(result, RowResult::None));
+        let name = name.filter(|_| !matches!(result, BatchOpResult::None));
         (row.name, row.result) = (name, result);
         let frame_ns = serving.now().mono_ns;
         let record = Record {
@@ -313,10 +317,10 @@ impl Recorder {
             pt_ns: serving.header(row.hash).time_beside(frame_ns, row.at),
             key,
             state: match change {
-                Change::Count(count) => State::Counter(count),
-                Change::Item => State::Item(&self.state),
-                Change::Deleted => State::Deleted,
-                Change::Nothing => State::Unchanged,
+                BatchChange::Count(count) => KeyState::Counter(count),
+                BatchChange::Item => KeyState::Item(&self.state),
+                BatchChange::Deleted => KeyState::Deleted,
+                BatchChange::Nothing => KeyState::Unchanged,
             },
             result: record_result(result, out),
         };
@@ -327,7 +331,7 @@ impl Recorder {
                 records.section = None;
                 records.writer.begin(frame_ns);
             }
-            let section = name.map_or((LaneId::default(), 0), |name| (name.lane, name.first));
+            let section = name.map_or((OpStreamId::default(), 0), |name| (name.stream, name.first));
             if records.section != Some(section) {
                 records.section = Some(section);
                 records.writer.section(section.0, section.1, name.map_or(0, |name| name.done));
@@ -342,7 +346,7 @@ impl Recorder {
         &mut self,
         serving: &Serving<'_>,
         (links, cache): (&Links, &mut LinkCache),
-        copies: &Copies,
+        copies: &Replicas,
         out: &[u8],
     ) {
         let now_ns = serving.now().mono_ns;
@@ -362,12 +366,12 @@ impl Recorder {
         let mut rest = &self.rows[..];
         while let Some(from) = rest.iter().position(|row| row.name.is_some()) {
             rest = &rest[from..];
-            let lane = rest[0].name.map_or_else(LaneId::default, |name| name.lane);
-            let is_other = |row: &Row| row.name.is_some_and(|name| name.lane != lane);
+            let stream = rest[0].name.map_or_else(OpStreamId::default, |name| name.stream);
+            let is_other = |row: &BatchOp| row.name.is_some_and(|name| name.stream != stream);
             let (rows, others) =
                 rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
             rest = others;
-            if let Some(log) = copies.logs().log_of(lane) {
+            if let Some(log) = copies.logs().log_of(stream) {
                 keep_results(&mut log.lock(), serving, rows, out);
             }
         }
@@ -376,7 +380,7 @@ impl Recorder {
     /// The positions that the reply of an operation needs before it is told; called after [`Recorder::finish`].
     #[inline]
     pub(crate) fn needs(
-        row: &Row,
+        row: &BatchOp,
         serving: &Serving<'_>,
         (links, cache): (&Links, &mut LinkCache),
     ) -> ArrayVec<Need, LINKS_MAX> {
@@ -399,26 +403,30 @@ impl Recorder {
 
 /// How an operation of a batch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(crate) enum BatchOutcome {
     /// Its reply is there, and there is nothing to record.
     Done,
     /// Its reply is there; it is to be recorded.
     Changed,
     /// It has changed its key, which is to be recorded, but has to go the long way.
-    ChangedApart,
+    ChangedGeneral,
     /// It has done nothing and has to go the long way.
-    Apart,
+    General,
 }
 
 /// Adds results to the log of their lane.
-fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[Row], out: &[u8]) {
+fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[BatchOp], out: &[u8]) {
     for row in rows {
         let Some(name) = row.name else { continue };
-        let life = serving.header(row.hash).life();
-        let copy = CopyLife { partition: serving.partition(row.hash), life, term: row.at.term };
+        let life = serving.header(row.hash).generation();
+        let copy = CopyGeneration {
+            partition: serving.partition(row.hash),
+            generation: life,
+            term: row.at.term,
+        };
         match row.result {
             // What changed nothing is true as long as this node is primary; with other copies they may know better.
-            RowResult::Text(from, to) if !row.is_changed && !row.set.is_empty() => {
+            BatchOpResult::Text(from, to) if !row.is_changed && !row.set.is_empty() => {
                 log.add_unchanged(name.number, copy, &out[from as usize..to as usize]);
             }
             result => log.add(name.number, copy, record_result(result, out)),
@@ -426,11 +434,11 @@ fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[Row], out: &[
     }
 }
 
-fn record_result(result: RowResult, out: &[u8]) -> RecordResult<'_> {
+fn record_result(result: BatchOpResult, out: &[u8]) -> RecordResult<'_> {
     match result {
-        RowResult::None => RecordResult::None,
-        RowResult::Number(count) => RecordResult::Number(count),
-        RowResult::Text(from, to) => RecordResult::Bytes(&out[from as usize..to as usize]),
+        BatchOpResult::None => RecordResult::None,
+        BatchOpResult::Number(count) => RecordResult::Number(count),
+        BatchOpResult::Text(from, to) => RecordResult::Bytes(&out[from as usize..to as usize]),
     }
 }
 

@@ -1,6 +1,6 @@
 //! How far the wall clocks of other nodes are ahead of this node's.
 //!
-//! Here: measurements → the best estimate for each node. Not here: when they are made (`peers`), which
+//! Here: measurements → the best estimate for each node. Not here: when they are made (`inbound`), which
 //! clocks are off (`cluster::map::clocks`).
 
 use std::collections::BTreeMap;
@@ -24,13 +24,13 @@ struct Measured {
     /// From a call and its answer, and when that was.
     both_ways: Option<(i64, u64)>,
     /// From what came without being asked for, in the present window and the one before.
-    one_way: [Heard; 2],
+    one_way: [ClockSample; 2],
     window: u64,
 }
 
 /// A clock is ahead by what a message says at least: it was under way for some time.
 #[derive(Debug, Clone, Copy, Default)]
-struct Heard {
+struct ClockSample {
     count: u32,
     most_ms: i64,
 }
@@ -42,18 +42,18 @@ impl Clocks {
     }
 
     /// A message from a node bears a time `ahead_ms` ahead of when it came.
-    pub(super) fn hear(&mut self, node: NodeId, ahead_ms: i64, now_ns: u64) {
+    pub(super) fn record(&mut self, node: NodeId, ahead_ms: i64, now_ns: u64) {
         let measured = self.0.entry(node).or_default();
         let window = now_ns / WINDOW_NS;
         match window.saturating_sub(measured.window) {
             0 => {}
-            1 => measured.one_way = [Heard::default(), measured.one_way[0]],
-            _ => measured.one_way = [Heard::default(); 2],
+            1 => measured.one_way = [ClockSample::default(), measured.one_way[0]],
+            _ => measured.one_way = [ClockSample::default(); 2],
         }
         measured.window = measured.window.max(window);
         let [present, _] = &mut measured.one_way;
         let most_ms = if present.count == 0 { ahead_ms } else { present.most_ms.max(ahead_ms) };
-        *present = Heard { count: present.count.saturating_add(1), most_ms };
+        *present = ClockSample { count: present.count.saturating_add(1), most_ms };
     }
 
     /// Forgets all other nodes.
@@ -101,14 +101,14 @@ mod tests {
         let mut clocks = Clocks::default();
         for (at, ahead) in [(10, -9000), (11, -4)] {
             assert_eq!(clocks.ahead_ms(NODE, at * SECOND), None);
-            clocks.hear(NODE, ahead, at * SECOND);
+            clocks.record(NODE, ahead, at * SECOND);
         }
-        clocks.hear(NODE, -40, 11 * SECOND);
+        clocks.record(NODE, -40, 11 * SECOND);
         assert_eq!(clocks.ahead_ms(NODE, 11 * SECOND), Some(-4));
         // A clock that was set back is noticed when all before that is forgotten.
         for at in 12..16 {
             for _ in 0..4 {
-                clocks.hear(NODE, -5000, at * SECOND);
+                clocks.record(NODE, -5000, at * SECOND);
             }
         }
         assert_eq!(clocks.all(15 * SECOND), BTreeMap::from([(NODE, -5000)]));
@@ -119,7 +119,7 @@ mod tests {
     fn a_call_and_its_answer_count_more() {
         let mut clocks = Clocks::default();
         for _ in 0..9 {
-            clocks.hear(NODE, -300, 20 * SECOND);
+            clocks.record(NODE, -300, 20 * SECOND);
         }
         clocks.measure(NODE, 2, 20 * SECOND);
         assert_eq!(clocks.ahead_ms(NODE, 21 * SECOND), Some(2));

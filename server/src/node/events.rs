@@ -1,7 +1,7 @@
 //! What the log says of the other nodes: a line when one joins, dies, comes back or leaves, and when
 //! the control plane has no leader.
 //!
-//! Here: comparing one map with the next. Not here: links between nodes (`lanes`), this node's disk
+//! Here: comparing one map with the next. Not here: links between nodes (`transport`), this node's disk
 //! (`control`).
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, NodeState};
-use control::{Control, Place};
+use control::{Control, MembershipState};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::LIFE;
@@ -17,12 +17,12 @@ use crate::LIFE;
 /// How often the leader is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 /// What lasts is said again once in so many periods.
-const SAY_AGAIN: u32 = 60;
+const REPORT_AGAIN: u32 = 60;
 /// Without contact for so long the control plane has no leader, as far as this node knows.
 const CONTACT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct KnownNode {
     state: NodeState,
     incarnation: Incarnation,
     /// Name and address, for people.
@@ -30,12 +30,12 @@ struct Known {
 }
 
 /// Says what changes, for as long as the node runs.
-pub(super) async fn tell(control: Control) {
+pub(super) async fn log_events(control: Control) {
     control.registered().await;
     let mut watch = control.watch();
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut known: Option<BTreeMap<NodeId, Known>> = None;
+    let mut known: Option<BTreeMap<NodeId, KnownNode>> = None;
     let mut leader = None;
     let mut ticks = 0_u32;
     let mut is_lost = false;
@@ -46,7 +46,7 @@ pub(super) async fn tell(control: Control) {
                 let now = all(&news.map);
                 drop(news);
                 if known.as_ref() != Some(&now) {
-                    tell_changes(known.as_ref(), &now);
+                    log_changes(known.as_ref(), &now);
                     known = Some(now);
                 }
             }
@@ -54,9 +54,9 @@ pub(super) async fn tell(control: Control) {
                 ticks = ticks.wrapping_add(1);
                 let status = control.status();
                 let contact = status.contact.unwrap_or(Duration::MAX);
-                let is_member = matches!(status.place, Place::Member(_));
+                let is_member = matches!(status.membership_state, MembershipState::Member(_));
                 let was_lost = std::mem::replace(&mut is_lost, is_member && contact > CONTACT_MAX);
-                if is_lost && (!was_lost || ticks.is_multiple_of(SAY_AGAIN)) {
+                if is_lost && (!was_lost || ticks.is_multiple_of(REPORT_AGAIN)) {
                     tracing::warn!(
                         target: LIFE,
                         "no control leader in reach: keys are served on, but no node can join, leave or \
@@ -72,8 +72,8 @@ pub(super) async fn tell(control: Control) {
                         tracing::info!(target: LIFE, "node {id} ({}) leads the control plane", node.name);
                     }
                 }
-                let me = status.identity.seat.map(|seat| seat.node);
-                if ticks.is_multiple_of(SAY_AGAIN) && status.leader.is_some() && status.leader == me {
+                let me = status.identity.membership.map(|membership| membership.node);
+                if ticks.is_multiple_of(REPORT_AGAIN) && status.leader.is_some() && status.leader == me {
                     for (id, node) in known.iter().filter(|(_, node)| node.state == NodeState::Dead) {
                         tracing::warn!(target: LIFE, "node {id} ({}) is still dead", node.name);
                     }
@@ -83,18 +83,18 @@ pub(super) async fn tell(control: Control) {
     }
 }
 
-fn all(map: &Map) -> BTreeMap<NodeId, Known> {
-    let one = |(id, node): (&NodeId, &cluster::map::Node)| {
+fn all(map: &Map) -> BTreeMap<NodeId, KnownNode> {
+    let one = |(id, node): (&NodeId, &cluster::map::MapNode)| {
         let described = &node.description;
         let name = format!("{} at {}", described.ring_name, described.peer_address);
         let name = name.replace(char::is_control, "?");
-        (*id, Known { state: node.state, incarnation: node.incarnation, name })
+        (*id, KnownNode { state: node.state, incarnation: node.incarnation, name })
     };
     map.nodes().iter().map(one).collect()
 }
 
 /// A line for each node that is another than before. At the start only what is wrong is told.
-fn tell_changes(before: Option<&BTreeMap<NodeId, Known>>, now: &BTreeMap<NodeId, Known>) {
+fn log_changes(before: Option<&BTreeMap<NodeId, KnownNode>>, now: &BTreeMap<NodeId, KnownNode>) {
     for (id, node) in now {
         let was = before.and_then(|before| before.get(id));
         match line(before.is_none(), was, node) {
@@ -110,7 +110,7 @@ fn tell_changes(before: Option<&BTreeMap<NodeId, Known>>, now: &BTreeMap<NodeId,
 }
 
 /// What is to be said of a node, and whether it is bad news.
-fn line(is_start: bool, was: Option<&Known>, now: &Known) -> Option<(bool, &'static str)> {
+fn line(is_start: bool, was: Option<&KnownNode>, now: &KnownNode) -> Option<(bool, &'static str)> {
     const DEAD: (bool, &str) = (true, "is dead: most voters do not hear it");
     let Some(was) = was else {
         return match now.state {
@@ -135,8 +135,8 @@ fn line(is_start: bool, was: Option<&Known>, now: &Known) -> Option<(bool, &'sta
 mod tests {
     use super::*;
 
-    fn known(state: NodeState, incarnation: u64) -> Known {
-        Known { state, incarnation: Incarnation(incarnation), name: "a at a:1".to_owned() }
+    fn known(state: NodeState, incarnation: u64) -> KnownNode {
+        KnownNode { state, incarnation: Incarnation(incarnation), name: "a at a:1".to_owned() }
     }
 
     #[test]
@@ -153,8 +153,8 @@ mod tests {
             (Some(known(Active, 1)), known(Draining, 1), Some("leaves")),
         ];
         for (was, now, said) in changes {
-            let told = line(false, was.as_ref(), &now).map(|(_, what)| what);
-            assert_eq!(told, said, "{was:?} {now:?}");
+            let reply = line(false, was.as_ref(), &now).map(|(_, what)| what);
+            assert_eq!(reply, said, "{was:?} {now:?}");
         }
         assert_eq!(line(true, None, &known(Active, 1)), None);
         assert!(line(true, None, &known(Dead, 1)).is_some());

@@ -1,6 +1,6 @@
 //! The first part of a node's way out: it gives away what it leads while it still serves clients.
 //!
-//! Not here: giving away its copies and leaving, when no client is served any more (`life`).
+//! Not here: giving away its copies and leaving, when no client is served any more (`lifecycle`).
 //!
 //! The cluster forgets a draining node once it holds nothing and says that it serves nobody: what a
 //! client asked of it is then answered, and nothing is forwarded by a node that the others do not know.
@@ -8,8 +8,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::map::{Command, NodeState};
-use control::Place;
+use cluster::map::{MapCommand, NodeState};
+use control::MembershipState;
 use tokio::time::{sleep, timeout};
 
 use super::Node;
@@ -18,7 +18,7 @@ use crate::service::Service;
 /// For a command of ours.
 const COMMAND_TTL: Duration = Duration::from_secs(2);
 /// How often the map is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 /// Without contact to most voters for this long nothing can be handed over.
 const ALONE: Duration = Duration::from_secs(2);
 
@@ -46,20 +46,22 @@ async fn until_nothing_is_led(node: &Node) {
         }
         let map = control.map();
         let others = map.members().iter().filter(|member| member.node != id).count();
-        match control.place() {
-            Place::Member(_) if others == 0 => return,
-            Place::Member(NodeState::Draining) => {
+        match control.membership_state() {
+            MembershipState::Member(_) if others == 0 => return,
+            MembershipState::Member(NodeState::Draining) => {
                 let leads = |primary: &cluster::CopyId| primary.node == id;
                 if !map.partitions().iter().any(|entry| entry.primary.as_ref().is_some_and(leads)) {
                     return;
                 }
             }
-            Place::Member(_) => {
+            MembershipState::Member(_) => {
                 drop(map);
-                let _ = control.propose(Command::Drain(id, incarnation), COMMAND_TTL).await;
+                let _ = control.propose(MapCommand::Drain(id, incarnation), COMMAND_TTL).await;
             }
-            Place::Seeking | Place::Registering | Place::Gone => return,
+            MembershipState::Seeking | MembershipState::Registering | MembershipState::Gone => {
+                return;
+            }
         }
-        sleep(LOOK).await;
+        sleep(POLL).await;
     }
 }

@@ -1,31 +1,31 @@
 //! The way out of the cluster: what makes a node leave, what it waits for then, and what it says.
 //!
-//! Not here: handing partitions over (`cluster::map::controller`, `copies`), signals (`server`).
+//! Not here: handing partitions over (`cluster::map::controller`, `replicas`), signals (`server`).
 
 use std::time::Duration;
 
 use cluster::id::{CopyId, NodeId};
-use cluster::map::{Command, Map, NodeState};
-use control::{Control, Place};
+use cluster::map::{Map, MapCommand, NodeState};
+use control::{Control, MembershipState};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Node;
-use super::life::{COMMAND_TTL, LOOK};
+use super::lifecycle::{COMMAND_TTL, POLL};
 use crate::LIFE;
 use crate::service::Service;
 
 /// Between two lines about what is waited for.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
+const REPORT_AGAIN: Duration = Duration::from_secs(10);
 /// Between two rounds of asking the other nodes whether they are there.
-const ASK_PERIOD: Duration = Duration::from_millis(500);
+const PING_PERIOD: Duration = Duration::from_millis(500);
 /// Rounds in which no other node answered, after which nobody is there to give to.
 const SILENT_ROUNDS: u32 = 3;
 
 /// How a node came out of its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum LeaveOutcome {
     /// It gave everything away, or holds nothing that counts.
     Everything,
     /// No other node could take anything.
@@ -36,20 +36,20 @@ pub(crate) enum Left {
 
 /// Waits until this node has no place in its cluster any more, or is asked to leave it: for ever where
 /// there is no cluster.
-pub(crate) async fn gone(service: &Service) -> &'static str {
+pub(crate) async fn until_removed(service: &Service) -> &'static str {
     loop {
         if service.node().is_some_and(|node| node.limits_file.failure().is_some()) {
             return "no limits can be put in force";
         }
         if let Some(control) = service.node().and_then(|node| node.control()) {
-            match control.place() {
-                Place::Gone => return "the cluster let this node go",
-                Place::Member(NodeState::Draining) => return "this node is drained",
+            match control.membership_state() {
+                MembershipState::Gone => return "the cluster let this node go",
+                MembershipState::Member(NodeState::Draining) => return "this node is drained",
                 _ if control.ended().is_some() => return "another process is this node",
                 _ => {}
             }
         }
-        sleep(10 * LOOK).await;
+        sleep(10 * POLL).await;
     }
 }
 
@@ -69,11 +69,11 @@ pub(crate) fn announce(service: &Service) {
 
 /// Leaves the cluster, for as long as `deadline`. A node whose control log cannot be written goes on
 /// beyond that while it has the only copy of anything: it is told to end by a second signal.
-pub(super) async fn leave(node: &Node, deadline: Duration) -> Left {
-    let Some(control) = node.control() else { return Left::Everything };
+pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
+    let Some(control) = node.control() else { return LeaveOutcome::Everything };
     let (id, incarnation) = node.me();
     if id == NodeId::default() || control.ended().is_some() {
-        return Left::Everything;
+        return LeaveOutcome::Everything;
     }
     let others = members_but(&control.map(), id);
     if others.is_empty() {
@@ -82,14 +82,14 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> Left {
     let (rounds, heard) = watch::channel(0);
     let (seconds, passed) = watch::channel(0);
     let mut beside = JoinSet::new();
-    beside.spawn(ask_others(control.clone(), id, rounds));
+    beside.spawn(ping_others(control.clone(), id, rounds));
     beside.spawn(count_seconds(seconds));
     let mut is_late = false;
     let mut said = 0;
     loop {
         let map = control.map();
-        match control.place() {
-            Place::Gone => return Left::Everything,
+        match control.membership_state() {
+            MembershipState::Gone => return LeaveOutcome::Everything,
             // All leave at once: there is nobody to give to.
             _ if members_but(&map, id).is_empty() => {
                 return alone(control, id, "no other node stays");
@@ -97,19 +97,19 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> Left {
             _ if *heard.borrow() >= SILENT_ROUNDS => {
                 return alone(control, id, "no other node answers");
             }
-            Place::Member(NodeState::Draining) => {}
+            MembershipState::Member(NodeState::Draining) => {}
             _ => {
-                let drain = Command::Drain(id, incarnation);
+                let drain = MapCommand::Drain(id, incarnation);
                 let _ = control.propose(drain, COMMAND_TTL).await;
             }
         }
-        sleep(LOOK).await;
+        sleep(POLL).await;
         let waited = Duration::from_secs(*passed.borrow());
         if waited >= deadline {
             let only_here = only_here(&map, id);
             if only_here == 0 || control.fault().is_none() {
                 tracing::warn!(target: LIFE, "the time to leave is up: {}", waits_for(control, id));
-                return Left::Late(only_here);
+                return LeaveOutcome::Late(only_here);
             }
             if !std::mem::replace(&mut is_late, true) {
                 tracing::warn!(
@@ -120,17 +120,17 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> Left {
                 );
             }
         }
-        if waited.as_secs() >= said + SAY_AGAIN.as_secs() {
+        if waited.as_secs() >= said + REPORT_AGAIN.as_secs() {
             said = waited.as_secs();
             tracing::info!(target: LIFE, "still leaving: {}", waits_for(control, id));
         }
     }
 }
 
-fn alone(control: &Control, id: NodeId, why: &str) -> Left {
+fn alone(control: &Control, id: NodeId, why: &str) -> LeaveOutcome {
     let count = only_here(&control.map(), id);
     tracing::warn!(target: LIFE, "{why} to take over: {count} partitions end with this node");
-    Left::Alone
+    LeaveOutcome::Alone
 }
 
 /// The other nodes that should hold something.
@@ -150,7 +150,8 @@ fn only_here(map: &Map, me: NodeId) -> usize {
 /// What stands between this node and its end, for people.
 fn waits_for(control: &Control, me: NodeId) -> String {
     let map = control.map();
-    let led = |entry: &&cluster::map::Entry| entry.primary.is_some_and(|copy| copy.node == me);
+    let led =
+        |entry: &&cluster::map::PartitionEntry| entry.primary.is_some_and(|copy| copy.node == me);
     let led = map.partitions().iter().filter(led).count();
     let only_here = only_here(&map, me);
     let leader = match control.status().leader {
@@ -168,7 +169,7 @@ async fn count_seconds(seconds: watch::Sender<u64>) {
 }
 
 /// Asks the other nodes again and again whether they are there, and counts the rounds since one was.
-async fn ask_others(control: Control, me: NodeId, rounds: watch::Sender<u32>) {
+async fn ping_others(control: Control, me: NodeId, rounds: watch::Sender<u32>) {
     loop {
         let mut asked = JoinSet::new();
         for other in members_but(&control.map(), me) {
@@ -180,6 +181,6 @@ async fn ask_others(control: Control, me: NodeId, rounds: watch::Sender<u32>) {
             is_there |= matches!(answered, Ok(Ok(())));
         }
         rounds.send_modify(|count| *count = if is_there { 0 } else { *count + 1 });
-        sleep(ASK_PERIOD).await;
+        sleep(PING_PERIOD).await;
     }
 }

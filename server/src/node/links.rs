@@ -1,82 +1,82 @@
 //! Data links: the connections over which workers of two nodes exchange changes and operations.
 //!
 //! Here: a connection's way to the worker that reads it, what becomes of a link for the node. In `table` all
-//! links, in `peer_link` one of them, in `transport` its bytes out and signs of life, in `wire` what carries them: a
-//! socket, or a `tunnel` through another node; in `worker` the links that a worker reads; in `dial` opening them. Not here: the handshake (`crate::lanes`), what frames
+//! links, in `peer_link` one of them, in `writer` its bytes out and signs of life, in `stream` what carries them: a
+//! socket, or a `tunnel` through another node; in `worker` the links that a worker reads; in `dialer` opening them. Not here: the handshake (`crate::transport`), what frames
 //! are and how a link goes on after a loss (`cluster::link`), what a frame does ([`LinkHandler`]).
 //!
 //! Two nodes have as many links as the greater number of their workers. Worker `k % workers` reads link `k` at
 //! either end; any thread writes. The operations of a worker, and what answers them, go over the link of the
 //! worker, so that the worker that waits reads the answers; records go over the link of their partition's shard.
 
-mod dial;
+mod dialer;
 mod peer_link;
+mod stream;
 mod table;
-mod transport;
 mod tunnel;
-mod wire;
 mod worker;
+mod writer;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use cluster::frames::{Fault, Kind, LaneDone, Word};
+use cluster::frames::{FrameError, FrameKind, StreamAck, StreamDone};
 use cluster::id::NodeId;
-use cluster::message::hello::{DATA_LINKS_MAX, DataLinkId, data_links};
-use cluster::message::tunnel::{End, Part, Tunnel as Piece};
+use cluster::message::handshake::{DATA_LINKS_MAX, DataLinkId, data_links};
+use cluster::message::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame as Piece};
 use cluster::receive_stream::ReceiveStream;
 use tokio::sync::Notify;
 
-use super::{Inbound, Node};
-use crate::lanes::{Lane, NewDataLink, Timing, TlsConnection};
+use super::{Node, WorkerEvent};
 use crate::net::DetachedStream;
 use crate::net::shared::SharedStream;
-pub(super) use dial::keep;
+use crate::transport::{NewDataLink, PeerSender, Timing, TlsConnection};
+pub(super) use dialer::keep;
 pub(crate) use peer_link::PeerLink;
+use stream::LinkStream;
 pub(crate) use table::Links;
 use tunnel::Tunnel;
 pub(super) use tunnel::Tunnels;
-use wire::Wire;
 pub(crate) use worker::WorkerLinks;
 
 /// What a worker does with what comes over its data links. `L` is what it is lent for the time of a call.
 pub(crate) trait LinkHandler<L> {
     /// A link was read: what came was said before now, whatever the clock said when the round began.
-    fn has_read(&mut self, lent: &mut L);
+    fn has_read(&mut self, ctx: &mut L);
 
     /// A frame came; the frames of a link come in order. `stream` stands before it, and it has `bytes` bytes with its header. No
-    /// [`Kind::Word`], [`Kind::Ping`] or [`Kind::Pong`] comes here.
+    /// [`FrameKind::Ack`], [`FrameKind::Ping`] or [`FrameKind::Pong`] comes here.
     ///
     /// # Errors
     ///
     /// The connection has to end.
     fn link_frame(
         &mut self,
-        lent: &mut L,
+        ctx: &mut L,
         link: &Arc<PeerLink>,
         stream: &mut ReceiveStream,
-        kind: Kind,
+        kind: FrameKind,
         body: &[u8],
         bytes: usize,
-    ) -> Result<(), Fault>;
+    ) -> Result<(), FrameError>;
 
     /// A word came: its refusals are to be dealt with, and what the peer's lanes are done with. It is acknowledged after that.
-    fn word(&mut self, lent: &mut L, link: &Arc<PeerLink>, word: &Word<'_>);
+    fn ack(&mut self, ctx: &mut L, link: &Arc<PeerLink>, ack: &StreamAck<'_>);
 
     /// The word was acknowledged.
-    fn acknowledged(&mut self, lent: &mut L, link: &Arc<PeerLink>);
+    fn acknowledged(&mut self, ctx: &mut L, link: &Arc<PeerLink>);
 
     /// The link is up: it has a new connection, or its peer is heard again. What was asked over it and is not answered is to be
     /// sent again.
-    fn link_up(&mut self, lent: &mut L, link: &Arc<PeerLink>);
+    fn link_up(&mut self, ctx: &mut L, link: &Arc<PeerLink>);
 
     /// Something is to be sent over the link at the end of the round.
     fn touched(&mut self, link: &Arc<PeerLink>);
 
     /// Appends what the lanes of this worker are done with.
-    fn lanes_done(&mut self, done: &mut Vec<LaneDone>);
+    fn streams_done(&mut self, done: &mut Vec<StreamDone>);
 }
 
 /// How the data links to one node are opened.
@@ -99,9 +99,9 @@ pub(crate) struct DataLinks {
 
 /// Links with output that this thread has to flush.
 #[derive(Debug, Default)]
-pub(crate) struct Touched(Vec<Arc<PeerLink>>);
+pub(crate) struct TouchedLinks(Vec<Arc<PeerLink>>);
 
-impl Touched {
+impl TouchedLinks {
     /// Something was appended to a link, or said.
     pub(crate) fn add(&mut self, link: &Arc<PeerLink>) {
         if !self.0.iter().any(|known| Arc::ptr_eq(known, link)) {
@@ -119,7 +119,7 @@ impl Touched {
 
 /// A connection on its way to the worker that takes it over.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct LinkArrival {
     links: Arc<DataLinks>,
     link: Arc<PeerLink>,
     number: u64,
@@ -132,7 +132,7 @@ pub(crate) struct Arrival {
 /// A connection on which both sides have said who they are.
 struct Connected {
     node: NodeId,
-    end: End,
+    end: TunnelEnd,
     id: DataLinkId,
     is_dialled: bool,
     wire: Detached,
@@ -149,10 +149,10 @@ enum Detached {
 
 impl Detached {
     /// The connection on the current runtime.
-    fn attach(self) -> io::Result<Wire> {
+    fn attach(self) -> io::Result<LinkStream> {
         match self {
-            Self::Socket(stream) => Ok(Wire::Socket(Arc::new(SharedStream::attach(stream)?))),
-            Self::Tunnel(tunnel) => Ok(Wire::Tunnel(tunnel)),
+            Self::Socket(stream) => Ok(LinkStream::Socket(Arc::new(SharedStream::attach(stream)?))),
+            Self::Tunnel(tunnel) => Ok(LinkStream::Tunnel(tunnel)),
         }
     }
 }
@@ -201,14 +201,14 @@ impl DataLinks {
 impl Node {
     /// The data links to all nodes.
     pub(crate) fn links(&self) -> &Links {
-        self.ways.links()
+        self.paths.links()
     }
 
     /// Hands a connection to the worker that reads it; drops it if it is no link to a node of the map.
     pub(super) fn take_data_link(&self, connection: NewDataLink) {
         let NewDataLink { node, incarnation, workers, id, is_dialled, stream, tls, rest } =
             connection;
-        let end = End { incarnation, workers };
+        let end = TunnelEnd { incarnation, workers };
         let wire = Detached::Socket(stream);
         self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
     }
@@ -220,59 +220,61 @@ impl Node {
         let (me, _) = self.me();
         let is_openers = if is_dialled { me < node } else { node < me };
         let count = data_links(workers, end.workers);
-        let Some(links) = self.ways.data_links(node) else { return false };
+        let Some(links) = self.paths.data_links(node) else { return false };
         // Before it knows its partitions, this node can do nothing with a frame; the peer tries again.
-        let is_ready = self.space().is_some() && !self.has_closed_links.load(Ordering::Acquire);
+        let is_ready = self.keyspace().is_some() && !self.has_closed_links.load(Ordering::Acquire);
         if !is_openers || id.index >= count || !is_ready {
             return false;
         }
-        let Some(link) = self.links().meet(node, end.incarnation, count, id.index) else {
+        let Some(link) = self.links().links_to(node, end.incarnation, count, id.index) else {
             return false;
         };
         links.count.store(count, Ordering::Release);
         if is_dialled {
             links.hand(id, matches!(wire, Detached::Tunnel(_)));
         }
-        let arrival = Arrival { links, link, number: id.number, wire, tls, rest };
+        let arrival = LinkArrival { links, link, number: id.number, wire, tls, rest };
         if let Some(inbox) = self.inbox(id.index % workers) {
-            inbox.push(Inbound::DataLink(Box::new(arrival)));
+            inbox.push(WorkerEvent::DataLink(Box::new(arrival)));
         }
         true
     }
 
-    /// Takes what came through another node about a connection that goes through it. `lane` leads back.
-    pub(super) fn hear_tunnel(&self, from: NodeId, lane: &Lane, piece: Piece) {
-        let tunnels = self.ways.tunnels();
+    /// Takes what came through another node about a connection that goes through it. `sender` leads back.
+    pub(super) fn on_tunnel(&self, from: NodeId, sender: &PeerSender, frame: Piece) {
+        let tunnels = self.paths.tunnels();
         let (me, incarnation) = self.me();
-        let id = piece.id;
+        let id = frame.id;
         let tunnel = tunnels.get(from, id);
-        match (piece.part, tunnel) {
-            (Part::Open(end), _) => {
-                let tunnel = tunnels.begin((me, from), id, lane.clone(), None);
+        match (frame.event, tunnel) {
+            (TunnelEvent::Open(end), _) => {
+                let tunnel = tunnels.begin((me, from), id, sender.clone(), None);
                 let workers = self.options.workers as u16;
                 // Said before the worker says its first word.
-                let said = tunnel.say(Part::Opened(End { incarnation, workers }));
+                let said = tunnel.send(TunnelEvent::Opened(TunnelEnd { incarnation, workers }));
                 let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
                 if said.is_ok() {
                     let (node, is_dialled, tls) = (from, false, None);
                     self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
                 }
             }
-            (Part::Opened(end), _) => tunnels.opened(from, id, end),
-            (Part::Bytes { at, taken, bytes }, Some(tunnel)) => tunnel.hear(at, taken, &bytes),
-            (Part::Bytes { .. }, None) => {
-                // Who hears nothing finds out by itself.
-                let _ = lane.send(tunnel::wrap(me, from, id, Part::End));
+            (TunnelEvent::Opened(end), _) => tunnels.opened(from, id, end),
+            (TunnelEvent::Bytes { at, taken, bytes }, Some(tunnel)) => {
+                tunnel.on_bytes(at, taken, &bytes);
             }
-            (Part::End, Some(tunnel)) => tunnel.ended(),
-            (Part::End, None) => {}
+            (TunnelEvent::Bytes { .. }, None) => {
+                // Who hears nothing finds out by itself.
+                let _ = sender.send(tunnel::wrap(me, from, id, TunnelEvent::End));
+            }
+            (TunnelEvent::End, Some(tunnel)) => tunnel.ended(),
+            (TunnelEvent::End, None) => {}
         }
     }
 
     /// A connection of a link ended, or could not be used.
     fn data_link_down(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let peer = links.peer;
-        self.note_reach(now_ns, None, |reach| reach.data_link_heard(peer, link.k));
+        self.update_reachability(now_ns, None, |reach| reach.data_link_up(peer, link.k));
         let handed = &links.handed[usize::from(link.k)];
         let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.down.notify_one();
@@ -282,7 +284,7 @@ impl Node {
     fn data_link_silent(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let (peer, k) = (link.peer, link.k);
         tracing::info!(node = %peer, index = k, "data link silent");
-        self.note_reach(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
+        self.update_reachability(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
         let handed = &links.handed[usize::from(k)];
         let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.path_changed();
@@ -298,7 +300,7 @@ impl Node {
             let is_direct = output.is_up() && !output.is_tunnelled();
             drop(output);
             if !is_direct {
-                self.ways.want(link.peer);
+                self.paths.want(link.peer);
             }
         }
     }

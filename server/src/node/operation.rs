@@ -1,6 +1,6 @@
 //! An operation at its owner: where it came from, and what became of it.
 //!
-//! Not here: how it is done (`copies`, `machine`), who brings it and who tells its answer (`front`).
+//! Not here: how it is done (`replicas`, `state_machine`), who brings it and who tells its answer (`router`).
 
 use arrayvec::ArrayVec;
 use bytes::Bytes;
@@ -8,11 +8,11 @@ use cluster::id::{Partition, Term};
 use cluster::parked_reply::Need;
 use cluster::replica::{Refusal, Route};
 use cluster::replica_set::LINKS_MAX;
-use cluster::{LaneId, LinkIndex};
+use cluster::{LinkIndex, OpStreamId};
 
 /// Where the answer to an operation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum OpSource {
     /// To the worker itself: it asked its own node.
     Own,
     /// Over this link.
@@ -24,19 +24,19 @@ pub(crate) enum Source {
 pub(crate) struct OpRef<'a> {
     /// The worker that answers it.
     pub(crate) worker: u16,
-    pub(crate) source: Source,
+    pub(crate) source: OpSource,
     /// The number of the `Forward` that brought it.
     pub(crate) sending: u64,
     /// Its place in the `Forward`.
     pub(crate) place: u16,
-    pub(crate) lane: LaneId,
+    pub(crate) stream: OpStreamId,
     /// Its number in the lane.
     pub(crate) number: u64,
     pub(crate) partition: Partition,
     /// It may be done in this term only.
     pub(crate) term: Term,
-    /// The bits of `frames::sort`; the others are a [`Sort`](super::machine::Sort).
-    pub(crate) sort: u8,
+    /// The bits of `frames::op_flags`; the others are a [`OpKind`](super::state_machine::OpKind).
+    pub(crate) op_flags: u8,
     /// On this node's monotonic clock: later it is not done.
     pub(crate) deadline_ns: u64,
     /// What its client wrote, or what stands for that.
@@ -47,14 +47,14 @@ pub(crate) struct OpRef<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldOp {
     pub(crate) worker: u16,
-    pub(crate) source: Source,
+    pub(crate) source: OpSource,
     pub(crate) sending: u64,
     pub(crate) place: u16,
-    pub(crate) lane: LaneId,
+    pub(crate) stream: OpStreamId,
     pub(crate) number: u64,
     pub(crate) partition: Partition,
     pub(crate) term: Term,
-    pub(crate) sort: u8,
+    pub(crate) op_flags: u8,
     pub(crate) deadline_ns: u64,
     pub(crate) line: Bytes,
 }
@@ -69,7 +69,7 @@ pub(crate) enum Performed {
         /// The term in which it was done.
         term: Term,
     },
-    /// It is held: it comes back as `Inbound::Perform`, `Refer` or `Refuse`.
+    /// It is held: it comes back as `WorkerEvent::Perform`, `Refer` or `Refuse`.
     Held,
     /// This node is not primary in that term; who is, as far as it knows. This sending was not done.
     Refer(Option<Route>),
@@ -80,18 +80,18 @@ pub(crate) enum Performed {
 impl HeldOp {
     /// The operation with its line borrowed.
     pub(crate) fn as_ref(&self) -> OpRef<'_> {
-        let Self { worker, source, sending, place, lane, number, .. } = *self;
-        let Self { partition, term, sort, deadline_ns, .. } = *self;
+        let Self { worker, source, sending, place, stream, number, .. } = *self;
+        let Self { partition, term, op_flags, deadline_ns, .. } = *self;
         OpRef {
             worker,
             source,
             sending,
             place,
-            lane,
+            stream,
             number,
             partition,
             term,
-            sort,
+            op_flags,
             deadline_ns,
             line: &self.line,
         }
@@ -101,19 +101,19 @@ impl HeldOp {
 impl OpRef<'_> {
     /// The operation with a copy of its line.
     pub(crate) fn to_held(self) -> HeldOp {
-        let Self { worker, source, sending, place, lane, number, .. } = self;
-        let Self { partition, term, sort, deadline_ns, line, .. } = self;
+        let Self { worker, source, sending, place, stream, number, .. } = self;
+        let Self { partition, term, op_flags, deadline_ns, line, .. } = self;
         let line = Bytes::copy_from_slice(line);
         HeldOp {
             worker,
             source,
             sending,
             place,
-            lane,
+            stream,
             number,
             partition,
             term,
-            sort,
+            op_flags,
             deadline_ns,
             line,
         }

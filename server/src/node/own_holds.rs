@@ -12,17 +12,17 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use engine::{GivenHold, Limited, undecided};
+use engine::{ForeignHold, TakeResult, undecided};
 use protocol::{Algorithm, Command, Form, Native, Operation, Outcome, encode};
 
-use super::degraded::{Charge, Local, RuleWord};
-use super::delivery::{Ending, Kind, Use};
-use super::front::operation;
-use super::front::{Front, Lent};
-use super::machine::Sort;
-use super::step::{Asked, Step};
-use crate::bound::milliseconds;
-use crate::limiting::settled;
+use super::degraded::{DebtPolicy, DegradedCharge, LocalCounts};
+use super::pending::{OpAccess, OpResult, ReplyKind};
+use super::router::operation;
+use super::router::{Router, RouterContext};
+use super::state_machine::OpKind;
+use super::sub_request::{SubOp, SubRequest};
+use crate::limited_keys::milliseconds;
+use crate::native::settled;
 
 /// A hold on one key: the name it shares with those on other keys, and its place among them.
 pub(super) type HoldName = (u64, usize);
@@ -30,7 +30,7 @@ pub(super) type HoldName = (u64, usize);
 /// What its owner is to be told of one.
 #[derive(Debug)]
 struct OwnHold {
-    rule: RuleWord,
+    debt_policy: DebtPolicy,
     key: Box<[u8]>,
     partition: Partition,
     units: u64,
@@ -78,62 +78,64 @@ impl HoldsToTell {
     }
 }
 
-impl Front {
+impl Router {
     /// A hold was given: its owner is to be told.
     pub(super) fn owe_hold(
         &mut self,
-        lent: &mut Lent<'_>,
+        ctx: &mut RouterContext<'_>,
         (lease, row): HoldName,
-        charge: Charge,
+        charge: DegradedCharge,
         (units, for_ns): (u64, u64),
     ) {
-        let Charge { rule, key, partition, policy, .. } = charge;
+        let DegradedCharge { debt_policy, key, partition, policy, .. } = charge;
         let is_holder = matches!(policy.algorithm, Algorithm::Concurrency { .. });
-        let end_ns = lent.now.mono_ns.saturating_add(for_ns);
-        let hold = OwnHold { rule, key, partition, units, is_holder, end_ns, is_under_way: false };
-        self.node().figures.debt.fetch_add(units, Ordering::Relaxed);
+        let end_ns = ctx.now.mono_ns.saturating_add(for_ns);
+        let hold =
+            OwnHold { debt_policy, key, partition, units, is_holder, end_ns, is_under_way: false };
+        self.node().metrics.debt.fetch_add(units, Ordering::Relaxed);
         self.node().local.lock().holds.open.insert((lease, row), hold);
         self.debts.holds.names.push((lease, row));
-        self.tell_holds(lent);
+        self.send_holds(ctx);
     }
 
     /// Tells owners that may be in reach of the holds that they do not know.
-    pub(super) fn tell_holds(&mut self, lent: &mut Lent<'_>) {
+    pub(super) fn send_holds(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(self.node());
         for name in std::mem::take(&mut self.debts.holds.names) {
             let mut local = node.local.lock();
             let Some(hold) = local.holds.open.get_mut(&name) else { continue };
-            let for_ns = hold.end_ns.saturating_sub(lent.now.mono_ns);
+            let for_ns = hold.end_ns.saturating_sub(ctx.now.mono_ns);
             if for_ns == 0 {
-                node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+                node.metrics.debt.fetch_sub(hold.units, Ordering::Relaxed);
                 local.holds.open.remove(&name);
                 continue;
             }
             let partition = hold.partition;
-            if self.is_resting(lent.now, partition) {
+            if self.is_resting(ctx.now, partition) {
                 self.debts.holds.names.push(name);
                 continue;
             }
             hold.is_under_way = true;
-            let asked = Asked::Hold(GivenHold { lease: name.0, units: hold.units, for_ns });
+            let op = SubOp::Hold(ForeignHold { lease: name.0, units: hold.units, for_ns });
             let mut bytes = Vec::new();
-            Step { rule: hold.rule.of_step(), key: &hold.key, asked }.encode(&mut bytes);
+            SubRequest { policy: hold.debt_policy.of_step(), key: &hold.key, op }
+                .encode(&mut bytes);
             drop(local);
-            let used = Use::Hold(self.debts.holds.numbers.insert(name));
-            let op = operation(Sort::Step, &bytes);
-            self.submit(lent, partition, Kind::Write, &op, 0, used);
+            let reply_kind = ReplyKind::Hold(self.debts.holds.numbers.insert(name));
+            let op = operation(OpKind::SubRequest, &bytes);
+            self.submit(ctx, partition, OpAccess::Write, &op, 0, reply_kind);
         }
     }
 
     /// An owner knows of a hold now, or may not.
-    pub(super) fn hold_told(&mut self, number: usize, ending: &Ending) {
-        let Some(name) = self.debts.holds.numbers.try_remove(number) else { return };
+    pub(super) fn on_hold_sent(&mut self, index: usize, result: &OpResult) {
+        let Some(name) = self.debts.holds.numbers.try_remove(index) else { return };
         let node = Arc::clone(self.node());
         let mut local = node.local.lock();
         let Some(hold) = local.holds.open.get_mut(&name) else { return };
         hold.is_under_way = false;
-        if matches!(ending, Ending::Done(_)) {
-            node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+        if matches!(result, OpResult::Done(_)) {
+            node.metrics.debt.fetch_sub(hold.units, Ordering::Relaxed);
             local.holds.open.remove(&name);
         } else {
             self.debts.holds.names.push(name);
@@ -143,7 +145,7 @@ impl Front {
     /// Settles or renews a hold of which its owner does not know yet; none if it is no such command.
     pub(super) fn change_own_hold(
         &mut self,
-        lent: &mut Lent<'_>,
+        ctx: &mut RouterContext<'_>,
         command: &Command<'_>,
         form: &Form<'_>,
     ) -> Option<Bytes> {
@@ -153,26 +155,26 @@ impl Front {
             Native::Renew { lease, for_ns } => (*lease, Some(*for_ns)),
             _ => return None,
         };
-        let now = lent.round().now;
+        let now = ctx.exec_context().now;
         let node = Arc::clone(self.node());
         let mut local = node.local.lock();
         if !local.holds.has(lease) {
             return None;
         }
         let (mut first, mut owed) = (None, Vec::new());
-        let Local { engine, hasher, holds } = &mut *local;
+        let LocalCounts { engine, hasher, holds } = &mut *local;
         for (_, hold) in holds.of_lease(lease) {
             let hash = hasher.hash(&hold.key);
             let done = if let Native::Settle { actual, .. } = native {
-                node.figures.debt.fetch_sub(hold.units, Ordering::Relaxed);
+                node.metrics.debt.fetch_sub(hold.units, Ordering::Relaxed);
                 // What was used stays used; a holder holds nothing any more.
                 if !hold.is_holder && *actual > 0 {
-                    owed.push(((hold.rule.clone(), hold.key.clone()), hold.partition));
+                    owed.push(((hold.debt_policy.clone(), hold.key.clone()), hold.partition));
                 }
                 engine.settle(now, hash, &hold.key, lease, *actual)
             } else {
                 let for_ns = renewed_ns.unwrap_or(0);
-                hold.end_ns = lent.now.mono_ns.saturating_add(for_ns);
+                hold.end_ns = ctx.now.mono_ns.saturating_add(for_ns);
                 engine.renew(now, hash, &hold.key, lease, for_ns)
             };
             first.get_or_insert(done);
@@ -184,11 +186,11 @@ impl Front {
         drop(local);
         if let Native::Settle { actual, .. } = native {
             for (name, partition) in owed {
-                self.owe(lent, name, partition, *actual);
+                self.owe(ctx, name, partition, *actual);
             }
         }
         let outcome = match (done, renewed_ns) {
-            (Limited::Decided(_), Some(for_ns)) => Outcome::Renewed(milliseconds(for_ns)),
+            (TakeResult::Decided(_), Some(for_ns)) => Outcome::Renewed(milliseconds(for_ns)),
             (done, None) => settled(done),
             (done, Some(_)) => undecided(done),
         };

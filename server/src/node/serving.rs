@@ -6,13 +6,13 @@
 use cluster::contact::LastContact;
 use cluster::id::Partition;
 use cluster::partition_header::{HeaderState, PartitionHeader};
-use cluster::replica::{AckMode, At, Now};
+use cluster::replica::{AckMode, ApplyPosition, NodeTime};
 use cluster::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
 use engine::prefetch;
 
 use super::Node;
-use super::machine::{items_time, unique};
-use crate::session::Round;
+use super::state_machine::{items_time, unique};
+use crate::session::ExecContext;
 
 /// The headers of all partitions, for the batches of one round.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ pub(crate) struct Serving<'a> {
     sets: &'a ReplicaSetTable,
     /// How far right a hash is shifted to give its partition.
     shift: u32,
-    now: Now,
+    now: NodeTime,
     has_lease: bool,
     /// Copies may be out of reach, and nobody can remove them.
     is_cut_off: bool,
@@ -31,32 +31,33 @@ pub(crate) struct Serving<'a> {
 
 /// The place of an operation that is done by a header.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placed {
-    pub(crate) at: At,
+pub(crate) struct ServedOp {
+    pub(crate) at: ApplyPosition,
     pub(crate) set: ReplicaSet,
 }
 
 impl<'a> Serving<'a> {
     /// Returns `None` while no batch may be served from headers.
-    pub(crate) fn new(node: &'a Node, contact: LastContact, now: Now) -> Option<Self> {
-        let space = node.space()?;
-        let headers = space.copies.headers(contact, now)?;
-        let (sets, has_lease) = (space.copies.set_table(), space.copies.has_lease(contact, now));
-        let shift = u64::BITS - space.bits;
-        let (ack, owner_lag_ns) = (node.options.ack, node.options.copies.owner_lag_ns);
-        let is_cut_off = node.ways.is_cut_off();
+    pub(crate) fn new(node: &'a Node, contact: LastContact, now: NodeTime) -> Option<Self> {
+        let keyspace = node.keyspace()?;
+        let headers = keyspace.replicas.headers(contact, now)?;
+        let (sets, has_lease) =
+            (keyspace.replicas.set_table(), keyspace.replicas.has_lease(contact, now));
+        let shift = u64::BITS - keyspace.bits;
+        let (ack, owner_lag_ns) = (node.options.ack, node.options.replicas.owner_lag_ns);
+        let is_cut_off = node.paths.is_cut_off();
         Some(Self { headers, sets, shift, now, has_lease, is_cut_off, ack, owner_lag_ns })
     }
 
     /// As [`Serving::new`], for a client's batch. Returns `None` outside a cluster.
-    pub(crate) fn of(round: &Round<'a>) -> Option<Self> {
-        let service = round.service;
-        let contact = round.front.as_ref()?.contact();
-        Self::new(service.node()?, contact, super::front::node_now(service.clock(), round.now))
+    pub(crate) fn of(ctx: &ExecContext<'a>) -> Option<Self> {
+        let service = ctx.service;
+        let contact = ctx.router.as_ref()?.contact();
+        Self::new(service.node()?, contact, super::router::node_now(service.clock(), ctx.now))
     }
 
     /// The time of the round.
-    pub(crate) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> NodeTime {
         self.now
     }
 
@@ -87,22 +88,22 @@ impl<'a> Serving<'a> {
     /// The place of the next operation on a key of this hash, whose shard is held; `None` if the header does not serve
     /// it. A read of a copied partition needs a lease.
     #[inline]
-    pub(crate) fn next(&self, hash: u64, is_read: bool) -> Option<Placed> {
+    pub(crate) fn next(&self, hash: u64, is_read: bool) -> Option<ServedOp> {
         let header = self.header(hash);
         let at = header.next(self.now)?;
         let index = header.set();
         if index == SetIndex(0) {
-            return Some(Placed { at, set: ReplicaSet::default() });
+            return Some(ServedOp { at, set: ReplicaSet::default() });
         }
         if self.is_cut_off || (is_read && !self.has_lease) {
             return None;
         }
-        Some(Placed { at, set: self.sets.get(index) })
+        Some(ServedOp { at, set: self.sets.get(index) })
     }
 
     /// The time of an operation for the engine.
     #[inline]
-    pub(crate) fn time(&self, at: At) -> engine::Now {
+    pub(crate) fn time(&self, at: ApplyPosition) -> engine::Now {
         engine::Now { mono: items_time(at.pt_ns), unix_ms: self.now.wall_ns / 1_000_000 }
     }
 
@@ -122,7 +123,7 @@ impl<'a> Serving<'a> {
     }
 }
 
-impl Placed {
+impl ServedOp {
     /// The unique number of the operation.
     #[inline]
     pub(crate) fn unique(&self) -> u64 {

@@ -4,7 +4,7 @@
 
 use protocol::{Form, Operation, Request, SetMode};
 
-use super::{Answer, Round, Session};
+use super::{ExecContext, RequestOutcome, Session};
 use crate::connections::ConnectionInfo;
 use crate::guesses::FAILURES_MAX;
 
@@ -20,43 +20,43 @@ impl Session {
     /// Before the password only `set <any key> … <length>` with "user password" is heard.
     pub(crate) fn authenticate(
         &mut self,
-        round: &Round<'_>,
+        ctx: &ExecContext<'_>,
         request: &Request<'_>,
         out: &mut Vec<u8>,
-    ) -> Answer {
+    ) -> RequestOutcome {
         let Request::Command { command, form: Form::Text { .. } } = request else {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return Answer::Given;
+            return RequestOutcome::Given;
         };
         let Operation::Set(set) = &command.operation else {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return Answer::Given;
+            return RequestOutcome::Given;
         };
         if set.mode != SetMode::Set || set.compare_cas.is_some() {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
-            return Answer::Given;
+            return RequestOutcome::Given;
         }
         if !set.value.contains(&b' ') {
-            round.counters.auth_cmds.add(1);
-            round.counters.auth_errors.add(1);
+            ctx.counters.auth_cmds.add(1);
+            ctx.counters.auth_errors.add(1);
             out.extend_from_slice(b"CLIENT_ERROR bad authentication token format\r\n");
-            return Answer::Given;
+            return RequestOutcome::Given;
         }
-        let guesses = round.service.guesses();
-        let address = round.client.and_then(ConnectionInfo::address);
-        if let Err(at_ms) = guesses.take(address, round.now.mono.millis()) {
-            return Answer::Delayed(at_ms);
+        let guesses = ctx.service.guesses();
+        let address = ctx.client.and_then(ConnectionInfo::address);
+        if let Err(at_ms) = guesses.take(address, ctx.now.mono.millis()) {
+            return RequestOutcome::Delayed(at_ms);
         }
-        round.counters.auth_cmds.add(1);
-        if round.service.knows_password(set.value) {
+        ctx.counters.auth_cmds.add(1);
+        if ctx.service.knows_password(set.value) {
             guesses.give_back(address);
             self.authenticated = true;
             out.extend_from_slice(b"STORED\r\n");
-            return Answer::Given;
+            return RequestOutcome::Given;
         }
-        round.counters.auth_errors.add(1);
+        ctx.counters.auth_errors.add(1);
         out.extend_from_slice(b"CLIENT_ERROR authentication failure\r\n");
         self.failures += 1;
-        if self.failures >= FAILURES_MAX { Answer::Close } else { Answer::Given }
+        if self.failures >= FAILURES_MAX { RequestOutcome::Close } else { RequestOutcome::Given }
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Not here: which lines are faulty (`protocol`).
 
-use protocol::{Bounds, Command, Decoded, Key, Operation, ProtocolError, Refusal, Request, decode};
+use protocol::{
+    Bounds, Command, DecodeError, Decoded, Key, Operation, ProtocolError, Request, decode,
+};
 
-use super::{Round, Session};
+use super::{ExecContext, Session};
 use crate::admin::SHUTDOWN_NOT_ENABLED;
-use crate::plain::line;
+use crate::items::line;
 
 impl Session {
     /// Refuses the storage command of `needed` bytes whose `front` has come: the rest of its data is
@@ -14,7 +16,7 @@ impl Session {
     /// line that goes on: nobody knows what follows it, so the caller has to hang up.
     pub fn refuse_value(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         front: &[u8],
         needed: usize,
         out: &mut Vec<u8>,
@@ -26,37 +28,37 @@ impl Session {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
             return true;
         }
-        round.counters.store_no_memory.add(1);
+        ctx.counters.store_no_memory.add(1);
         let text = front[..end].trim_ascii_end();
-        let told: &'static str = if text.ends_with(b" noreply") {
+        let reply: &'static str = if text.ends_with(b" noreply") {
             ""
         } else {
             "SERVER_ERROR out of memory storing object\r\n"
         };
         let replaced = replaced_key(&front[..=end]);
-        if round.front.is_some() {
+        if ctx.router.is_some() {
             let key = replaced.as_ref().map(Key::as_bytes);
-            self.refuse_clustered_value(round, key, told, out);
+            self.refuse_clustered_value(ctx, key, reply, out);
             return true;
         }
         if let Some(key) = replaced {
-            let hash = round.service.shards().hash(key.as_bytes());
+            let hash = ctx.service.shards().hash(key.as_bytes());
             let command = Command { key, operation: Operation::TooLarge { drop: true } };
-            round.service.shards().apply(round.now, hash, &command, |_| ());
+            ctx.service.shards().apply(ctx.now, hash, &command, |_| ());
         }
-        out.extend_from_slice(told.as_bytes());
+        out.extend_from_slice(reply.as_bytes());
         true
     }
 
-    pub(crate) fn refuse(&self, round: &Round<'_>, refusal: &Refusal, out: &mut Vec<u8>) {
+    pub(crate) fn refuse(&self, ctx: &ExecContext<'_>, refusal: &DecodeError, out: &mut Vec<u8>) {
         if !self.authenticated {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
             return;
         }
         if refusal.error == ProtocolError::BadDataChunk {
-            round.counters.cmd_set.add(1);
+            ctx.counters.cmd_set.add(1);
         }
-        let allowed = round.service.config().shutdown_command;
+        let allowed = ctx.service.config().shutdown_command;
         if refusal.error == ProtocolError::BadShutdownMode && !allowed {
             out.extend_from_slice(SHUTDOWN_NOT_ENABLED);
         } else if !refusal.quiet {

@@ -1,11 +1,13 @@
 //! Answering a `get` of one key or many.
 //!
-//! Not here: one key of it (`plain`, `bound`, `quick`).
+//! Not here: one key of it (`items`, `limited_keys`, `fast`).
 
 use arrayvec::ArrayVec;
 use protocol::{Command, Exptime, Get, Key, Keys, Operation};
 
-use super::{Answer, BATCH_REQUESTS, LookedUp, REPLY_BYTES_HIGH, Round, Session, look_up};
+use super::{
+    BATCH_REQUESTS, ExecContext, KeyLookup, REPLY_BYTES_HIGH, RequestOutcome, Session, look_up,
+};
 
 /// A `get` of one key or many.
 #[derive(Clone, Copy)]
@@ -20,20 +22,20 @@ impl Session {
     /// up already.
     pub(crate) fn retrieve(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         retrieval: Retrieval<'_>,
-        first: &LookedUp<'_>,
+        first: &KeyLookup<'_>,
         out: &mut Vec<u8>,
-    ) -> Answer {
+    ) -> RequestOutcome {
         if let Some(key) = retrieval.keys.only() {
-            self.retrieve_key(round, retrieval, key, first, out);
-            self.replies.end("END\r\n", out);
-            return Answer::Given;
+            self.retrieve_key(ctx, retrieval, key, first, out);
+            self.replies.push_end("END\r\n", out);
+            return RequestOutcome::Given;
         }
-        let mut counted = std::mem::take(&mut round.scratch.more_keys);
+        let mut counted = std::mem::take(&mut ctx.scratch.more_keys);
         counted.resize_with(BATCH_REQUESTS, Vec::new);
-        let answer = self.retrieve_with(round, &mut counted, retrieval, out);
-        round.scratch.more_keys = counted;
+        let answer = self.retrieve_with(ctx, &mut counted, retrieval, out);
+        ctx.scratch.more_keys = counted;
         answer
     }
 
@@ -41,84 +43,85 @@ impl Session {
     #[inline(never)]
     fn retrieve_with(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         counted: &mut [Vec<u8>],
         retrieval: Retrieval<'_>,
         out: &mut Vec<u8>,
-    ) -> Answer {
+    ) -> RequestOutcome {
         let start = self.answered;
         let mut last = start;
         let mut keys = retrieval.keys.skip(start).iter();
         loop {
             let group: ArrayVec<(Key<'_>, usize), BATCH_REQUESTS> =
                 keys.by_ref().take(BATCH_REQUESTS).collect();
-            let looked: ArrayVec<LookedUp<'_>, BATCH_REQUESTS> = group
+            let lookups: ArrayVec<KeyLookup<'_>, BATCH_REQUESTS> = group
                 .iter()
                 .zip(counted.iter_mut())
-                .map(|((key, _), counted)| look_up(round, key.as_bytes(), counted))
+                .map(|((key, _), counted)| look_up(ctx, key.as_bytes(), counted))
                 .collect();
-            let hashes: ArrayVec<u64, BATCH_REQUESTS> = looked.iter().map(|key| key.hash).collect();
-            let mut held = None;
+            let hashes: ArrayVec<u64, BATCH_REQUESTS> =
+                lookups.iter().map(|key| key.hash).collect();
+            let mut locked = None;
             let may_be_quick =
-                !retrieval.with_cas && retrieval.touch.is_none() && self.may_be_quick(round);
-            if may_be_quick && looked.iter().any(LookedUp::is_unbound) {
-                held = Some(round.service.shards().hold(&hashes));
+                !retrieval.with_cas && retrieval.touch.is_none() && self.may_use_fast(ctx);
+            if may_be_quick && lookups.iter().any(KeyLookup::has_no_limit) {
+                locked = Some(ctx.service.shards().lock_batch(&hashes));
             } else if group.len() > 1 {
-                round.prefetch(hashes.iter().copied());
+                ctx.prefetch(hashes.iter().copied());
             }
-            for (position, ((key, offset), looked)) in group.iter().zip(&looked).enumerate() {
-                let is_held_up = self.is_held_up(round, out);
-                if round.large_left == 0
-                    && let Some(held) = &mut held
+            for (position, ((key, offset), lookup)) in group.iter().zip(&lookups).enumerate() {
+                let is_held_up = self.is_throttled(ctx, out);
+                if ctx.large_left == 0
+                    && let Some(locked) = &mut locked
                 {
                     // It looks at a shard by itself.
-                    held.release();
+                    locked.release();
                 }
-                let must_wait = round.must_wait(looked.hash, key.as_bytes());
+                let must_wait = ctx.must_wait(lookup.hash, key.as_bytes());
                 if is_held_up || must_wait || out.len() >= REPLY_BYTES_HIGH {
                     // The same line again, from here on.
                     self.answered = last;
                     let waits = !self.replies.is_empty();
-                    return if waits { Answer::NotYet } else { Answer::Partly };
+                    return if waits { RequestOutcome::NotYet } else { RequestOutcome::Partly };
                 }
                 last = start + offset;
-                if let Some(held) = &mut held
-                    && looked.is_unbound()
+                if let Some(locked) = &mut locked
+                    && lookup.has_no_limit()
                 {
-                    let engine = held.engine(position, looked.hash);
-                    if round.get_quickly(engine, key.as_bytes(), looked.hash, out) {
-                        held.done(position);
+                    let engine = locked.engine(position, lookup.hash);
+                    if ctx.get_fast(engine, key.as_bytes(), lookup.hash, out) {
+                        locked.done(position);
                         continue;
                     }
                 }
                 // It may wait for other locks.
-                if let Some(held) = &mut held {
-                    held.release();
+                if let Some(locked) = &mut locked {
+                    locked.release();
                 }
-                self.retrieve_key(round, retrieval, key.clone(), looked, out);
+                self.retrieve_key(ctx, retrieval, key.clone(), lookup, out);
             }
             if group.len() < BATCH_REQUESTS {
                 break;
             }
         }
         self.answered = 0;
-        self.replies.end("END\r\n", out);
-        Answer::Given
+        self.replies.push_end("END\r\n", out);
+        RequestOutcome::Given
     }
 
     fn retrieve_key(
         &mut self,
-        round: &mut Round<'_>,
+        ctx: &mut ExecContext<'_>,
         Retrieval { with_cas, touch, .. }: Retrieval<'_>,
         key: Key<'_>,
-        looked: &LookedUp<'_>,
+        lookup: &KeyLookup<'_>,
         out: &mut Vec<u8>,
     ) {
         let command = Command { key, operation: Operation::Get(Get { touch, ..Get::default() }) };
-        if round.front.is_some() {
-            self.take_key(round, &command, looked, (with_cas, touch));
+        if ctx.router.is_some() {
+            self.dispatch_key(ctx, &command, lookup, (with_cas, touch));
         } else {
-            round.retrieve_one(&command, looked, with_cas, out);
+            ctx.retrieve_one(&command, lookup, with_cas, out);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The lock of a shard, which is held for some microseconds at most while a batch is answered, and let go of by
 //! a plain store.
 //!
-//! Not here: which shards are locked, and in what order (`shards`, `held`).
+//! Not here: which shards are locked, and in what order (`shards`, `batch`).
 //!
 //! A mutex whose waiters sleep has to learn at its end whether there are any. That is an atomic operation, which
 //! waits for all that was stored before it, and for the line of the lock where another processor has
@@ -15,7 +15,7 @@ use engine::Engine;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 /// A shard that nobody else has meanwhile.
-pub(super) type Guard<'a> = SpinMutexGuard<'a, Engine>;
+pub(super) type ShardGuard<'a> = SpinMutexGuard<'a, Engine>;
 
 /// Looks at a shard that somebody has, before its holder is taken to be off its processor: 28 µs where a pause takes
 /// 27 ns, and a batch is answered in 1 to 4.
@@ -26,22 +26,22 @@ const PAUSES: u32 = 16;
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// An engine behind its lock.
-pub(super) struct Lock(SpinMutex<Engine>);
+pub(super) struct ShardLock(SpinMutex<Engine>);
 
-impl Lock {
+impl ShardLock {
     pub(super) fn new(engine: Engine) -> Self {
         Self(SpinMutex::new(engine))
     }
 
     /// The engine, if nobody has it.
     #[inline]
-    pub(super) fn try_lock(&self) -> Option<Guard<'_>> {
+    pub(super) fn try_lock(&self) -> Option<ShardGuard<'_>> {
         self.0.try_lock()
     }
 
     /// The engine, if whoever has it lets it go within the time that a batch takes.
     #[cold]
-    pub(super) fn lock_soon(&self) -> Option<Guard<'_>> {
+    pub(super) fn lock_soon(&self) -> Option<ShardGuard<'_>> {
         for _ in 0..LOOKS {
             if !self.0.is_locked()
                 && let Some(engine) = self.0.try_lock()
@@ -55,12 +55,12 @@ impl Lock {
 
     /// The engine, as soon as nobody else has it.
     #[inline]
-    pub(super) fn lock(&self) -> Guard<'_> {
+    pub(super) fn lock(&self) -> ShardGuard<'_> {
         self.0.try_lock().unwrap_or_else(|| self.wait())
     }
 
     #[cold]
-    fn wait(&self) -> Guard<'_> {
+    fn wait(&self) -> ShardGuard<'_> {
         loop {
             if let Some(engine) = self.lock_soon() {
                 return engine;
@@ -81,10 +81,10 @@ mod tests {
     fn a_shard_that_is_not_let_go_is_not_waited_for_where_there_is_something_else_to_do() {
         let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
-        let held = lock.lock();
+        let guard = lock.lock();
         assert!(lock.try_lock().is_none());
         assert!(lock.lock_soon().is_none());
-        drop(held);
+        drop(guard);
         assert!(lock.lock_soon().is_some());
         assert!(lock.try_lock().is_some(), "the last one is let go");
     }
@@ -95,7 +95,7 @@ mod tests {
         let lock = &shards.shards[0];
         let waits = Barrier::new(2);
         std::thread::scope(|scope| {
-            let held = lock.lock();
+            let guard = lock.lock();
             let waiting = scope.spawn(|| {
                 waits.wait();
                 drop(lock.lock());
@@ -103,7 +103,7 @@ mod tests {
             waits.wait();
             std::thread::sleep(20 * SLEEP);
             assert!(!waiting.is_finished(), "a shard has one holder");
-            drop(held);
+            drop(guard);
             waiting.join().expect("it has the shard");
         });
         assert!(lock.try_lock().is_some());

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{SnapshotError, check, load, loaded, put_aside, put_damaged_aside, save};
+use super::{SnapshotError, check, load, loaded, rename_damaged, rename_loaded, save};
 use crate::service::Service;
 
 /// Between two locks of a shard: workers on the same processors go on meanwhile.
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// What became of snapshots, for `stats`.
 #[derive(Debug, Default)]
-pub struct SnapshotFigures {
+pub struct SnapshotMetrics {
     /// Those that were saved.
     pub saved: AtomicU64,
     /// Those that could not be.
@@ -124,7 +124,7 @@ pub(crate) fn restore(service: &Service) -> Result<(), SnapshotError> {
             // With an interval the next one is begun now and takes its place: a crash before that loses
             // no more than it may.
             if service.config().snapshot_interval.is_none() {
-                put_aside(path)?;
+                rename_loaded(path)?;
             }
         }
         Ok(None) if read.exists() => tracing::warn!(
@@ -135,7 +135,7 @@ pub(crate) fn restore(service: &Service) -> Result<(), SnapshotError> {
         Ok(None) => {}
         // A server that does not start for want of old counts would be worse than one without.
         Err(error) => {
-            if let Ok(aside) = put_damaged_aside(path) {
+            if let Ok(aside) = rename_damaged(path) {
                 let aside = aside.display();
                 tracing::error!(%error, %aside, "snapshot left aside: starting empty");
             } else {
@@ -155,18 +155,18 @@ fn keep(service: &Service, path: &Path, ends: &AtomicBool, why: &str) {
     };
     let saved = save(service.shards(), begun, path, pause);
     let took_ms = service.clock().now().mono.millis().saturating_sub(begun.mono.millis());
-    let figures = service.snapshots();
+    let metrics = service.snapshots();
     match saved {
         Ok(items) => {
-            figures.saved.fetch_add(1, Ordering::Relaxed);
-            figures.last_begun_unix_ms.store(begun.unix_ms, Ordering::Relaxed);
-            figures.last_took_ms.store(took_ms, Ordering::Relaxed);
-            figures.last_items.store(items, Ordering::Relaxed);
+            metrics.saved.fetch_add(1, Ordering::Relaxed);
+            metrics.last_begun_unix_ms.store(begun.unix_ms, Ordering::Relaxed);
+            metrics.last_took_ms.store(took_ms, Ordering::Relaxed);
+            metrics.last_items.store(items, Ordering::Relaxed);
             tracing::info!(items, took_ms, why, path = %path.display(), "snapshot saved");
         }
         Err(_) if ends.load(Ordering::Relaxed) => {}
         Err(error) => {
-            figures.failed.fetch_add(1, Ordering::Relaxed);
+            metrics.failed.fetch_add(1, Ordering::Relaxed);
             tracing::error!(%error, why, "snapshot not saved: the one before stays");
         }
     }

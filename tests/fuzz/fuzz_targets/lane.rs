@@ -4,7 +4,7 @@
 #![no_main]
 
 use bytes::BytesMut;
-use cluster::message::{Bounds, Decoded, decode};
+use cluster::message::{DecodedFrame, FrameBounds, decode};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     read_all(data);
@@ -15,18 +15,18 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 });
 
 fn read_all(wire: &[u8]) {
-    let bounds = Bounds { frame_bytes_max: 4096 };
+    let bounds = FrameBounds { frame_bytes_max: 4096 };
     let mut left = BytesMut::from(wire);
     loop {
         let before = left.clone();
         match decode(&mut left, bounds) {
             Err(_) => return,
-            Ok(Decoded::Incomplete { needed }) => {
+            Ok(DecodedFrame::Incomplete { needed }) => {
                 assert!(needed > left.len() && needed <= bounds.frame_bytes_max + 4);
                 assert_eq!(left, before, "what is not whole stays");
                 return;
             }
-            Ok(Decoded::Frame(frame)) => {
+            Ok(DecodedFrame::Frame(frame)) => {
                 let taken = &before[..before.len() - left.len()];
                 let mut again = BytesMut::new();
                 frame.encode(bounds, &mut again).expect("it came within these bounds");

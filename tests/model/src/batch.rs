@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cluster::contact::LastContact;
-use cluster::dedup_log::{CopyLife, Known};
+use cluster::dedup_log::{CopyGeneration, DedupLookup};
 use cluster::frames::{
-    Answers, AnswersWriter, ExceptionKind, Forward, Record, RecordResult, RecordsWriter, Round,
-    cut, sort,
+    Answers, AnswersWriter, ExceptionKind, Forward, Record, RecordResult, RecordsWriter, TermCheck,
+    cut, op_flags,
 };
-use cluster::op_stream::{OpStreams, Submitted};
-use cluster::parked_reply::{Need, ParkedOp, ParkedReplies, Piece, Released};
+use cluster::op_stream::{NewOp, OpStreams};
+use cluster::parked_reply::{Need, ParkedBatch, ParkedOp, ParkedReplies, Released};
 use cluster::partition_header::HeaderState;
-use cluster::replica::{Admission, At, Now, Outside as _, Refusal};
-use cluster::{Bug, LaneId, LinkIndex};
+use cluster::replica::{Admission, ApplyPosition, Environment as _, NodeTime, Refusal};
+use cluster::{Bug, LinkIndex, OpStreamId};
 use cluster::{CopyId, Partition, Term};
 
 use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
@@ -39,7 +39,7 @@ pub(super) struct HeldOp {
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Direct { call: u32 },
-    Forward { lane: LaneId, number: u64, reply: Reply, is_looked_up: bool },
+    Forward { lane: OpStreamId, number: u64, reply: Reply, is_looked_up: bool },
 }
 
 /// An operation in a batch.
@@ -64,7 +64,7 @@ struct Outcome {
     item: Item,
     /// The worker's lane and the number, if it is this node's own and was given one.
     own: Option<(u16, u64)>,
-    at: At,
+    at: ApplyPosition,
     text: Vec<u8>,
     changed: Option<(u8, u32)>,
     /// It was done before.
@@ -74,7 +74,7 @@ struct Outcome {
 /// A batch between two steps.
 #[derive(Debug, Default)]
 struct Batch {
-    now: Now,
+    now: NodeTime,
     had_lease: bool,
     shards: BTreeSet<usize>,
     outcomes: Vec<Outcome>,
@@ -213,13 +213,14 @@ impl Node {
         partition: Partition,
         sort: u8,
         raw: &[u8],
-        now: Now,
+        now: NodeTime,
         env: &mut Env<'_>,
     ) {
         let owner = self.route(partition).map_or(self.id, |route| route.primary.node);
         let worker = &mut self.workers[at];
-        let lane = worker.streams.lane_for(owner);
-        let submitted = Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
+        let lane = worker.streams.stream_for(owner);
+        let submitted =
+            NewOp { partition, op_flags: sort, token: u64::from(call), index: 0, for_ns: 0 };
         if !worker.streams.submit(lane, &submitted, raw, now) {
             env.out.push(Output::Ended(call, Ended::NotApplied, false));
         }
@@ -229,8 +230,8 @@ impl Node {
     pub(super) fn forward(&mut self, at: usize, link: Option<LinkIndex>, body: &[u8]) {
         let forward = Forward::decode(body).expect("frames are right");
         let mut batch = Vec::new();
-        if self.shared.logs.admits(forward.lane) {
-            self.shared.logs.log(forward.lane).hear(forward.done);
+        if self.shared.logs.admits(forward.stream) {
+            self.shared.logs.log(forward.stream).advance_done(forward.done);
         }
         for (place, request) in forward.requests().enumerate() {
             let reply = Reply { link, sending: forward.sending, place: place as u16 };
@@ -238,13 +239,13 @@ impl Node {
             batch.push(Item {
                 partition: request.partition,
                 term: request.term,
-                sort: request.sort,
+                sort: request.op_flags,
                 line: raw.try_into().expect("a line has its length"),
                 source: Source::Forward {
-                    lane: forward.lane,
+                    lane: forward.stream,
                     number: forward.first + place as u64,
                     reply,
-                    is_looked_up: request.sort & sort::AGAIN != 0,
+                    is_looked_up: request.op_flags & op_flags::AGAIN != 0,
                 },
             });
         }
@@ -257,8 +258,8 @@ impl Node {
         let now = self.now(env.true_ns);
         let answers = Answers::decode(body).expect("frames are right");
         let out = &mut *env.out;
-        self.workers[at].streams.hear(&answers, now, |one| {
-            out.push(Output::Ended(one.token as u32, Ended::of(&one.ending), false));
+        self.workers[at].streams.on_answers(&answers, now, |one| {
+            out.push(Output::Ended(one.token as u32, Ended::of(&one.outcome), false));
         });
     }
 
@@ -337,10 +338,10 @@ impl Node {
         {
             let owner = self.shared.link(link).peer;
             let streams = &mut self.workers[at].streams;
-            let lane = streams.lane_for(owner);
+            let lane = streams.stream_for(owner);
             let (partition, sort) = (item.partition, item.sort);
             let submitted =
-                Submitted { partition, sort, token: u64::from(call), index: 0, for_ns: 0 };
+                NewOp { partition, op_flags: sort, token: u64::from(call), index: 0, for_ns: 0 };
             let Some(number) = streams.number(lane, &submitted, now) else {
                 self.refuse(at, &item, ExceptionKind::Refused(Refusal::Busy));
                 return;
@@ -399,7 +400,11 @@ impl Node {
         };
         let (lane, number) = (*lane, *number);
         let header = &self.headers[place];
-        let copy = CopyLife { partition: item.partition, life: header.life(), term: header.term() };
+        let copy = CopyGeneration {
+            partition: item.partition,
+            generation: header.generation(),
+            term: header.term(),
+        };
         let is_new = !*is_looked_up;
         if self.profile.lacks(Bug::LookedUpOnArrival) {
             *is_looked_up = false;
@@ -416,19 +421,19 @@ impl Node {
             return true;
         }
         let text = match log.look_up(number, copy) {
-            Known::New => return false,
-            Known::Stale => {
+            DedupLookup::New => return false,
+            DedupLookup::Stale => {
                 self.refuse(at, item, ExceptionKind::Refused(Refusal::Stale));
                 return true;
             }
-            Known::Done(result) => Self::text_of(result),
+            DedupLookup::Done(result) => Self::text_of(result),
         };
         if header.state() != HeaderState::Serves || header.term() != item.term {
             // Only where it is looked up on arrival.
             return false;
         }
         env.figures.found += 1;
-        let position = At { pt_ns: 0, term: header.term(), lsn: header.lsn() };
+        let position = ApplyPosition { pt_ns: 0, term: header.term(), lsn: header.lsn() };
         let item = item.clone();
         let outcome =
             Outcome { item, own: None, at: position, text, changed: None, is_found: true };
@@ -496,7 +501,7 @@ impl Node {
     }
 
     /// The lane, number and done number of an operation.
-    fn name(&self, at: usize, outcome: &Outcome) -> (LaneId, u64, u64) {
+    fn name(&self, at: usize, outcome: &Outcome) -> (OpStreamId, u64, u64) {
         match (outcome.own, outcome.item.source) {
             (_, Source::Forward { lane, number, .. }) => {
                 (lane, number, self.shared.logs.done(lane))
@@ -505,7 +510,7 @@ impl Node {
                 let streams = &self.workers[at].streams;
                 (streams.id(lane), number, streams.done(lane))
             }
-            (None, Source::Direct { .. }) => (LaneId::default(), 0, 0),
+            (None, Source::Direct { .. }) => (OpStreamId::default(), 0, 0),
         }
     }
 
@@ -522,14 +527,18 @@ impl Node {
 
     fn keep_result(&mut self, at: usize, outcome: &Outcome) {
         let (lane, number, done) = self.name(at, outcome);
-        if lane == LaneId::default() || outcome.is_found || outcome.item.sort & sort::READ != 0 {
+        if lane == OpStreamId::default()
+            || outcome.is_found
+            || outcome.item.sort & op_flags::READ != 0
+        {
             return;
         }
         let header = &self.headers[outcome.item.partition.index()];
         let partition = outcome.item.partition;
-        let copy = CopyLife { partition, life: header.life(), term: outcome.at.term };
+        let copy =
+            CopyGeneration { partition, generation: header.generation(), term: outcome.at.term };
         let log = self.shared.logs.log(lane);
-        log.hear(done);
+        log.advance_done(done);
         match outcome.changed {
             Some((key, step)) if matches!(Sort::of(key), Sort::Counter | Sort::Early) => {
                 log.add(number, copy, RecordResult::Number(u64::from(step)));
@@ -551,7 +560,7 @@ impl Node {
         let partition = outcome.item.partition;
         let mut needs = self.needs(partition);
         let fresh = self.now(env.true_ns);
-        let is_early = outcome.item.sort & sort::OWNER != 0 && {
+        let is_early = outcome.item.sort & op_flags::OWNER != 0 && {
             let lag_ns = self.profile.options.owner_lag_ns;
             let age_ns =
                 |need: &Need| self.shared.link(need.link).sender.stream.age_ns(fresh.mono_ns);
@@ -595,9 +604,9 @@ impl Node {
         batch.told.push(told);
     }
 
-    fn ask_round(&mut self, partition: Partition, needs: &[Need], now: Now) {
+    fn ask_round(&mut self, partition: Partition, needs: &[Need], now: NodeTime) {
         let term = self.headers[partition.index()].term();
-        let round = Round { partition, term };
+        let round = TermCheck { partition, term };
         for need in needs {
             let stream = &mut self.shared.link_mut(need.link).sender.stream;
             stream.append_with(now.mono_ns, |out| round.encode(out));
@@ -621,7 +630,7 @@ impl Node {
                 (None, None, _) => {}
             }
         }
-        let mut piece: Option<(Piece, Vec<Origin>)> = None;
+        let mut piece: Option<(ParkedBatch, Vec<Origin>)> = None;
         for (outcome, needs) in batch.parked {
             if piece.as_ref().is_some_and(|(piece, _)| !piece.has_room()) {
                 worker.park(piece.take());
@@ -633,7 +642,7 @@ impl Node {
             let Outcome { item, own, at, text, .. } = outcome;
             let mut op = ParkedOp::new(item.partition, at.term, item.sort);
             if let Some((lane, number)) = own {
-                (op.lane, op.number) = (lane, number);
+                (op.stream, op.number) = (lane, number);
             }
             for need in needs {
                 op.needs |= piece.need(need);
@@ -666,7 +675,7 @@ impl Node {
         self.flush(now, env);
     }
 
-    fn send_again(&mut self, at: usize, now: Now) {
+    fn send_again(&mut self, at: usize, now: NodeTime) {
         let mut own = Vec::new();
         let (me, shared, replicas) = (self.id, &mut self.shared, &self.replicas);
         let route = |partition: Partition| replicas[partition.index()].route();
@@ -718,14 +727,15 @@ impl Node {
             match origin {
                 Origin::Direct { call } if one.is_again => {
                     env.figures.reopened += 1;
-                    let is_open = worker.streams.reopen(one.op.lane, one.op.number, &one.line, now);
+                    let is_open =
+                        worker.streams.reopen(one.op.stream, one.op.number, &one.line, now);
                     if !is_open {
                         let what = format!("call {call} is answered and opened");
                         env.out.push(Output::Broken(what));
                     }
                 }
                 Origin::Direct { call } => {
-                    worker.streams.answered(one.op.lane, one.op.number);
+                    worker.streams.answered(one.op.stream, one.op.number);
                     worker.ended.push((call, one.text, false));
                 }
                 Origin::Forward { reply } if one.is_again => {
@@ -807,7 +817,7 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    fn of_op(piece: &Piece, place: usize) -> Self {
+    fn of_op(piece: &ParkedBatch, place: usize) -> Self {
         let (text, line) = (piece.text_of(place).to_vec(), piece.line_of(place).to_vec());
         let (token, op) = (piece.token, piece.ops()[place]);
         Self { token, place, op, text, line, is_again: false }
@@ -841,7 +851,7 @@ impl Worker {
         }
     }
 
-    fn park(&mut self, piece: Option<(Piece, Vec<Origin>)>) {
+    fn park(&mut self, piece: Option<(ParkedBatch, Vec<Origin>)>) {
         if let Some((piece, origins)) = piece {
             self.origins.insert(piece.token, origins);
             self.parked.park(piece);

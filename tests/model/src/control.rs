@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cluster::map::command::{Answer, Change, Command, Step};
-use cluster::map::controller::{self, Facts};
-use cluster::map::{Description, Entry, Map, NodeState};
+use cluster::map::command::{MapAnswer, MapChange, MapCommand, Transition};
+use cluster::map::controller::{self, ControllerInput};
+use cluster::map::{Map, NodeDescription, NodeState, PartitionEntry};
 use cluster::placement::Scheme;
-use cluster::{Holders, Incarnation, NodeId, Partition, Placement};
+use cluster::{Incarnation, NodeId, Partition, PartitionOwners, Placement};
 
 use crate::base::Base;
 use crate::rng::Rng;
@@ -34,7 +34,7 @@ pub(crate) struct Control {
     heard: BTreeMap<NodeId, u64>,
     /// Where each partition should be: changed by chance.
     salts: Vec<u64>,
-    targets: Vec<Holders>,
+    targets: Vec<PartitionOwners>,
     /// How each term of each partition ended, and when.
     pub(crate) ends: BTreeMap<(Partition, u32), (End, u64)>,
     /// Partitions whose entry has changed since they were last taken.
@@ -51,10 +51,10 @@ impl Control {
         let mut map = Map::default();
         let placement =
             Placement::new(Scheme::Xxh3, base.partition_bits).expect("there are few partitions");
-        map.apply(&Command::Create { cluster: 1, placement }).expect("it is the first command");
+        map.apply(&MapCommand::Create { cluster: 1, placement }).expect("it is the first command");
         let lost_after_ms = base.lost_after_ns.map(|lost| lost / 1_000_000);
         let setting = cluster::map::command::Setting::LostAfterMs(lost_after_ms);
-        map.apply(&Command::Set(setting)).expect("it is a good setting");
+        map.apply(&MapCommand::Set(setting)).expect("it is a good setting");
         Self {
             map,
             placement,
@@ -72,12 +72,12 @@ impl Control {
     }
 
     /// All entries.
-    pub(crate) fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[PartitionEntry] {
         self.map.partitions()
     }
 
     /// An entry as nodes get it.
-    pub(crate) fn entry(&self, partition: Partition) -> Entry {
+    pub(crate) fn entry(&self, partition: Partition) -> PartitionEntry {
         self.map.entry(partition).expect("it was asked of an entry").clone()
     }
 
@@ -125,15 +125,15 @@ impl Control {
         birth: u128,
         incarnation: Incarnation,
     ) -> NodeId {
-        let description = Description {
+        let description = NodeDescription {
             client_address: "c".to_owned(),
             peer_address: "p".to_owned(),
             ring_name: format!("node-{birth}"),
             weight: 1,
             zone: String::new(),
         };
-        let command = Command::Register { birth, incarnation, description };
-        let Ok((Answer::Registered(node), _)) = self.map.apply(&command) else {
+        let command = MapCommand::Register { node_uuid: birth, incarnation, description };
+        let Ok((MapAnswer::Registered(node), _)) = self.map.apply(&command) else {
             panic!("the node is not taken")
         };
         self.heard.insert(node, now_ns);
@@ -164,29 +164,29 @@ impl Control {
     /// Asks a node to leave.
     pub(crate) fn drain(&mut self, node: NodeId) {
         if let Some(incarnation) = self.incarnation(node) {
-            let _ = self.map.apply(&Command::Drain(node, incarnation));
+            let _ = self.map.apply(&MapCommand::Drain(node, incarnation));
         }
     }
 
     /// A primary wants a change.
-    pub(crate) fn ask(&mut self, now_ns: u64, change: Change) {
-        self.command(now_ns, &Command::Partitions(vec![change]));
+    pub(crate) fn ask(&mut self, now_ns: u64, change: MapChange) {
+        self.command(now_ns, &MapCommand::Partitions(vec![change]));
     }
 
-    fn command(&mut self, now_ns: u64, command: &Command) -> bool {
+    fn command(&mut self, now_ns: u64, command: &MapCommand) -> bool {
         let before: Vec<u32> = self.map.partitions().iter().map(|entry| entry.term.0).collect();
         let Ok((answer, Some(_))) = self.map.apply(command) else { return false };
         self.map.check().expect("the map keeps its rules");
-        let Command::Partitions(changes) = command else { return true };
-        let Answer::Changes(results) = answer else { return true };
+        let MapCommand::Partitions(changes) = command else { return true };
+        let MapAnswer::Changes(results) = answer else { return true };
         for (change, _) in changes.iter().zip(results).filter(|(_, result)| result.is_ok()) {
             let partition = change.partition;
             self.changed.insert(partition);
-            let end = match change.step {
-                Step::Transfer(_) => End::Transfer,
-                Step::Promote(_) => End::Promote,
-                Step::Reset { .. } => End::Reset,
-                Step::AddInSync(_) => {
+            let end = match change.transition {
+                Transition::Transfer(_) => End::Transfer,
+                Transition::Promote(_) => End::Promote,
+                Transition::Reset { .. } => End::Reset,
+                Transition::AddInSync(_) => {
                     self.copies += 1;
                     continue;
                 }
@@ -213,7 +213,7 @@ impl Control {
             .filter(|node| self.lost_after_ns.is_some_and(|lost| silence(node) > lost))
             .copied()
             .collect();
-        let facts = Facts { silent, lost, ..Facts::default() };
+        let facts = ControllerInput { silent, lost, ..ControllerInput::default() };
         for _ in 0..8 {
             self.aim();
             let commands = controller::next(&self.map, &facts, &self.targets);
@@ -258,7 +258,7 @@ impl Control {
 
     /// Partitions of which no in-sync copy is up.
     pub(crate) fn lost(&self, is_up: impl Fn(NodeId, Incarnation) -> bool) -> Vec<Partition> {
-        let is_lost = |entry: &Entry| {
+        let is_lost = |entry: &PartitionEntry| {
             let mut copies = entry.in_sync.iter();
             !entry.in_sync.is_empty() && !copies.any(|copy| is_up(copy.node, copy.incarnation))
         };

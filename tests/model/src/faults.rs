@@ -2,7 +2,7 @@
 
 use cluster::LinkIndex;
 use cluster::map::NodeState;
-use cluster::replica::{Cause, Opening};
+use cluster::replica::{OpenCause, Opening};
 use cluster::{Incarnation, NodeId, Partition};
 
 use super::world::{LinkKey, MS, World};
@@ -325,11 +325,11 @@ impl World {
             return;
         }
         match opening.cause {
-            Cause::Removed { .. } if self.rng.chance(aimed.crash_on_removal, 100) => {
+            OpenCause::Removed { .. } if self.rng.chance(aimed.crash_on_removal, 100) => {
                 let pause = self.rng.below(100 * MS);
                 self.trouble_at(pause, Trouble::Kill(id));
             }
-            Cause::Refused { .. } if self.rng.chance(aimed.crash_on_refusal, 100) => {
+            OpenCause::Refused { .. } if self.rng.chance(aimed.crash_on_refusal, 100) => {
                 let pause = self.rng.between(MS, 100 * MS);
                 self.cut_ways(&[(id, CONTROL), (CONTROL, id)], 500 * MS);
                 self.trouble_at(pause, Trouble::Kill(id));
@@ -482,7 +482,7 @@ impl World {
                 lines.push(format!(
                     "\n    {} {:?} {:?} term {} at {:?} held {} ver {} free {}",
                     node.id,
-                    node.replicas[at].part(),
+                    node.replicas[at].role(),
                     node.headers[at].state(),
                     node.headers[at].term().0,
                     node.position(Partition(at as u16)),

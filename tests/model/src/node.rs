@@ -3,24 +3,25 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cluster::contact::Contact;
-use cluster::dedup_log::{CopyLife, DedupLogs};
+use cluster::dedup_log::{CopyGeneration, DedupLogs};
 use cluster::frames::{
-    Adopt, Answers, Beat, ChunkReader, ChunkWriter, ExceptionKind, Fault, Forward, Kind, Pull,
-    RecordResult, RecordsReader, Restart, Round, Word,
+    Adopt, Answers, ChunkReader, ChunkWriter, ExceptionKind, Forward, FrameError, FrameKind,
+    KeepAlive, Pull, RecordResult, RecordsReader, Restart, StreamAck, TermCheck,
 };
 use cluster::link::{LinkReceiver, LinkSender, connect};
-use cluster::map::Entry;
-use cluster::map::command::Change;
+use cluster::map::PartitionEntry;
+use cluster::map::command::MapChange;
 use cluster::op_stream::OpStreams;
 use cluster::parked_reply::ParkedReplies;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::{
-    At, Event, Machine as _, Now, Opening, Outside, Part, Position, Replica, Route, Turn,
+    ApplyPosition, CallContext, Environment, NodeTime, Opening, Position, Replica, ReplicaEvent,
+    Role, Route, StateMachine as _,
 };
 use cluster::replica_set::{ReplicaSet, ReplicaSets, SetIndex};
 use cluster::send_stream::SendStream;
-use cluster::{Bug, LaneId, LinkIndex};
+use cluster::{Bug, LinkIndex, OpStreamId};
 use cluster::{CopyId, Incarnation, NodeId, Partition};
 
 use super::batch::{HeldOp, Item, Worker};
@@ -56,7 +57,7 @@ pub(super) struct Shared {
 
 /// What a node asks the world for.
 pub(super) enum Output {
-    Ask(Change),
+    Ask(MapChange),
     /// Bytes for a connection of this number.
     Bytes {
         link: LinkIndex,
@@ -89,7 +90,7 @@ pub(super) struct News {
     pub(super) sent_ns: Option<u64>,
     pub(super) lives: BTreeMap<NodeId, Incarnation>,
     pub(super) last_node: u32,
-    pub(super) entries: VecDeque<(Partition, Entry)>,
+    pub(super) entries: VecDeque<(Partition, PartitionEntry)>,
 }
 
 /// Something for a worker's inbox.
@@ -147,7 +148,7 @@ impl Shared {
     }
 }
 
-impl Outside for Shared {
+impl Environment for Shared {
     fn link_to(&self, copy: CopyId, partition: Partition) -> Option<LinkIndex> {
         let shard = self.shard(partition);
         let place = self.links.iter().position(|link| {
@@ -157,7 +158,12 @@ impl Outside for Shared {
         Some(LinkIndex(place as u16))
     }
 
-    fn append(&mut self, link: LinkIndex, now: Now, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
+    fn append(
+        &mut self,
+        link: LinkIndex,
+        now: NodeTime,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> u64 {
         self.link_mut(link).sender.stream.append_with(now.mono_ns, write)
     }
 
@@ -173,7 +179,7 @@ impl Outside for Shared {
         self.link(link).sender.stream.unacked() * 4 / self.stream_bytes
     }
 
-    fn silence_ns(&self, link: LinkIndex, now: Now) -> u64 {
+    fn silence_ns(&self, link: LinkIndex, now: NodeTime) -> u64 {
         self.link(link).sender.stream.silence_ns(now.mono_ns)
     }
 
@@ -199,22 +205,22 @@ impl Outside for Shared {
 
     fn export_results(
         &mut self,
-        copy: CopyLife,
-        from: Option<(LaneId, u64)>,
+        copy: CopyGeneration,
+        from: Option<(OpStreamId, u64)>,
         bytes_max: usize,
         chunk: &mut ChunkWriter<'_>,
-    ) -> Option<(LaneId, u64)> {
+    ) -> Option<(OpStreamId, u64)> {
         self.logs.export(copy, from, bytes_max, chunk)
     }
 
     fn import_result(
         &mut self,
-        lane: LaneId,
+        lane: OpStreamId,
         done: u64,
-        result: Option<(u64, CopyLife, RecordResult<'_>)>,
+        result: Option<(u64, CopyGeneration, RecordResult<'_>)>,
     ) {
         let log = self.logs.log(lane);
-        log.hear(done);
+        log.advance_done(done);
         if let Some((number, copy, result)) = result {
             log.add(number, copy, result);
         }
@@ -222,36 +228,36 @@ impl Outside for Shared {
 }
 
 /// A word does not fit its stream.
-fn broken(env: &mut Env<'_>, fault: Fault) -> bool {
+fn broken(env: &mut Env<'_>, fault: FrameError) -> bool {
     env.out.push(Output::Broken(format!("a word is wrong: {fault}")));
     false
 }
 
 /// Whether the fields of a frame can be read.
-fn is_right(kind: Kind, body: &[u8]) -> Result<(), Fault> {
+fn is_right(kind: FrameKind, body: &[u8]) -> Result<(), FrameError> {
     match kind {
-        Kind::Records => {
+        FrameKind::Records => {
             let mut reader = RecordsReader::new(body)?;
             while reader.next_record()?.is_some() {}
         }
-        Kind::Chunk => {
+        FrameKind::Chunk => {
             let mut reader = ChunkReader::new(body)?;
             while reader.next_key()?.is_some() {}
-            while reader.next_lane()?.is_some() {
+            while reader.next_stream()?.is_some() {
                 while reader.next_result()?.is_some() {}
             }
             reader.finish()?;
         }
-        Kind::Adopt => Adopt::decode(body).map(|_| ())?,
-        Kind::Restart => Restart::decode(body).map(|_| ())?,
-        Kind::Round => Round::decode(body).map(|_| ())?,
-        Kind::Pull => Pull::decode(body).map(|_| ())?,
-        Kind::Forward => Forward::decode(body).map(|_| ())?,
-        Kind::Answers => Answers::decode(body).map(|_| ())?,
-        Kind::Word => Word::decode(body).map(|_| ())?,
-        Kind::Beat => Beat::decode(body).map(|_| ())?,
+        FrameKind::Adopt => Adopt::decode(body).map(|_| ())?,
+        FrameKind::Restart => Restart::decode(body).map(|_| ())?,
+        FrameKind::TermCheck => TermCheck::decode(body).map(|_| ())?,
+        FrameKind::Pull => Pull::decode(body).map(|_| ())?,
+        FrameKind::Forward => Forward::decode(body).map(|_| ())?,
+        FrameKind::Answers => Answers::decode(body).map(|_| ())?,
+        FrameKind::Ack => StreamAck::decode(body).map(|_| ())?,
+        FrameKind::KeepAlive => KeepAlive::decode(body).map(|_| ())?,
         // Nobody measures the way here.
-        Kind::Ping | Kind::Pong => {}
+        FrameKind::Ping | FrameKind::Pong => {}
     }
     Ok(())
 }
@@ -308,16 +314,16 @@ impl Node {
             terms: vec![0; partitions],
             compared: vec![(Position::default(), 0); partitions],
         };
-        node.contact.heard(node.now(true_ns).mono_ns);
+        node.contact.record(node.now(true_ns).mono_ns);
         node
     }
 
-    pub(super) fn now(&self, true_ns: u64) -> Now {
+    pub(super) fn now(&self, true_ns: u64) -> NodeTime {
         let true_ns = i128::from(true_ns);
         let mono_ns = true_ns + true_ns * i128::from(self.rate_ppm) / 1_000_000;
         let mono_ns = u64::try_from(mono_ns).unwrap_or(0) + 1;
         let wall_ns = ORIGIN_NS + i128::from(mono_ns) + i128::from(self.skew_ns);
-        Now { mono_ns, wall_ns: u64::try_from(wall_ns).unwrap_or(0) }
+        NodeTime { mono_ns, wall_ns: u64::try_from(wall_ns).unwrap_or(0) }
     }
 
     pub(super) fn route(&self, partition: Partition) -> Option<Route> {
@@ -338,28 +344,34 @@ impl Node {
         &mut self,
         partition: Partition,
         env: &mut Env<'_>,
-        work: impl FnOnce(&mut Replica<HeldOp>, &mut Turn<'_, Payload, Shared, HeldOp>) -> T,
+        work: impl FnOnce(&mut Replica<HeldOp>, &mut CallContext<'_, Payload, Shared, HeldOp>) -> T,
     ) -> T {
         let now = self.now(env.true_ns);
         let at = partition.index();
         let (header, mut events) = (&self.headers[at], Vec::new());
         header.close(|| ());
         let machine = &mut self.payloads[at];
-        let mut turn = Turn { now, header, machine, node: &mut self.shared, events: &mut events };
+        let mut turn = CallContext {
+            now,
+            header,
+            state_machine: machine,
+            node: &mut self.shared,
+            events: &mut events,
+        };
         let result = work(&mut self.replicas[at], &mut turn);
         for event in events {
             match event {
-                Event::Ask(change) => env.out.push(Output::Ask(change)),
-                Event::Open(opening) => {
+                ReplicaEvent::Ask(change) => env.out.push(Output::Ask(change)),
+                ReplicaEvent::Open(opening) => {
                     env.figures.openings += 1;
                     env.out.push(Output::Opened(opening));
                     self.workers.iter_mut().for_each(|one| one.inbox.push(Note::Open(opening)));
                 }
-                Event::Perform(op) => {
+                ReplicaEvent::Perform(op) => {
                     let worker = op.worker;
                     self.workers[worker].todo.push_back(vec![Item::of_held(op)]);
                 }
-                Event::Refer(op, route) => {
+                ReplicaEvent::Refer(op, route) => {
                     env.figures.not_owner += 1;
                     self.workers[op.worker].told.push((
                         op.reply,
@@ -367,7 +379,7 @@ impl Node {
                         false,
                     ));
                 }
-                Event::Refuse(op, refusal) => {
+                ReplicaEvent::Refuse(op, refusal) => {
                     self.workers[op.worker].told.push((
                         op.reply,
                         Err(ExceptionKind::Refused(refusal)),
@@ -417,7 +429,7 @@ impl Node {
     }
 
     /// Writes what is to be written.
-    pub(super) fn flush(&mut self, now: Now, env: &mut Env<'_>) {
+    pub(super) fn flush(&mut self, now: NodeTime, env: &mut Env<'_>) {
         for (place, link) in self.shared.links.iter_mut().enumerate() {
             loop {
                 let bytes = link.sender.fill(now.mono_ns).to_vec();
@@ -468,10 +480,10 @@ impl Node {
             }
             let done: Vec<_> = self.workers[worker].streams.all_done().collect();
             let link = &mut self.shared.links[place];
-            if link.receiver.stream.owes_word()
+            if link.receiver.stream.owes_ack()
                 && let Some(out) = link.sender.loose()
             {
-                link.receiver.stream.word(&done, out);
+                link.receiver.stream.ack(&done, out);
                 env.figures.words += 1;
             }
         }
@@ -481,27 +493,31 @@ impl Node {
         &mut self,
         worker: usize,
         index: LinkIndex,
-        kind: Kind,
+        kind: FrameKind,
         body: &[u8],
         bytes: usize,
         env: &mut Env<'_>,
     ) -> Read {
         match kind {
-            Kind::Records => return self.records(index, body, bytes, env),
-            Kind::Word => return self.word(index, body, env),
-            Kind::Forward => self.forward(worker, Some(index), body),
-            Kind::Answers => {
+            FrameKind::Records => return self.records(index, body, bytes, env),
+            FrameKind::Ack => return self.word(index, body, env),
+            FrameKind::Forward => self.forward(worker, Some(index), body),
+            FrameKind::Answers => {
                 let now = self.now(env.true_ns);
                 self.shared.link_mut(index).receiver.progress_ns = now.mono_ns;
                 self.answers(worker, body, env);
             }
-            Kind::Beat => {
-                let beat = Beat::decode(body).expect("frames are right");
-                self.shared.link_mut(index).receiver.stream.heard_time(beat.time_ns);
-                beat.done().for_each(|one| self.shared.logs.log(one.lane).hear(one.done));
+            FrameKind::KeepAlive => {
+                let beat = KeepAlive::decode(body).expect("frames are right");
+                self.shared.link_mut(index).receiver.stream.record_time(beat.time_ns);
+                beat.done().for_each(|one| self.shared.logs.log(one.stream).advance_done(one.done));
             }
-            Kind::Ping | Kind::Pong => {}
-            Kind::Adopt | Kind::Chunk | Kind::Restart | Kind::Round | Kind::Pull => {
+            FrameKind::Ping | FrameKind::Pong => {}
+            FrameKind::Adopt
+            | FrameKind::Chunk
+            | FrameKind::Restart
+            | FrameKind::TermCheck
+            | FrameKind::Pull => {
                 return self.of_copy(index, kind, body, bytes, env);
             }
         }
@@ -511,7 +527,7 @@ impl Node {
     fn of_copy(
         &mut self,
         index: LinkIndex,
-        kind: Kind,
+        kind: FrameKind,
         body: &[u8],
         bytes: usize,
         env: &mut Env<'_>,
@@ -525,9 +541,9 @@ impl Node {
         let before = stream.refusals();
         let mut clears_all = false;
         match kind {
-            Kind::Adopt => {
+            FrameKind::Adopt => {
                 let adopt = Adopt::decode(body).expect("frames are right");
-                stream.heard_time(adopt.time_ns);
+                stream.record_time(adopt.time_ns);
                 env.figures.adopts += 1;
                 let last = self.position(partition);
                 self.cold(partition, env, |replica, turn| {
@@ -541,22 +557,22 @@ impl Node {
                     env.out.push(Output::Broken(what));
                 }
             }
-            Kind::Chunk => {
+            FrameKind::Chunk => {
                 let reader = ChunkReader::new(body).expect("frames are right");
-                stream.heard_time(reader.chunk().time_ns);
+                stream.record_time(reader.chunk().time_ns);
                 env.figures.chunks += 1;
                 self.cold(partition, env, |replica, turn| {
                     replica.chunk(turn, reader, &mut stream, bytes).expect("frames are right");
                 });
             }
-            Kind::Round => {
-                let round = Round::decode(body).expect("frames are right");
+            FrameKind::TermCheck => {
+                let round = TermCheck::decode(body).expect("frames are right");
                 env.figures.rounds += 1;
                 self.cold(partition, env, |replica, turn| {
-                    replica.round(turn, &round, &mut stream, bytes);
+                    replica.check_term(turn, &round, &mut stream, bytes);
                 });
             }
-            Kind::Restart => {
+            FrameKind::Restart => {
                 let restart = Restart::decode(body).expect("frames are right");
                 env.figures.restarts += 1;
                 self.cold(partition, env, |replica, turn| replica.restart(turn, &restart));
@@ -568,7 +584,7 @@ impl Node {
         }
         if stream.refusals() > before {
             env.figures.refused += 1;
-            let of_round = matches!(kind, Kind::Round);
+            let of_round = matches!(kind, FrameKind::TermCheck);
             env.out.push(Output::Refused(index, partition, of_round));
         }
         self.shared.link_mut(index).receiver.stream = stream;
@@ -589,7 +605,7 @@ impl Node {
         }
         let mut reader = RecordsReader::new(body).expect("frames are right");
         let time_ns = reader.time_ns();
-        self.shared.link_mut(index).receiver.stream.heard_time(time_ns);
+        self.shared.link_mut(index).receiver.stream.record_time(time_ns);
         while let Some(record) = reader.next_record().expect("frames are right") {
             let section = *reader.section();
             let at = record.partition.index();
@@ -600,19 +616,19 @@ impl Node {
                 && record.lsn == header.lsn() + 1;
             if header.accepts(record.term, record.lsn) || is_old {
                 let pt_ns = header.time_of(time_ns, record.pt_ns);
-                let place = At { pt_ns, term: record.term, lsn: record.lsn };
+                let place = ApplyPosition { pt_ns, term: record.term, lsn: record.lsn };
                 self.payloads[at].install(place, record.key, &record.state);
                 header.installed(record.lsn, pt_ns);
                 env.figures.installed += 1;
-                if section.lane.node != NodeId(0) {
-                    let copy = CopyLife {
+                if section.stream.node != NodeId(0) {
+                    let copy = CopyGeneration {
                         partition: record.partition,
-                        life: header.life(),
+                        generation: header.generation(),
                         term: record.term,
                     };
-                    let log = self.shared.logs.log(section.lane);
+                    let log = self.shared.logs.log(section.stream);
                     log.add(section.first + u64::from(record.place), copy, record.result);
-                    log.hear(section.done);
+                    log.advance_done(section.done);
                 }
             } else {
                 let link = &mut self.shared.links[usize::from(index.0)];
@@ -631,14 +647,14 @@ impl Node {
     }
 
     fn word(&mut self, index: LinkIndex, body: &[u8], env: &mut Env<'_>) -> Read {
-        let word = Word::decode(body).expect("frames are right");
+        let word = StreamAck::decode(body).expect("frames are right");
         if word.refused().any(|refused| !self.is_free(refused.partition)) {
             return Read::Blocked;
         }
         let now = self.now(env.true_ns);
         let link = self.shared.link_mut(index);
         link.receiver.progress_ns = now.mono_ns;
-        let is_first = link.sender.hear(&word).unwrap_or_else(|fault| broken(env, fault));
+        let is_first = link.sender.on_ack(&word).unwrap_or_else(|fault| broken(env, fault));
         for refused in word.refused() {
             env.figures.refusals_heard += 1;
             self.cold(refused.partition, env, |replica, turn| {
@@ -646,7 +662,7 @@ impl Node {
             });
         }
         for done in word.done() {
-            self.shared.logs.log(done.lane).hear(done.done);
+            self.shared.logs.log(done.stream).advance_done(done.done);
         }
         let link = self.shared.link_mut(index);
         if let Err(fault) = link.sender.stream.acknowledge(word.held, now.mono_ns) {
@@ -686,10 +702,10 @@ impl Node {
             }
             if news.ver >= self.map_ver {
                 self.map_ver = news.ver;
-                self.shared.logs.set_lives(news.lives, news.last_node);
+                self.shared.logs.set_incarnations(news.lives, news.last_node);
             }
             if let Some(sent_ns) = news.sent_ns {
-                self.contact.heard(sent_ns);
+                self.contact.record(sent_ns);
             }
             self.workers.iter_mut().for_each(|worker| worker.inbox.push(Note::Routes));
         }
@@ -722,7 +738,7 @@ impl Node {
                 shared.lane_link(node, at).map_or(0, |link| shared.link(link).receiver.progress_ns)
             };
             worker.streams.tick(now, progress_ns, |one| {
-                ended.push((one.token as u32, Ended::of(&one.ending)));
+                ended.push((one.token as u32, Ended::of(&one.outcome)));
             });
             for (call, ending) in ended {
                 env.out.push(Output::Ended(call, ending, false));
@@ -734,13 +750,13 @@ impl Node {
                 .get(usize::from(link.k))
                 .map(|worker| worker.streams.all_done().collect())
                 .unwrap_or_default();
-            link.sender.beat(now.mono_ns, 200_000_000, &done);
+            link.sender.keep_alive(now.mono_ns, 200_000_000, &done);
         }
         self.flush(now, env);
     }
 
     /// The machine's owner takes an item away, where a partition is served.
-    fn evict(&mut self, partition: Partition, now: Now) {
+    fn evict(&mut self, partition: Partition, now: NodeTime) {
         let at = partition.index();
         let header = &self.headers[at];
         let Some(place) = header.next(now) else { return };
@@ -760,13 +776,13 @@ impl Node {
         &mut self,
         link: LinkIndex,
         partition: Partition,
-        at: At,
+        at: ApplyPosition,
         key: u8,
-        now: Now,
+        now: NodeTime,
     ) -> u64 {
         let mut writer = cluster::frames::RecordsWriter::default();
         writer.begin(now.mono_ns);
-        writer.section(LaneId::default(), 0, 0);
+        writer.section(OpStreamId::default(), 0, 0);
         writer.record(&cluster::frames::Record {
             partition,
             place: 0,
@@ -774,7 +790,7 @@ impl Node {
             lsn: at.lsn,
             pt_ns: self.headers[partition.index()].time_beside(now.mono_ns, at),
             key: &[key],
-            state: cluster::frames::State::Deleted,
+            state: cluster::frames::KeyState::Deleted,
             result: RecordResult::None,
         });
         self.shared.link_mut(link).sender.stream.append(writer.finish(), now.mono_ns)
@@ -793,7 +809,7 @@ impl Node {
 
     /// Whether a copy is complete, so that it must hold what others at its place do.
     pub(super) fn is_whole(&self, partition: Partition) -> bool {
-        matches!(self.replicas[partition.index()].part(), Part::Primary | Part::Backup)
+        matches!(self.replicas[partition.index()].role(), Role::Primary | Role::Backup)
     }
 
     /// What is told about a result.

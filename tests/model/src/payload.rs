@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use cluster::frames::{State, sort};
-use cluster::replica::{At, Machine};
+use cluster::frames::{KeyState, op_flags};
+use cluster::replica::{ApplyPosition, StateMachine};
 
 use crate::journal::{Journal, Step};
 
@@ -51,8 +51,8 @@ pub(super) fn encode(call: u32, verb: Verb, key: u8) -> [u8; LINE_BYTES] {
 
 /// How an operation is marked in a `Forward`.
 pub(super) fn marks(verb: Verb, key: u8) -> u8 {
-    let read = if verb == Verb::Look { sort::READ } else { 0 };
-    let owner = if Sort::of(key) == Sort::Early { sort::OWNER } else { 0 };
+    let read = if verb == Verb::Look { op_flags::READ } else { 0 };
+    let owner = if Sort::of(key) == Sort::Early { op_flags::OWNER } else { 0 };
     read | owner
 }
 
@@ -95,10 +95,10 @@ pub(super) fn item(step: u32) -> Vec<u8> {
 }
 
 /// What a key has become, as a record says it.
-pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&State<'_>) -> T) -> T {
+pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>) -> T) -> T {
     match Sort::of(key) {
-        Sort::Counter | Sort::Early => each(&State::Counter(u64::from(step))),
-        Sort::Item | Sort::Plain => each(&State::Item(&item(step))),
+        Sort::Counter | Sort::Early => each(&KeyState::Counter(u64::from(step))),
+        Sort::Item | Sort::Plain => each(&KeyState::Item(&item(step))),
     }
 }
 
@@ -106,7 +106,7 @@ impl Payload {
     /// Does an operation; answers the changed key's step, and what is told.
     pub(super) fn apply(
         &mut self,
-        at: At,
+        at: ApplyPosition,
         line: &[u8],
         journal: &mut Journal,
     ) -> (Option<(u8, u32)>, Answer) {
@@ -150,26 +150,26 @@ impl Payload {
     }
 }
 
-impl Machine for Payload {
-    fn install(&mut self, _: At, key: &[u8], state: &State<'_>) {
+impl StateMachine for Payload {
+    fn install(&mut self, _: ApplyPosition, key: &[u8], state: &KeyState<'_>) {
         let key = key[0];
         match state {
-            State::Counter(step) => self.keys.insert(key, *step as u32),
-            State::Item(bytes) => {
+            KeyState::Counter(step) => self.keys.insert(key, *step as u32),
+            KeyState::Item(bytes) => {
                 let step = u32::from_le_bytes(*bytes.first_chunk().expect("an item has a step"));
                 self.keys.insert(key, step)
             }
-            State::Deleted => self.keys.remove(&key),
-            State::Unchanged => None,
+            KeyState::Deleted => self.keys.remove(&key),
+            KeyState::Unchanged => None,
         };
     }
 
     fn export(
         &mut self,
-        _: At,
+        _: ApplyPosition,
         cursor: Option<&[u8]>,
         bytes_max: usize,
-        each: &mut dyn FnMut(&[u8], &State<'_>),
+        each: &mut dyn FnMut(&[u8], &KeyState<'_>),
     ) -> Option<Bytes> {
         let mut bytes = 0;
         for (&key, &step) in self.keys.range(cursor.map_or(0, |cursor| cursor[0])..) {

@@ -1,7 +1,7 @@
 //! What a seed means, and which rules can be left out.
 
 use cluster::op_stream::OpOptions;
-use cluster::replica::Options;
+use cluster::replica::ReplicaOptions;
 use cluster::{Bug, Rules};
 
 use crate::base::Base;
@@ -89,7 +89,7 @@ pub struct Profile {
     /// Nodes, faults, the map.
     pub base: Base,
     /// How copies behave.
-    pub options: Options,
+    pub options: ReplicaOptions,
     /// How operations behave.
     pub ops: OpOptions,
     /// Most workers of a node; each node draws its own number.
@@ -139,13 +139,13 @@ impl Profile {
             adjust_base(&mut base, aim);
         }
         let mut rng = Rng::new(seed ^ 0x706c_616e_6521);
-        let options = Options {
+        let options = ReplicaOptions {
             held_max: 64,
             chunk_bytes: rng.pick(&[30, 90, 4096]).unwrap_or(90),
             silent_ns: base.silent_ns,
             read_lease_ns: base.read_lease_ns,
             lost_after_ns: base.lost_after_ns,
-            ..Options::default()
+            ..ReplicaOptions::default()
         };
         Self {
             options,

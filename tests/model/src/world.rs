@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use cluster::LinkIndex;
 use cluster::map::NodeState;
-use cluster::op_stream::Ending;
+use cluster::op_stream::OpOutcome;
 use cluster::partition_header::HeaderState;
-use cluster::replica::{CopyTime, Part, Position};
+use cluster::replica::{CopyTime, Position, Role};
 use cluster::{CopyId, Incarnation, NodeId, Partition};
 
 use super::check;
@@ -233,11 +233,11 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    pub(super) fn of(ending: &Ending<'_>) -> Self {
+    pub(super) fn of(ending: &OpOutcome<'_>) -> Self {
         match ending {
-            Ending::Done(text) => Self::of_text(text),
-            Ending::NotApplied(_) => Self::NotApplied,
-            Ending::Unknown => Self::Unknown,
+            OpOutcome::Done(text) => Self::of_text(text),
+            OpOutcome::NotApplied(_) => Self::NotApplied,
+            OpOutcome::Unknown => Self::Unknown,
         }
     }
 
@@ -283,7 +283,7 @@ enum Event {
     Tick(NodeId, Incarnation),
     Heartbeat(NodeId, Incarnation),
     Beat { node: NodeId, incarnation: Incarnation, sent_ns: u64 },
-    Ask(cluster::map::command::Change),
+    Ask(cluster::map::command::MapChange),
     News(NodeId, Incarnation, Box<News>),
     ReadNews(NodeId, Incarnation),
     Dial,
@@ -905,7 +905,7 @@ impl World {
             let Some(primary) = primary else { continue };
             let there = &primary.headers[at];
             let follows = header.state() == HeaderState::Follows && header.term() == there.term();
-            if !follows || primary.replicas[at].part() != Part::Primary {
+            if !follows || primary.replicas[at].role() != Role::Primary {
                 continue;
             }
             let now = node.now(self.now_ns);
@@ -955,7 +955,7 @@ impl World {
                     }
                 }
             }
-            if header.state() == HeaderState::Serves && replica.part() == Part::Primary {
+            if header.state() == HeaderState::Serves && replica.role() == Role::Primary {
                 let me = replica.entry().primary.unwrap_or_default();
                 let known = *self.primaries.entry((partition, term.0)).or_insert(me);
                 figures.checked_primaries += 1;

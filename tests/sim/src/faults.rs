@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::rng::Rng;
-use tollgate::simulation::{self, Disk, Trouble};
+use tollgate::simulation::{self, Disk, DiskFault};
 use turmoil::Sim;
 
 use crate::history::History;
@@ -347,14 +347,15 @@ impl Faults {
                 "loses its streams on a way"
             }
             16 if self.is_running(number) => {
-                let trouble = if self.rng.chance(1, 2) { Trouble::Full } else { Trouble::Broken };
+                let trouble =
+                    if self.rng.chance(1, 2) { DiskFault::Full } else { DiskFault::Broken };
                 self.hosts[number].disk.borrow().set_trouble(Some(trouble));
                 self.later(now, 500, 6000, Undo::Disk(number));
                 "has a disk that cannot be written"
             }
             17 if self.is_running(number) => {
                 let delay = Duration::from_millis(self.rng.between(100, 1000));
-                self.hosts[number].disk.borrow().set_trouble(Some(Trouble::Slow(delay)));
+                self.hosts[number].disk.borrow().set_trouble(Some(DiskFault::Slow(delay)));
                 self.later(now, 500, 8000, Undo::Disk(number));
                 "has a slow disk"
             }
@@ -373,7 +374,7 @@ impl Faults {
     fn is_calm(&self) -> bool {
         // Where fewer vote, one that is emptied may take the majority with it.
         let votes = |host: &Host| {
-            simulation::look(host.address).is_some_and(|sight| sight.status.voters.len() >= 3)
+            simulation::view(host.address).is_some_and(|sight| sight.status.voters.len() >= 3)
         };
         self.undos.is_empty()
             && (0..self.hosts.len()).all(|number| self.is_running(number))

@@ -17,7 +17,7 @@ mod unique;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::simulation::Sight;
+use tollgate::simulation::NodeView;
 
 use crate::history::History;
 
@@ -32,7 +32,7 @@ pub(crate) struct Watch {
 /// How things are at the end.
 pub(crate) struct Evidence {
     pub(crate) unix_ms: u64,
-    pub(crate) sights: Vec<(IpAddr, Sight)>,
+    pub(crate) sights: Vec<(IpAddr, NodeView)>,
 }
 
 impl Watch {
@@ -40,7 +40,7 @@ impl Watch {
     pub(crate) fn look(
         &mut self,
         now: Duration,
-        sights: &[(IpAddr, Sight)],
+        sights: &[(IpAddr, NodeView)],
         history: &mut History,
     ) {
         let mut found = Vec::new();

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use tollgate::config::{Config, Startup};
 use tollgate::limits::Limits;
-use tollgate::simulation::{Disk, Life, Skew};
+use tollgate::simulation::{Disk, NodeLife, Skew};
 
 use crate::history::History;
 
@@ -107,7 +107,7 @@ impl Host {
         self.has_left.set(false);
         let life = self.config().and_then(|config| {
             let limits = Limits::parse("limits", LIMITS.as_bytes());
-            Ok(Life {
+            Ok(NodeLife {
                 config,
                 limits: limits.map_err(|error| error.to_string())?,
                 disk: self.disk.borrow().clone(),

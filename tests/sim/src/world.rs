@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use model::rng::Rng;
-use tollgate::simulation::{self, Bug, Sight};
+use tollgate::simulation::{self, Bug, NodeView};
 use turmoil::Sim;
 
 use crate::client::Work;
@@ -270,9 +270,9 @@ impl Run {
         }
     }
 
-    fn sights(&self) -> Vec<(IpAddr, Sight)> {
+    fn sights(&self) -> Vec<(IpAddr, NodeView)> {
         let running = self.hosts.iter().filter(|host| host.is_up.get());
-        running.filter_map(|host| Some((host.address, simulation::look(host.address)?))).collect()
+        running.filter_map(|host| Some((host.address, simulation::view(host.address)?))).collect()
     }
 
     fn is_served(&self) -> bool {

@@ -7,10 +7,10 @@
 use std::hint::black_box;
 
 use benches::local::Local;
-use engine::{Now, Rule, Take as Units};
+use engine::{Now, PolicyRef, TakeParams as Units};
 use protocol::{
     Bounds, Command, CountLine, Decoded, Get, ItemView, Key, Native, Operation, Outcome, Policy,
-    PolicyWord, Request, Value, VerdictLine, VerdictWord, decode, encode, encode_hit,
+    PolicyArg, Request, Value, VerdictLine, VerdictWord, decode, encode, encode_hit,
 };
 use tollgate::config::Config;
 use tollgate::limits::Limits;
@@ -190,7 +190,7 @@ fn apply_all(case: &Case) -> bool {
                 }
                 Ask::Take(key, policy, units) => {
                     let key = key.as_bytes();
-                    let (hash, rule) = (shards.hash(key), Some(Rule::from(policy)));
+                    let (hash, rule) = (shards.hash(key), Some(PolicyRef::from(policy)));
                     black_box(shards.with_room(now, hash, |engine| {
                         Some(engine.take(now, hash, key, rule, units))
                     }));
@@ -212,7 +212,7 @@ fn asks(request: Request<'_>) -> Vec<Ask<'_>> {
         }
         Request::Command { command, .. } => match &command.operation {
             Operation::Native(Native::Take(take)) => {
-                let PolicyWord::Written(token) = take.policy else { return Vec::new() };
+                let PolicyArg::Inline(token) = take.policy else { return Vec::new() };
                 let policy = Policy::parse(token).expect("a good policy");
                 let units = Units { cost: take.cost, ..Units::default() };
                 vec![Ask::Take(command.key, policy, units)]

@@ -1,6 +1,6 @@
 //! How well the disk under the control log does: fine, slow, or failed.
 //!
-//! Here: what writes took and how they ended. Not here: what follows from it (`control::disk`).
+//! Here: what writes took and how they ended. Not here: what follows from it (`handle::disk`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const SLOW_WRITES_MAX: u32 = 5;
 
 /// What is known of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Condition {
+pub(crate) enum DiskCondition {
     /// Writes end in time.
     Fine,
     /// The last write took this long, or one has waited so long.
@@ -36,12 +36,12 @@ pub(crate) enum Condition {
 
 /// Looks at writes. Shared by all who write.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    state: Mutex<State>,
+pub(crate) struct DiskHealth {
+    state: Mutex<DiskHealthState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DiskHealthState {
     next: u64,
     pending: BTreeMap<u64, Instant>,
     slow: u32,
@@ -50,7 +50,7 @@ struct State {
     failed: Option<String>,
 }
 
-impl Health {
+impl DiskHealth {
     /// A write begins; none for one that is not synced, which says nothing.
     pub(super) fn begin(&self, is_synced: bool) -> Option<u64> {
         if !is_synced {
@@ -97,19 +97,19 @@ impl Health {
     }
 
     /// How it does now.
-    pub(crate) fn condition(&self) -> Condition {
+    pub(crate) fn condition(&self) -> DiskCondition {
         let state = self.state.lock();
         if let Some(why) = &state.failed {
-            return Condition::Failed(why.clone());
+            return DiskCondition::Failed(why.clone());
         }
         let waits = state.pending.values().next().map(Instant::elapsed);
         if let Some(why) = &state.full {
-            return Condition::Full(why.clone());
+            return DiskCondition::Full(why.clone());
         }
         match (waits, state.last) {
-            (Some(waits), _) if waits > PENDING_MAX => Condition::Slow(waits),
-            (_, Some((_, took))) if state.slow > 0 => Condition::Slow(took.max(SLOW)),
-            _ => Condition::Fine,
+            (Some(waits), _) if waits > PENDING_MAX => DiskCondition::Slow(waits),
+            (_, Some((_, took))) if state.slow > 0 => DiskCondition::Slow(took.max(SLOW)),
+            _ => DiskCondition::Fine,
         }
     }
 

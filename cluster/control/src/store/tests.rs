@@ -1,7 +1,7 @@
 //! What is left of the store after a power cut at any moment; and openraft's own tests of stores.
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::map::Command;
+use cluster::map::MapCommand;
 use cluster::placement::{Placement, Scheme};
 use openraft::storage::{RaftLogStorage as _, RaftLogStorageExt as _, RaftStateMachine as _};
 use openraft::testing::{StoreBuilder, Suite};
@@ -10,25 +10,26 @@ use openraft::{
     StorageError, Vote,
 };
 
-use super::log::Log;
-use super::machine::Machine;
-use super::{Identity, Seat, Store, StoreError};
-use crate::network::Types;
-use crate::published::Published;
+use super::raft_log::RaftLog;
+use super::state_machine::MapStateMachine;
+use super::{ControlStore, Membership, NodeIdentity, StoreError};
+use crate::map_watch::MapPublisher;
+use crate::raft_network::Types;
 use crate::simulation::Disk;
 
 struct Builder;
 
-impl StoreBuilder<Types, Log, Machine> for Builder {
-    async fn build(&self) -> Result<((), Log, Machine), StorageError<u64>> {
-        let (log, machine) = open(&Store::in_memory().expect("memory"));
-        Ok(((), log, machine))
+impl StoreBuilder<Types, RaftLog, MapStateMachine> for Builder {
+    async fn build(&self) -> Result<((), RaftLog, MapStateMachine), StorageError<u64>> {
+        let (log, state_machine) = open(&ControlStore::in_memory().expect("memory"));
+        Ok(((), log, state_machine))
     }
 }
 
-fn open(store: &Store) -> (Log, Machine) {
-    let machine = Machine::new(store.clone(), Published::new()).expect("it is readable");
-    (Log::new(store.clone()), machine)
+fn open(store: &ControlStore) -> (RaftLog, MapStateMachine) {
+    let state_machine =
+        MapStateMachine::new(store.clone(), MapPublisher::new()).expect("it is readable");
+    (RaftLog::new(store.clone()), state_machine)
 }
 
 #[test]
@@ -43,11 +44,11 @@ fn id(term: u64, index: u64) -> LogId<u64> {
 fn entry(term: u64, index: u64) -> openraft::Entry<Types> {
     let command = if index == 1 {
         let placement = Placement::new(Scheme::Ketama, 6).expect("few");
-        Command::Create { cluster: 7, placement }
+        MapCommand::Create { cluster: 7, placement }
     } else {
         // Longer than a page, some of them.
         let body = Some(vec![term as u8; 300 * (index as usize % 5)]);
-        Command::PutLimit { name: format!("limit{index}"), version: 0, body }
+        MapCommand::PutLimit { name: format!("limit{index}"), version: 0, body }
     };
     openraft::Entry { log_id: id(term, index), payload: EntryPayload::Normal(command) }
 }
@@ -88,16 +89,16 @@ const SCRIPT: [Write; 17] = [
 /// All that was acknowledged must be there again.
 #[derive(Debug, PartialEq)]
 struct Image {
-    identity: Option<Identity>,
+    identity: Option<NodeIdentity>,
     vote: Option<Vote<u64>>,
     purged: Option<LogId<u64>>,
     log: Vec<openraft::Entry<Types>>,
     snapshot: Option<(String, Vec<u8>)>,
 }
 
-async fn image(store: &Store) -> Image {
-    let (mut log, mut machine) = open(store);
-    let snapshot = machine.get_current_snapshot().await.expect("readable");
+async fn image(store: &ControlStore) -> Image {
+    let (mut log, mut state_machine) = open(store);
+    let snapshot = state_machine.get_current_snapshot().await.expect("readable");
     Image {
         identity: store.fact(super::IDENTITY).expect("readable"),
         vote: log.read_vote().await.expect("readable"),
@@ -107,19 +108,23 @@ async fn image(store: &Store) -> Image {
     }
 }
 
-async fn write(store: &Store, write: &Write, machine: &mut Machine) -> Result<(), String> {
+async fn write(
+    store: &ControlStore,
+    write: &Write,
+    state_machine: &mut MapStateMachine,
+) -> Result<(), String> {
     let text = |error: StorageError<u64>| error.to_string();
-    let mut log = Log::new(store.clone());
+    let mut log = RaftLog::new(store.clone());
     match write.clone() {
         Write::Begin => {
-            let begun: Result<Identity, StoreError> = store.begin(3).await;
+            let begun: Result<NodeIdentity, StoreError> = store.begin(3).await;
             begun.map(|_| ()).map_err(|error| error.to_string())
         }
         Write::Sit(node) => {
-            let seat = Seat { cluster: 7, node: NodeId(node), is_founder: node == 1 };
+            let membership = Membership { cluster: 7, node: NodeId(node), is_founder: node == 1 };
             let incarnation = Incarnation(u64::from(node));
-            let identity = Identity { birth: 3, incarnation, seat: Some(seat) };
-            store.take_seat(identity).await.map_err(|error| error.to_string())
+            let identity = NodeIdentity { node_uuid: 3, incarnation, membership: Some(membership) };
+            store.store_membership(identity).await.map_err(|error| error.to_string())
         }
         Write::Vote(term) => log.save_vote(&Vote::new(term, 1)).await.map_err(text),
         Write::Append(term, range) => {
@@ -132,8 +137,8 @@ async fn write(store: &Store, write: &Write, machine: &mut Machine) -> Result<()
         Write::Truncate(term, index) => log.truncate(id(term, index)).await.map_err(text),
         Write::Snapshot(term, range) => {
             let entries: Vec<_> = range.map(|index| entry(term, index)).collect();
-            machine.apply(entries).await.map_err(text)?;
-            let mut photographer = machine.get_snapshot_builder().await;
+            state_machine.apply(entries).await.map_err(text)?;
+            let mut photographer = state_machine.get_snapshot_builder().await;
             photographer.build_snapshot().await.map(|_| ()).map_err(text)
         }
         Write::Purge(term, index) => log.purge(id(term, index)).await.map_err(text),
@@ -144,11 +149,11 @@ async fn write(store: &Store, write: &Write, machine: &mut Machine) -> Result<()
 async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
     let disk = Disk::new();
     let store = disk.store().expect("the disk works");
-    let (_, mut machine) = open(&store);
+    let (_, mut state_machine) = open(&store);
     let mut images = vec![image(&store).await];
     let mut syncs = vec![disk.syncs()];
     for one in &SCRIPT {
-        write(&store, one, &mut machine).await.expect("the disk works");
+        write(&store, one, &mut state_machine).await.expect("the disk works");
         images.push(image(&store).await);
         syncs.push(disk.syncs());
     }
@@ -163,16 +168,16 @@ async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
         for round in 0..8 {
             let disk = Disk::new();
             let store = disk.store().expect("the disk works");
-            let (_, mut machine) = open(&store);
+            let (_, mut state_machine) = open(&store);
             disk.cut_at(cut);
             let mut acknowledged = 0;
             for one in &SCRIPT {
-                if write(&store, one, &mut machine).await.is_err() {
+                if write(&store, one, &mut state_machine).await.is_err() {
                     break;
                 }
                 acknowledged += 1;
             }
-            drop((store, machine));
+            drop((store, state_machine));
             // None, all, or some of the sectors that were not synced are there.
             let left = disk.after_power_cut(|| match round {
                 0 => false,
@@ -195,14 +200,14 @@ async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
 
 #[tokio::test]
 async fn a_later_snapshot_is_not_replaced_by_an_earlier_one() {
-    let store = Store::in_memory().expect("memory");
-    let (_, mut machine) = open(&store);
-    machine.apply([entry(1, 1)]).await.expect("it works");
-    let mut early = machine.get_snapshot_builder().await;
-    machine.apply([entry(1, 2)]).await.expect("it works");
-    machine.get_snapshot_builder().await.build_snapshot().await.expect("it works");
+    let store = ControlStore::in_memory().expect("memory");
+    let (_, mut state_machine) = open(&store);
+    state_machine.apply([entry(1, 1)]).await.expect("it works");
+    let mut early = state_machine.get_snapshot_builder().await;
+    state_machine.apply([entry(1, 2)]).await.expect("it works");
+    state_machine.get_snapshot_builder().await.build_snapshot().await.expect("it works");
     early.build_snapshot().await.expect("it works");
-    let kept = machine.get_current_snapshot().await.expect("it works").expect("one");
+    let kept = state_machine.get_current_snapshot().await.expect("it works").expect("one");
     assert_eq!(kept.meta.last_log_id, Some(id(1, 2)));
 }
 
@@ -222,9 +227,9 @@ async fn a_store_of_another_format_is_not_read() {
 #[tokio::test]
 async fn a_reopened_file_has_what_was_written() {
     let directory = tempfile::tempdir().expect("a place for it");
-    let store = Store::open(directory.path()).expect("it can be written");
+    let store = ControlStore::open(directory.path()).expect("it can be written");
     let identity = store.begin(7).await.expect("it can be written");
-    let mut log = Log::new(store.of_this_opening());
+    let mut log = RaftLog::new(store.of_this_opening());
     log.save_vote(&Vote::new(3, 1)).await.expect("it can be written");
     log.blocking_append((1..200).map(|index| entry(3, index))).await.expect("it can be written");
     let before = log.try_get_log_entries(0..1000).await.expect("it can be read");
@@ -233,21 +238,21 @@ async fn a_reopened_file_has_what_was_written() {
     assert!(log.save_vote(&Vote::new(9, 1)).await.is_err());
     assert!(log.read_vote().await.is_err());
     drop(log);
-    let mut log = Log::new(store.of_this_opening());
+    let mut log = RaftLog::new(store.of_this_opening());
     assert_eq!(log.read_vote().await.expect("it can be read"), Some(Vote::new(3, 1)));
     let after = log.try_get_log_entries(0..1000).await.expect("it can be read");
     assert_eq!(format!("{after:?}"), format!("{before:?}"));
-    assert!(matches!(Store::open(directory.path()), Err(StoreError::InUse { .. })));
+    assert!(matches!(ControlStore::open(directory.path()), Err(StoreError::InUse { .. })));
     drop((log, store));
-    let store = Store::open(directory.path()).expect("nobody has it");
+    let store = ControlStore::open(directory.path()).expect("nobody has it");
     let again = store.begin(8).await.expect("it can be written");
-    assert_eq!((again.birth, again.incarnation.0), (identity.birth, 2));
+    assert_eq!((again.node_uuid, again.incarnation.0), (identity.node_uuid, 2));
 }
 
 #[tokio::test]
 async fn a_file_that_is_gone_is_not_made_anew() {
     let directory = tempfile::tempdir().expect("a place for it");
-    let store = Store::open(directory.path()).expect("it can be written");
+    let store = ControlStore::open(directory.path()).expect("it can be written");
     store.begin(7).await.expect("it can be written");
     std::fs::remove_file(directory.path().join("control.redb")).expect("it is there");
     // A node without its vote could vote twice in one term.

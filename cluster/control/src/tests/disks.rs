@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::DiskState;
-use crate::simulation::Trouble;
+use crate::simulation::DiskFault;
 
 const SAID_WITHIN: Duration = Duration::from_secs(2);
 
@@ -18,18 +18,18 @@ async fn four(seed: u64) -> World {
 }
 
 fn id_of(world: &World, name: &'static str) -> NodeId {
-    world.at(name).identity().seat.expect("it is in").node
+    world.at(name).identity().membership.expect("it is in").node
 }
 
 /// A change of the limit that these tests change, at the version that a node knows.
-fn next(world: &World, name: &'static str) -> Command {
+fn next(world: &World, name: &'static str) -> MapCommand {
     let version = world.at(name).map().limits().get("api").map_or(0, |limit| limit.version);
     put("api", version, "1")
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_with_a_broken_disk_is_succeeded() {
-    for (seed, trouble) in [(1, Trouble::Broken), (2, Trouble::Full), (3, Trouble::Broken)] {
+    for (seed, trouble) in [(1, DiskFault::Broken), (2, DiskFault::Full), (3, DiskFault::Broken)] {
         let world = four(seed).await;
         let led = world.leader().expect("one leads");
         world.nodes[led].disk.set_trouble(Some(trouble));
@@ -43,17 +43,21 @@ async fn a_leader_with_a_broken_disk_is_succeeded() {
         // The node stays, and may ask for changes; its seat goes to the one that did not vote.
         done(world.at(led), put("api", 0, "1")).await;
         let id = id_of(&world, led);
-        let lost_seat = |world: &World| {
+        let lost_membership = |world: &World| {
             let another = world.leader().expect("one leads");
             !world.at(another).status().voters.contains(&id)
         };
-        world.until("its seat is another's", ms(10_000), lost_seat).await;
+        world.until("its seat is another's", ms(10_000), lost_membership).await;
         sleep(ms(20_000)).await;
-        assert!(matches!(world.at(led).place(), Place::Member(_)), "{}", world.show());
+        assert!(
+            matches!(world.at(led).membership_state(), MembershipState::Member(_)),
+            "{}",
+            world.show()
+        );
         assert!(world.at(led).lease().is_some_and(|age| age < ms(1000)));
         let another = world.leader().expect("one leads");
         let seen = world.at(another).status();
-        let seen = seen.heard.iter().find(|heard| heard.node == id).expect("it beats");
+        let seen = seen.reports.iter().find(|heard| heard.node == id).expect("it beats");
         assert_eq!(seen.disk, DiskState::Failed);
         world.nodes[led].disk.set_trouble(None);
         let is_well = |world: &World| world.at(led).status().fault.is_none();
@@ -70,7 +74,7 @@ async fn a_voter_votes_again_when_its_disk_works() {
     let led = world.leader().expect("one leads");
     let mut others = ["a", "b", "c"].into_iter().filter(|name| *name != led);
     let (sick, other) = (others.next().expect("two"), others.next().expect("two"));
-    world.nodes[sick].disk.set_trouble(Some(Trouble::Broken));
+    world.nodes[sick].disk.set_trouble(Some(DiskFault::Broken));
     world.until("it says so", SAID_WITHIN, |w| w.at(sick).fault().is_some()).await;
     done(world.at(sick), put("api", 0, "1")).await;
     world.nodes[sick].disk.set_trouble(None);
@@ -92,7 +96,7 @@ async fn a_voter_votes_again_when_its_disk_works() {
 async fn the_only_voter_with_a_broken_disk_keeps_contact() {
     let world = World::cluster(1, &["a", "b"]).await;
     sleep(ms(5000)).await;
-    world.nodes["a"].disk.set_trouble(Some(Trouble::Broken));
+    world.nodes["a"].disk.set_trouble(Some(DiskFault::Broken));
     world.until("it says so", SAID_WITHIN, |w| w.at("a").fault().is_some()).await;
     for _ in 0..200 {
         sleep(ms(100)).await;
@@ -111,7 +115,7 @@ async fn the_only_voter_with_a_broken_disk_keeps_contact() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_disk_leads_only_where_no_better_one_is() {
-    let slow = Some(Trouble::Slow(ms(500)));
+    let slow = Some(DiskFault::Slow(ms(500)));
     let world = World::cluster(1, &["a", "b", "c"]).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     sleep(ms(5000)).await;
@@ -146,12 +150,12 @@ async fn all_voters_with_broken_disks_come_back() {
     let world = four(1).await;
     let before = world.at("a").map();
     for running in world.nodes.values() {
-        running.disk.set_trouble(Some(Trouble::Full));
+        running.disk.set_trouble(Some(DiskFault::Full));
     }
     sleep(ms(10_000)).await;
     for running in world.nodes.values() {
         assert!(running.control.fault().is_some());
-        assert!(matches!(running.control.place(), Place::Member(_)));
+        assert!(matches!(running.control.membership_state(), MembershipState::Member(_)));
         running.disk.set_trouble(None);
     }
     let are_well = |w: &World| w.nodes.values().all(|one| one.control.fault().is_none());

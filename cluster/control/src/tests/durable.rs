@@ -1,7 +1,7 @@
 //! What survives restarts.
 
 use super::*;
-use crate::Store;
+use crate::ControlStore;
 
 #[tokio::test(start_paused = true)]
 async fn a_single_node_keeps_its_id_and_its_limits() {
@@ -11,7 +11,7 @@ async fn a_single_node_keeps_its_id_and_its_limits() {
     let before = a.map();
     let disk = world.kill("a").await;
     let started = Instant::now();
-    let a = world.start_on("a", disk, Begin::Found).await;
+    let a = world.start_on("a", disk, StartMode::Found).await;
     assert_eq!(a.registered().await, (NodeId(1), Incarnation(2)));
     println!("alone: registered again after {:?}", started.elapsed());
     assert_eq!(a.map().limits(), before.limits());
@@ -22,15 +22,15 @@ async fn a_single_node_keeps_its_id_and_its_limits() {
 async fn a_data_directory_is_a_node() {
     let directory = tempfile::tempdir().expect("a place for it");
     let path = directory.path().join("data");
-    let net = Net::new(1);
+    let net = SimNetwork::new(1);
     let mut lives = Vec::new();
     for seed in 1..=2 {
-        let options = options("a", seed, 14, Begin::Found);
-        let store = Store::open(&path).expect("it can be written");
-        assert!(Store::open(&path).is_err(), "one process has it");
+        let options = options("a", seed, 14, StartMode::Found);
+        let store = ControlStore::open(&path).expect("it can be written");
+        assert!(ControlStore::open(&path).is_err(), "one process has it");
         let control = Control::start(store, options, net.peers("a")).await.expect("it works");
         let registered = timeout(ms(20_000), control.registered()).await.expect("alone");
-        lives.push((control.identity().birth, registered));
+        lives.push((control.identity().node_uuid, registered));
         if seed == 1 {
             done(&control, put("api", 0, "100/s")).await;
         }
@@ -53,7 +53,7 @@ async fn all_nodes_restart_and_the_map_is_there() {
     sleep(ms(5000)).await;
     let started = Instant::now();
     for (name, disk) in disks {
-        world.start_on(name, disk, Begin::Expect(3)).await;
+        world.start_on(name, disk, StartMode::Expect(3)).await;
     }
     for (at, name) in names.into_iter().enumerate() {
         assert_eq!(world.is_in(name).await, NodeId(at as u32 + 1));
@@ -68,7 +68,7 @@ async fn a_restarted_voter_keeps_its_id_and_votes() {
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let disk = world.kill("b").await;
     sleep(ms(5000)).await;
-    world.start_on("b", disk, Begin::Join).await;
+    world.start_on("b", disk, StartMode::Join).await;
     assert_eq!(world.is_in("b").await, NodeId(2));
     assert_eq!(world.at("b").identity().incarnation, Incarnation(2));
     // It votes: with one of the others gone, there is a majority only with it.
@@ -83,7 +83,7 @@ async fn an_emptied_node_is_a_new_one_and_the_old_is_forgotten() {
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     world.kill("b").await;
     let started = Instant::now();
-    world.start("b", Begin::Join).await;
+    world.start("b", StartMode::Join).await;
     assert_eq!(world.is_in("b").await, NodeId(4));
     println!("emptied: in under a new id after {:?}", started.elapsed());
     assert_eq!(state(&world.at("a").map(), 2), None, "the old one is forgotten");
@@ -96,10 +96,11 @@ async fn a_node_that_was_forgotten_comes_back_as_another() {
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let disk = world.kill("c").await;
     world.until("c is dead", ms(5000), is_dead("a", 3)).await;
-    done(world.at("a"), Command::Forget(NodeId(3), Incarnation(1))).await;
-    world.start_on("c", disk, Begin::Join).await;
-    let is_another =
-        |world: &World| world.at("c").identity().seat.is_some_and(|seat| seat.node == NodeId(4));
+    done(world.at("a"), MapCommand::Forget(NodeId(3), Incarnation(1))).await;
+    world.start_on("c", disk, StartMode::Join).await;
+    let is_another = |world: &World| {
+        world.at("c").identity().membership.is_some_and(|membership| membership.node == NodeId(4))
+    };
     world.until("c is another", ms(10_000), is_another).await;
     assert_eq!(world.is_in("c").await, NodeId(4));
     world.voters_are(&[1, 2, 4], ms(10_000)).await;
@@ -113,14 +114,14 @@ async fn a_late_voter_gets_a_snapshot() {
         let version = world.at("a").map().limits().get(&name).map_or(0, |limit| limit.version);
         done(world.at("a"), put(&name, version, &"x".repeat(4000))).await;
     }
-    world.start("c", Begin::Join).await;
+    world.start("c", StartMode::Join).await;
     world.is_in("c").await;
     let took = world.voters_are(&[1, 2, 3], ms(20_000)).await;
     println!("two voters with a snapshot of 400 KB after {took:?}");
     world.until("all are even", ms(2000), World::is_even).await;
     // And a snapshot is what it restarts from.
     let disk = world.kill("c").await;
-    world.start_on("c", disk, Begin::Join).await;
+    world.start_on("c", disk, StartMode::Join).await;
     world.is_in("c").await;
     world.until("all are even", ms(2000), World::is_even).await;
 }
@@ -131,8 +132,8 @@ async fn who_did_not_hear_that_it_is_another_becomes_it_all_the_same() {
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let disk = world.kill("c").await;
     world.until("c is dead", ms(5000), is_dead("a", 3)).await;
-    done(world.at("a"), Command::Forget(NodeId(3), Incarnation(1))).await;
-    let c = world.start_on("c", disk, Begin::Join).await;
+    done(world.at("a"), MapCommand::Forget(NodeId(3), Incarnation(1))).await;
+    let c = world.start_on("c", disk, StartMode::Join).await;
     while state(&world.at("a").map(), 4).is_none() {
         sleep(ms(1)).await;
     }
@@ -141,7 +142,7 @@ async fn who_did_not_hear_that_it_is_another_becomes_it_all_the_same() {
     }
     // It beats as the one that was forgotten, so the other one is buried.
     world.until("it is dead", ms(5000), is_dead("a", 4)).await;
-    assert_eq!(c.identity().seat.map(|seat| seat.node), Some(NodeId(3)));
+    assert_eq!(c.identity().membership.map(|membership| membership.node), Some(NodeId(3)));
     world.net.heal();
     assert_eq!(world.is_in("c").await, NodeId(4));
 }

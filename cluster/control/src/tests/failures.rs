@@ -15,7 +15,7 @@ async fn three(seed: u64) -> World {
 }
 
 fn id_of(world: &World, name: &'static str) -> u32 {
-    world.at(name).identity().seat.expect("it is in").node.0
+    world.at(name).identity().membership.expect("it is in").node.0
 }
 
 fn others(name: &'static str) -> impl Iterator<Item = &'static str> {
@@ -111,7 +111,7 @@ async fn a_silent_host_is_no_quick_death() {
 async fn who_reaches_only_the_leader_stays_dead() {
     let mut world = three(1).await;
     world.names.push("d");
-    world.start("d", Begin::Join).await;
+    world.start("d", StartMode::Join).await;
     world.is_in("d").await;
     sleep(ms(5000)).await;
     let leader = world.leader().expect("one leads");
@@ -122,7 +122,7 @@ async fn who_reaches_only_the_leader_stays_dead() {
     let ver = world.at(leader).map().ver();
     sleep(ms(10_000)).await;
     assert_eq!(world.at(leader).map().ver(), ver, "it is not taken to be buried again");
-    assert_eq!(world.at("d").place(), Place::Registering);
+    assert_eq!(world.at("d").membership_state(), MembershipState::Registering);
     assert_eq!(world.at("d").lease(), None);
     world.net.heal();
     world.is_in("d").await;
@@ -136,7 +136,7 @@ async fn one_bad_link_kills_nobody() {
         let started = Instant::now();
         while started.elapsed() < ms(8000) {
             let map = world.at("a").map();
-            let is_well = |node: &cluster::map::Node| node.state == NodeState::Active;
+            let is_well = |node: &cluster::map::MapNode| node.state == NodeState::Active;
             assert!(map.nodes().values().all(is_well), "{from} to {to}\n{}", world.show());
             sleep(ms(50)).await;
         }
@@ -149,7 +149,7 @@ async fn one_bad_link_kills_nobody() {
 async fn an_observer_with_one_bad_link_lives_and_hears() {
     let mut world = three(1).await;
     world.names.push("d");
-    world.start("d", Begin::Join).await;
+    world.start("d", StartMode::Join).await;
     world.is_in("d").await;
     let leader = world.leader().expect("one leads");
     world.net.isolate("d", &[leader]);
@@ -232,10 +232,12 @@ async fn nobody_is_promoted_within_a_lease(seed: u64, wreck: impl AsyncFn(&mut W
                     let is_promised = end > Instant::now();
                     assert!(!is_promised || node.state != NodeState::Dead, "{id} had a lease");
                 }
-                if let (Some(age), Some(seat)) = (control.lease(), control.identity().seat) {
+                if let (Some(age), Some(membership)) =
+                    (control.lease(), control.identity().membership)
+                {
                     leases += 1;
                     let end = Instant::now() + ms(1400).saturating_sub(age);
-                    let kept = until.entry(seat.node).or_insert(end);
+                    let kept = until.entry(membership.node).or_insert(end);
                     *kept = end.max(*kept);
                 }
             }

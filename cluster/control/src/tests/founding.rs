@@ -6,11 +6,11 @@ use super::*;
 async fn a_node_without_a_cluster_is_a_cluster_of_one() {
     let mut world = World::new(1, &["a"]);
     let started = Instant::now();
-    let a = world.start("a", Begin::Found).await;
+    let a = world.start("a", StartMode::Found).await;
     assert_eq!(a.registered().await, (NodeId(1), Incarnation(1)));
     println!("alone: registered after {:?}", started.elapsed());
     let outcome = a.propose(put("api", 0, "100/s"), TTL).await.expect("it leads");
-    assert_eq!(outcome.answer, Ok(cluster::map::Answer::Done));
+    assert_eq!(outcome.answer, Ok(cluster::map::MapAnswer::Done));
     assert_eq!(body(&a.map(), "api").as_deref(), Some("100/s"));
     let serves = |_: &World| {
         let map = a.map();
@@ -21,7 +21,7 @@ async fn a_node_without_a_cluster_is_a_cluster_of_one() {
     world.until("each partition has its primary", ms(2000), serves).await;
     let refused = a.propose(put("api", 0, "other"), TTL).await.expect("it leads").answer;
     assert!(refused.is_err(), "{refused:?}");
-    assert_eq!(a.place(), Place::Member(NodeState::Active));
+    assert_eq!(a.membership_state(), MembershipState::Member(NodeState::Active));
     assert_eq!(a.contact(), Some(Duration::ZERO));
 }
 
@@ -33,7 +33,7 @@ async fn three_expecting_nodes_found_one_cluster() {
         let started = Instant::now();
         for name in names {
             sleep(ms(seed * 37)).await;
-            world.start(name, Begin::Expect(3)).await;
+            world.start(name, StartMode::Expect(3)).await;
         }
         let mut ids = BTreeSet::new();
         for name in names {
@@ -44,7 +44,10 @@ async fn three_expecting_nodes_found_one_cluster() {
         let cluster = |one: &Running| Some(one.control.map().head()?.cluster);
         let clusters: BTreeSet<u128> = world.nodes.values().filter_map(cluster).collect();
         assert_eq!(clusters.len(), 1);
-        assert_eq!(world.at("a").identity().seat.map(|seat| seat.is_founder), Some(true));
+        assert_eq!(
+            world.at("a").identity().membership.map(|membership| membership.is_founder),
+            Some(true)
+        );
         world.voters_are(&[1, 2, 3], ms(10_000)).await;
     }
 }
@@ -54,11 +57,13 @@ async fn too_few_expecting_nodes_found_nothing() {
     let names = ["a", "b", "c"];
     let mut world = World::new(1, &names);
     for name in names {
-        world.start(name, Begin::Expect(3)).await;
+        world.start(name, StartMode::Expect(3)).await;
     }
     world.net.isolate("c", &names);
     sleep(ms(10_000)).await;
-    assert!(world.nodes.values().all(|one| one.control.place() == Place::Seeking));
+    assert!(
+        world.nodes.values().all(|one| one.control.membership_state() == MembershipState::Seeking)
+    );
     world.net.heal();
     for name in names {
         world.is_in(name).await;
@@ -68,10 +73,10 @@ async fn too_few_expecting_nodes_found_nothing() {
 #[tokio::test(start_paused = true)]
 async fn who_has_a_cluster_is_joined_whatever_was_expected() {
     let mut world = World::new(1, &["z", "a", "b"]);
-    world.start("z", Begin::Found).await;
+    world.start("z", StartMode::Found).await;
     world.is_in("z").await;
-    world.start("a", Begin::Expect(2)).await;
-    world.start("b", Begin::Expect(2)).await;
+    world.start("a", StartMode::Expect(2)).await;
+    world.start("b", StartMode::Expect(2)).await;
     let ids = BTreeSet::from([world.is_in("a").await, world.is_in("b").await]);
     assert_eq!(ids, [2, 3].map(NodeId).into());
 }
@@ -81,7 +86,7 @@ async fn voters_grow_with_the_cluster_from_one_to_three_to_five() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];
     let mut world = World::new(1, &names);
     for (at, name) in names.iter().enumerate() {
-        world.start(name, if at == 0 { Begin::Found } else { Begin::Join }).await;
+        world.start(name, if at == 0 { StartMode::Found } else { StartMode::Join }).await;
         world.is_in(name).await;
         let wanted: &[u32] = match at + 1 {
             0..3 => &[1],
@@ -104,10 +109,10 @@ async fn voters_are_spread_over_zones() {
     let names = ["a", "b", "c", "d"];
     let mut world = World::new(1, &names);
     world.zones = [("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")].into();
-    world.start("a", Begin::Found).await;
+    world.start("a", StartMode::Found).await;
     // The last one is in a third zone, so it takes the seat of one that shares its zone.
     for name in ["b", "c", "d"] {
-        world.start(name, Begin::Join).await;
+        world.start(name, StartMode::Join).await;
         world.is_in(name).await;
     }
     world.voters_are(&[1, 3, 4], ms(10_000)).await;
@@ -120,16 +125,16 @@ async fn voters_are_spread_over_zones() {
 #[tokio::test(start_paused = true)]
 async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
     let mut world = World::new(1, &["a", "b"]);
-    world.start("a", Begin::Found).await;
+    world.start("a", StartMode::Found).await;
     world.is_in("a").await;
-    let b = world.start("b", Begin::Join).await;
+    let b = world.start("b", StartMode::Join).await;
     while world.at("a").map().nodes().len() < 2 {
         sleep(ms(1)).await;
     }
     world.net.cut("a", "b");
     // It says nothing, for it does not know that it is in: it is buried, in its present life.
     world.until("it is dead", ms(5000), is_dead("a", 2)).await;
-    assert_eq!(b.place(), Place::Seeking);
+    assert_eq!(b.membership_state(), MembershipState::Seeking);
     world.net.heal();
     assert_eq!(world.is_in("b").await, NodeId(2));
     let active = |world: &World| state(&world.at("a").map(), 2) == Some(NodeState::Active);
@@ -141,10 +146,10 @@ async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
 async fn who_only_joins_does_not_keep_others_from_founding() {
     let mut world = World::new(1, &["a", "b", "c"]);
     // Its birth is the lowest.
-    world.start("a", Begin::Join).await;
+    world.start("a", StartMode::Join).await;
     sleep(ms(500)).await;
-    world.start("b", Begin::Expect(2)).await;
-    world.start("c", Begin::Expect(2)).await;
+    world.start("b", StartMode::Expect(2)).await;
+    world.start("c", StartMode::Expect(2)).await;
     for name in ["a", "b", "c"] {
         world.is_in(name).await;
     }

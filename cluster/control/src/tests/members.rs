@@ -36,7 +36,7 @@ async fn a_dead_voter_is_replaced_within_seconds() {
     println!("voter off: replaced after {took:?}");
     // It comes back as an observer and does not disturb.
     let before = (world.leader(), world.at("a").status().raft_term);
-    world.start_on("b", disk, Begin::Join).await;
+    world.start_on("b", disk, StartMode::Join).await;
     assert_eq!(world.is_in("b").await, NodeId(2));
     sleep(ms(10_000)).await;
     world.voters_are(&[1, 3, 4], ms(100)).await;
@@ -50,13 +50,13 @@ async fn a_leader_that_leaves_gives_everything_away() {
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let leader = world.leader().expect("one leads");
     let identity = world.at(leader).identity();
-    let id = identity.seat.expect("it is in").node;
-    done(world.at(leader), Command::Drain(id, identity.incarnation)).await;
-    let is_gone = |world: &World| world.at(leader).place() == Place::Gone;
+    let id = identity.membership.expect("it is in").node;
+    done(world.at(leader), MapCommand::Drain(id, identity.incarnation)).await;
+    let is_gone = |world: &World| world.at(leader).membership_state() == MembershipState::Gone;
     let took = world.until("it may go", ms(30_000), is_gone).await;
     println!("leader drained after {took:?}");
     sleep(ms(3000)).await;
-    assert_eq!(world.at(leader).place(), Place::Gone, "it does not come back");
+    assert_eq!(world.at(leader).membership_state(), MembershipState::Gone, "it does not come back");
     world.kill(leader).await;
     let left = *names.iter().find(|name| **name != leader).expect("three are left");
     let three_vote = |world: &World| world.at(left).status().voters.len() == 3;
@@ -71,11 +71,11 @@ async fn a_leader_gives_up_the_lead_before_it_drains() {
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let old = world.leader().expect("one leads");
     let identity = world.at(old).identity();
-    let id = identity.seat.expect("it is in").node;
-    let drain = world.at(old).propose(Command::Drain(id, identity.incarnation), TTL);
+    let id = identity.membership.expect("it is in").node;
+    let drain = world.at(old).propose(MapCommand::Drain(id, identity.incarnation), TTL);
     let start = Instant::now();
     let waits = async {
-        while world.at(old).place() != Place::Gone {
+        while world.at(old).membership_state() != MembershipState::Gone {
             assert!(start.elapsed() < ms(30_000), "{}", world.show());
             if state(&world.at(old).map(), id.0) == Some(NodeState::Draining) {
                 // Partitions move from here on, and each step of a move takes a leader.
@@ -93,7 +93,7 @@ async fn the_last_voter_of_two_nodes_gives_the_lead_away() {
     let world = World::cluster(1, &["a", "b"]).await;
     world.voters_are(&[1], ms(10_000)).await;
     let identity = world.at("a").identity();
-    done(world.at("a"), Command::Drain(NodeId(1), identity.incarnation)).await;
+    done(world.at("a"), MapCommand::Drain(NodeId(1), identity.incarnation)).await;
     let is_voter = |world: &World| world.at("b").status().voters == [NodeId(2)].into();
     world.until("the other one votes", ms(10_000), is_voter).await;
     let leads = |world: &World| world.leader() == Some("b");
@@ -105,21 +105,22 @@ async fn the_last_voter_of_two_nodes_gives_the_lead_away() {
 async fn partitions_come_to_rest_at_their_targets() {
     let mut world = World::new(1, &["a", "b", "c"]);
     world.bits = 10;
-    world.start("a", Begin::Found).await;
-    world.start("b", Begin::Join).await;
-    world.start("c", Begin::Join).await;
+    world.start("a", StartMode::Found).await;
+    world.start("b", StartMode::Join).await;
+    world.start("c", StartMode::Join).await;
     let at_rest = |world: &World| {
         let map = world.at("a").map();
-        let is_right = |(entry, target): (&cluster::map::Entry, cluster::Holders)| {
-            entry.primary.map(|copy| copy.node) == target.primary()
-                && entry.in_sync.len() == target.len()
-                && target.iter().all(|&node| entry.in_sync_on(node).is_some())
-        };
+        let is_right =
+            |(entry, target): (&cluster::map::PartitionEntry, cluster::PartitionOwners)| {
+                entry.primary.map(|copy| copy.node) == target.primary()
+                    && entry.in_sync.len() == target.len()
+                    && target.iter().all(|&node| entry.in_sync_on(node).is_some())
+            };
         map.nodes().len() == 3 && map.partitions().iter().zip(map.targets()).all(is_right)
     };
     let took = world.until("all are at their targets", ms(120_000), at_rest).await;
     println!("1024 partitions on three nodes after {took:?}");
-    done(world.at("c"), Command::Set(Setting::Replicas(3))).await;
+    done(world.at("c"), MapCommand::Set(Setting::Replicas(3))).await;
     let took = world.until("three copies each", ms(120_000), at_rest).await;
     println!("a third copy of each after {took:?}");
 }
@@ -131,12 +132,12 @@ async fn who_has_just_come_is_not_buried() {
     let mut watch = world.at("a").watch();
     watch.changed().await;
     world.names.push("b");
-    world.start("b", Begin::Join).await;
+    world.start("b", StartMode::Join).await;
     world.is_in("b").await;
     sleep(ms(5000)).await;
     let deltas = watch.changed().await.deltas.expect("a few changes");
     for item in deltas.iter().flat_map(|delta| &delta.items) {
-        if let cluster::map::delta::Item::Node(_, Some(node)) = item {
+        if let cluster::map::delta::DeltaItem::Node(_, Some(node)) = item {
             assert_ne!(node.state, NodeState::Dead);
         }
     }

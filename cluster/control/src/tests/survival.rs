@@ -57,7 +57,7 @@ fn is_whole(world: &World, copies: usize, voters: usize) -> bool {
 async fn whole(nodes: usize, copies: usize, voters: usize) -> World {
     let world = World::cluster(nodes as u64, &NAMES[..nodes]).await;
     let replicas = u8::try_from(copies).expect("three at most");
-    done(world.at("a"), Command::Set(Setting::Replicas(replicas))).await;
+    done(world.at("a"), MapCommand::Set(Setting::Replicas(replicas))).await;
     world.until("it is whole", ms(60_000), |world| is_whole(world, copies, voters)).await;
     // Until the leases and silences of the beginning are over.
     sleep(ms(5000)).await;
@@ -71,13 +71,15 @@ fn eras(map: &Map) -> Vec<u32> {
 /// Somebody who lives knows a map in which every partition answers: its primary and all in-sync copies
 /// are on nodes that run, and none began anew.
 fn is_served(world: &World, eras_before: &[u32]) -> bool {
-    let seat = |running: &Running| running.control.identity().seat.map(|seat| seat.node);
-    let running: BTreeSet<NodeId> = world.nodes.values().filter_map(seat).collect();
+    let membership =
+        |running: &Running| running.control.identity().membership.map(|membership| membership.node);
+    let running: BTreeSet<NodeId> = world.nodes.values().filter_map(membership).collect();
     let newest = world.nodes.values().map(|running| running.control.map()).max_by_key(|m| m.ver());
     newest.is_some_and(|map| {
         let runs = |copy: &CopyId| running.contains(&copy.node) && map.is_living(*copy);
-        let answers =
-            |entry: &cluster::map::Entry| entry.primary.is_some() && entry.in_sync.iter().all(runs);
+        let answers = |entry: &cluster::map::PartitionEntry| {
+            entry.primary.is_some() && entry.in_sync.iter().all(runs)
+        };
         eras(&map) == eras_before && map.partitions().iter().all(answers)
     })
 }
@@ -152,7 +154,7 @@ async fn survives_in_turn(row: &Row, deaths: usize) -> bool {
         let leader = world.leader();
         let voters = leader.map(|name| world.at(name).status().voters).unwrap_or_default();
         let mut next = world.nodes.keys().copied().filter(|name| {
-            let id = world.at(name).identity().seat.map(|seat| seat.node);
+            let id = world.at(name).identity().membership.map(|membership| membership.node);
             id.is_some_and(|id| voters.contains(&id)) && Some(*name) != leader
         });
         let Some(name) = next.next_back().or(leader) else { return false };

@@ -8,19 +8,19 @@
 use tokio::time::Instant;
 
 use bytes::BytesMut;
-use cluster::map::controller::{self, Facts};
-use cluster::message::call::Call as Carried;
-use cluster::message::{Bounds, Frame};
+use cluster::map::controller::{self, ControllerInput};
+use cluster::message::control::ControlCall as Carried;
+use cluster::message::{Frame, FrameBounds};
 
 use super::*;
-use crate::rpc::{self, Beat, Call, Letter, News, Reply, Sender};
+use crate::rpc::{self, Envelope, Heartbeat, HeartbeatReply, RpcReply, RpcRequest, Sender};
 
-fn register(number: u32) -> Command {
+fn register(number: u32) -> MapCommand {
     let place = |port| format!("10.{}.{}.{}:{port}", number >> 16, number >> 8 & 255, number & 255);
-    Command::Register {
-        birth: u128::from(number) << 64 | 0x1234_5678,
+    MapCommand::Register {
+        node_uuid: u128::from(number) << 64 | 0x1234_5678,
         incarnation: Incarnation(1),
-        description: Description {
+        description: NodeDescription {
             client_address: place(11211),
             peer_address: place(21211),
             ring_name: place(0).replace(":0", ""),
@@ -31,17 +31,17 @@ fn register(number: u32) -> Command {
 }
 
 /// What the nodes of the partitions would ask for right after: each step is done at once.
-fn work(map: &Map) -> Vec<Command> {
-    let due = |(number, entry): (usize, &cluster::map::Entry)| {
+fn work(map: &Map) -> Vec<MapCommand> {
+    let due = |(number, entry): (usize, &cluster::map::PartitionEntry)| {
         let step = match (entry.transfer_to, entry.learner) {
-            (Some(to), _) => Step::Transfer(to),
-            (None, Some(learner)) => Step::AddInSync(learner),
+            (Some(to), _) => Transition::Transfer(to),
+            (None, Some(learner)) => Transition::AddInSync(learner),
             (None, None) => return None,
         };
-        Some(Change { partition: Partition(number as u16), ver: entry.ver, step })
+        Some(MapChange { partition: Partition(number as u16), ver: entry.ver, transition: step })
     };
-    let changes: Vec<Change> = map.partitions().iter().enumerate().filter_map(due).collect();
-    changes.chunks(256).map(|some| Command::Partitions(some.to_vec())).collect()
+    let changes: Vec<MapChange> = map.partitions().iter().enumerate().filter_map(due).collect();
+    changes.chunks(256).map(|some| MapCommand::Partitions(some.to_vec())).collect()
 }
 
 /// Brings the map to rest: rounds of the controller, commands, partitions' changes, bytes of deltas.
@@ -53,7 +53,7 @@ fn settle(map: &mut Map) -> [usize; 4] {
         if members != map.members() {
             (members, targets) = (map.members(), map.targets());
         }
-        let commands = controller::next(map, &Facts::default(), &targets);
+        let commands = controller::next(map, &ControllerInput::default(), &targets);
         if commands.is_empty() {
             return figures;
         }
@@ -74,7 +74,7 @@ fn settle(map: &mut Map) -> [usize; 4] {
 fn frame_bytes(rpc: bytes::Bytes) -> usize {
     let mut out = BytesMut::new();
     let frame = Frame::Call(Carried { id: 1 << 20, wall_ns: 1 << 60, rpc });
-    frame.encode(Bounds::default(), &mut out).expect("it fits");
+    frame.encode(FrameBounds::default(), &mut out).expect("it fits");
     out.len()
 }
 
@@ -84,7 +84,7 @@ fn a_thousand_nodes_on_paper() {
     for bits in [14, 16] {
         let placement = Placement::new(Scheme::Ketama, bits).expect("few bits");
         let mut map = Map::default();
-        map.apply(&Command::Create { cluster: 1 << 100, placement }).expect("it is the first");
+        map.apply(&MapCommand::Create { cluster: 1 << 100, placement }).expect("it is the first");
         for number in 1..=NODES {
             map.apply(&register(number)).expect("there is room");
         }
@@ -103,7 +103,7 @@ fn a_thousand_nodes_on_paper() {
         let targets = map.targets();
         println!("  targets: {:?}", start.elapsed());
         let start = Instant::now();
-        assert!(controller::next(&map, &Facts::default(), &targets).is_empty());
+        assert!(controller::next(&map, &ControllerInput::default(), &targets).is_empty());
         println!("  a round of the controller with nothing to do: {:?}", start.elapsed());
         map.apply(&register(NODES + 1)).expect("there is room");
         let [rounds, commands, changes, bytes] = settle(&mut map);
@@ -118,27 +118,31 @@ fn a_thousand_nodes_on_paper() {
 #[test]
 fn what_a_thousand_nodes_say_when_nothing_happens() {
     let from = Sender {
-        birth: u128::MAX,
+        node_uuid: u128::MAX,
         incarnation: Incarnation(3),
-        seat: Some((u128::MAX, NodeId(777))),
+        membership: Some((u128::MAX, NodeId(777))),
         address: "10.0.3.9:21211".to_owned(),
     };
     let heard = |count: u32| (0..count).map(|n| (NodeId(n), Incarnation(3), n % 250)).collect();
     let beat = |count| {
         let disk = rpc::DiskState::Fine;
         let heard = heard(count);
-        let beat = Beat { map_ver: 100_000, is_ready: true, load: 50_000, disk, heard };
-        let letter = Letter { from: from.clone(), to: Some(NodeId(3)), call: Call::Beat(beat) };
-        frame_bytes(rpc::encode(&letter))
+        let heartbeat = Heartbeat { map_ver: 100_000, is_ready: true, load: 50_000, disk, heard };
+        let envelope = Envelope {
+            from: from.clone(),
+            to: Some(NodeId(3)),
+            call: RpcRequest::Heartbeat(heartbeat),
+        };
+        frame_bytes(rpc::encode(&envelope))
     };
-    let news = News {
+    let news = HeartbeatReply {
         leader: Some((NodeId(1), "10.0.0.1:21211".to_owned())),
         voters: (100_000, (1..=5).map(NodeId).collect()),
         contact_ms: Some(120),
         deltas: Some(Vec::new()),
         map_ver: 100_000,
     };
-    let news = frame_bytes(rpc::encode(&Reply::News(news)));
+    let news = frame_bytes(rpc::encode(&RpcReply::News(news)));
     let (node, voter) = (beat(0), beat(1000));
     println!("a beat: {node} bytes, of a voter {voter}; its answer: {news}");
     // To each of five voters, four times a second.

@@ -1,18 +1,18 @@
 //! Storing and deleting: what `set` and its kin, `delete`, `ms` and `md` do to an item.
 //!
 //! Not here: an item too large for the server or left in a store that fails (`apply`), what the
-//! commands do on the key of a limit (`bound`).
+//! commands do on the key of a limit (`limited_keys`).
 //! Source: memcached's `do_store_item` and `process_mdelete_cmd`, as measured.
 
 use protocol::{Delete, Outcome, Set, SetMode, Value, canonical_u64};
 
-use super::{At, Engine};
+use super::{Engine, Located};
 use crate::arena::Slot;
-use crate::item::{Figures, Mark};
+use crate::item::{ItemFlag, ItemHeader};
 use crate::time::Deadline;
 
 /// Whether a store goes on past its mode and cas unique.
-enum Condition {
+enum StoreCondition {
     Holds,
     /// The cas unique is an older one, and the store accepts that: the item stays stale.
     HoldsForStale(Slot),
@@ -21,15 +21,15 @@ enum Condition {
 }
 
 impl Engine {
-    pub(super) fn set(&mut self, at: At<'_>, set: &Set<'_>) -> Outcome<'_> {
+    pub(super) fn set(&mut self, at: Located<'_>, set: &Set<'_>) -> Outcome<'_> {
         let old = at.slot;
         let stale = match self.condition(at, set) {
-            Condition::Holds => None,
-            Condition::HoldsForStale(slot) => {
+            StoreCondition::Holds => None,
+            StoreCondition::HoldsForStale(slot) => {
                 let item = self.store.item(slot);
-                Some((item.deadline(), item.has(Mark::WON)))
+                Some((item.deadline(), item.has(ItemFlag::WON)))
             }
-            Condition::Fails(outcome) => return outcome,
+            StoreCondition::Fails(outcome) => return outcome,
         };
         let extends = matches!(set.mode, SetMode::Append | SetMode::Prepend);
         if let (true, Some(slot)) = (extends, old) {
@@ -39,50 +39,54 @@ impl Engine {
         // A stale value is no renewal: it ends when the one before it would have ended.
         let (deadline, won) = stale.unwrap_or((Deadline::resolve(at.now, exptime), false));
         let cas = self.uniques.next(set.new_cas);
-        let figures = Figures::new(cas, set.client_flags, deadline)
-            .mark(Mark::STALE, stale.is_some())
-            .mark(Mark::WON, won)
-            .mark(Mark::BASE64, set.base64);
+        let header = ItemHeader::new(cas, set.client_flags, deadline)
+            .mark(ItemFlag::STALE, stale.is_some())
+            .mark(ItemFlag::WON, won)
+            .mark(ItemFlag::BASE64, set.base64);
         let value = canonical_u64(set.value).map_or(Value::Bytes(set.value), Value::Number);
-        self.write(at, old, figures, value)
+        self.write(at, old, header, value)
     }
 
     /// Compares the mode and the cas unique of a store with the item that is there. `add` has no
     /// use for a unique; `append` and `prepend` take 0 for none, and none is too old for them.
-    fn condition(&mut self, at: At<'_>, set: &Set<'_>) -> Condition {
+    fn condition(&mut self, at: Located<'_>, set: &Set<'_>) -> StoreCondition {
         use SetMode::{Add, Append, Prepend, Replace, Set as Whole};
         let Some(slot) = at.slot else {
             return match set.mode {
-                Whole | Replace if set.compare_cas.is_some() => Condition::Fails(Outcome::NotFound),
-                Replace => Condition::Fails(Outcome::NotStored),
-                Append | Prepend if set.vivify.is_none() => Condition::Fails(Outcome::NotStored),
-                _ => Condition::Holds,
+                Whole | Replace if set.compare_cas.is_some() => {
+                    StoreCondition::Fails(Outcome::NotFound)
+                }
+                Replace => StoreCondition::Fails(Outcome::NotStored),
+                Append | Prepend if set.vivify.is_none() => {
+                    StoreCondition::Fails(Outcome::NotStored)
+                }
+                _ => StoreCondition::Holds,
             };
         };
         if set.mode == Add {
             self.store.item_mut(slot).touch(at.now);
-            return Condition::Fails(Outcome::NotStored);
+            return StoreCondition::Fails(Outcome::NotStored);
         }
         let item_cas = self.store.item(slot).cas();
         let extends = matches!(set.mode, Append | Prepend);
         match set.compare_cas {
-            Some(0) if extends => Condition::Holds,
+            Some(0) if extends => StoreCondition::Holds,
             Some(unique) if unique != item_cas => {
                 let accepts_older = set.invalidate && !extends && unique != 0;
                 if accepts_older && unique < item_cas {
-                    Condition::HoldsForStale(slot)
+                    StoreCondition::HoldsForStale(slot)
                 } else {
-                    Condition::Fails(Outcome::Exists)
+                    StoreCondition::Fails(Outcome::Exists)
                 }
             }
-            _ => Condition::Holds,
+            _ => StoreCondition::Holds,
         }
     }
 
     /// Append or prepend: client flags and exptime stay.
-    fn extend(&mut self, at: At<'_>, set: &Set<'_>, slot: Slot) -> Outcome<'_> {
+    fn extend(&mut self, at: Located<'_>, set: &Set<'_>, slot: Slot) -> Outcome<'_> {
         let item = self.store.item(slot);
-        let mut figures = item.figures();
+        let mut header = item.header();
         let old = item.value();
         let bytes = old.len() + set.value.len();
         if !self.options.bounds.fits(at.key.len(), bytes) {
@@ -96,13 +100,13 @@ impl Engine {
             value.extend_from_slice(set.value);
             old.write(&mut value);
         }
-        figures.cas = self.uniques.next(set.new_cas);
-        figures = figures.mark(Mark::WON, false).mark(Mark::STALE, false);
+        header.cas = self.uniques.next(set.new_cas);
+        header = header.mark(ItemFlag::WON, false).mark(ItemFlag::STALE, false);
         let value = canonical_u64(&value).map_or(Value::Bytes(&value), Value::Number);
-        self.write(at, Some(slot), figures, value)
+        self.write(at, Some(slot), header, value)
     }
 
-    pub(super) fn delete(&mut self, at: At<'_>, delete: &Delete) -> Outcome<'_> {
+    pub(super) fn delete(&mut self, at: Located<'_>, delete: &Delete) -> Outcome<'_> {
         let Some(slot) = at.slot else { return Outcome::NotFound };
         let item = self.store.item(slot);
         if delete.compare_cas.is_some_and(|unique| unique != item.cas()) {
@@ -112,27 +116,27 @@ impl Engine {
             self.store.remove(at.hash, slot);
             return Outcome::Deleted;
         }
-        let mut figures = item.figures();
+        let mut header = item.header();
         if delete.drop_value {
             // A new item, of which nothing but the key is the old one's.
             let deadline = delete
                 .exptime
                 .map_or(Deadline::NEVER, |exptime| Deadline::resolve(at.now, exptime));
-            figures = Figures::new(0, delete.client_flags, deadline)
-                .mark(Mark::BASE64, item.has(Mark::BASE64));
+            header = ItemHeader::new(0, delete.client_flags, deadline)
+                .mark(ItemFlag::BASE64, item.has(ItemFlag::BASE64));
         }
         if delete.stale {
-            figures = figures.mark(Mark::STALE, true).mark(Mark::WON, false);
+            header = header.mark(ItemFlag::STALE, true).mark(ItemFlag::WON, false);
             if let Some(exptime) = delete.exptime {
-                figures.deadline = Deadline::resolve(at.now, exptime);
+                header.deadline = Deadline::resolve(at.now, exptime);
             }
         }
-        figures.cas = self.uniques.next(delete.new_cas);
+        header.cas = self.uniques.next(delete.new_cas);
         if !delete.drop_value {
-            self.store.set_figures(slot, figures);
+            self.store.set_header(slot, header);
             return Outcome::Deleted;
         }
-        match self.write(at, Some(slot), figures, Value::Bytes(b"")) {
+        match self.write(at, Some(slot), header, Value::Bytes(b"")) {
             Outcome::Stored(_) => Outcome::Deleted,
             refused => refused,
         }

@@ -17,7 +17,7 @@ const FIXED_BYTES: usize = 53;
 
 /// One client's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct LeaseRecord {
     /// Its number.
     pub(crate) lease: u64,
     /// Units that may be spent and were not told to be.
@@ -50,9 +50,9 @@ fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The lease at the front of a list, its client, and what follows.
-fn split(list: &[u8]) -> Option<(Held, &[u8], &[u8])> {
+fn split(list: &[u8]) -> Option<(LeaseRecord, &[u8], &[u8])> {
     let (fixed, rest) = list.split_at_checked(FIXED_BYTES)?;
-    let held = Held {
+    let record = LeaseRecord {
         lease: read_u64(fixed, 0)?,
         units: read_u64(fixed, 8)?,
         end: read_u64(fixed, 16)?,
@@ -62,7 +62,7 @@ fn split(list: &[u8]) -> Option<(Held, &[u8], &[u8])> {
         weight: u32::from_le_bytes(fixed.get(48..52)?.try_into().ok()?),
     };
     let (client, rest) = rest.split_at_checked(usize::from(*fixed.last()?))?;
-    Some((held, client, rest))
+    Some((record, client, rest))
 }
 
 impl Leases {
@@ -109,37 +109,39 @@ impl Leases {
     }
 
     /// Each lease and its client.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Held, &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LeaseRecord, &[u8])> {
         let mut rest = self.list.as_slice();
         std::iter::from_fn(move || {
-            let (held, client, after) = split(rest)?;
+            let (record, client, after) = split(rest)?;
             rest = after;
-            Some((held, client))
+            Some((record, client))
         })
     }
 
     /// Adds a lease; a client's name is cut at 255 bytes.
-    pub(crate) fn push(&mut self, held: Held, client: &[u8]) {
+    pub(crate) fn push(&mut self, record: LeaseRecord, client: &[u8]) {
         let client = &client[..client.len().min(usize::from(u8::MAX))];
         let first = self.is_empty();
-        for figure in [held.lease, held.units, held.end, held.until, held.since, held.rate] {
+        for figure in
+            [record.lease, record.units, record.end, record.until, record.since, record.rate]
+        {
             self.list.extend_from_slice(&figure.to_le_bytes());
         }
-        self.list.extend_from_slice(&held.weight.to_le_bytes());
+        self.list.extend_from_slice(&record.weight.to_le_bytes());
         self.list.push(client.len() as u8);
         self.list.extend_from_slice(client);
         self.len += 1;
-        self.outstanding = self.outstanding.saturating_add(held.units);
-        self.first_end = if first { held.end } else { self.first_end.min(held.end) };
-        self.last_end = self.last_end.max(held.end);
+        self.outstanding = self.outstanding.saturating_add(record.units);
+        self.first_end = if first { record.end } else { self.first_end.min(record.end) };
+        self.last_end = self.last_end.max(record.end);
     }
 
     /// Takes a client's lease out.
-    pub(crate) fn take_out(&mut self, client: &[u8]) -> Option<Held> {
+    pub(crate) fn take_out(&mut self, client: &[u8]) -> Option<LeaseRecord> {
         let mut found = None;
-        self.keep(|held, name| {
+        self.keep(|record, name| {
             let is_it = name == client;
-            found = found.or(is_it.then_some(*held));
+            found = found.or(is_it.then_some(*record));
             !is_it
         });
         found
@@ -151,10 +153,10 @@ impl Leases {
         if self.is_empty() || self.first_end > now.mono.0 {
             return ended;
         }
-        self.keep(|held, _| {
-            let lasts = held.end > now.mono.0;
+        self.keep(|record, _| {
+            let lasts = record.end > now.mono.0;
             if !lasts {
-                ended.push((held.end, held.units));
+                ended.push((record.end, record.units));
             }
             lasts
         });
@@ -176,20 +178,20 @@ impl Leases {
         let mut to = Self::default();
         let mut rest = self.list.as_slice();
         while !rest.is_empty() {
-            let (held, client, after) = split(rest)?;
-            let (end, since) = (moved(held.end), moved(held.since));
-            let until = if held.until == u64::MAX { held.until } else { moved(held.until) };
-            to.push(Held { end, until, since, ..held }, client);
+            let (record, client, after) = split(rest)?;
+            let (end, since) = (moved(record.end), moved(record.since));
+            let until = if record.until == u64::MAX { record.until } else { moved(record.until) };
+            to.push(LeaseRecord { end, until, since, ..record }, client);
             rest = after;
         }
         Some(to)
     }
 
-    fn keep(&mut self, mut keeps: impl FnMut(&Held, &[u8]) -> bool) {
+    fn keep(&mut self, mut keeps: impl FnMut(&LeaseRecord, &[u8]) -> bool) {
         let before = std::mem::take(self);
-        for (held, client) in before.iter() {
-            if keeps(&held, client) {
-                self.push(held, client);
+        for (record, client) in before.iter() {
+            if keeps(&record, client) {
+                self.push(record, client);
             }
         }
     }
@@ -199,8 +201,8 @@ impl Leases {
 mod tests {
     use super::*;
 
-    fn held(lease: u64, units: u64, end: u64) -> Held {
-        Held { lease, units, end, until: u64::MAX, since: 1, rate: 7, weight: 3 }
+    fn held(lease: u64, units: u64, end: u64) -> LeaseRecord {
+        LeaseRecord { lease, units, end, until: u64::MAX, since: 1, rate: 7, weight: 3 }
     }
 
     fn three() -> Leases {
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn instants_move_and_stay_in_range() {
         let moved = three().shifted(-150).expect("a list");
-        let ends: Vec<_> = moved.iter().map(|(held, _)| (held.end, held.since)).collect();
+        let ends: Vec<_> = moved.iter().map(|(record, _)| (record.end, record.since)).collect();
         assert_eq!(ends, [(150, 0), (0, 0), (50, 0)]);
         assert_eq!((moved.first_end(), moved.last_end()), (0, 150));
         let mut torn = three();

@@ -11,15 +11,15 @@
 //! Never more than it wants, never more than R; of the last unit there is no half, so it is granted.
 //! "In hand" counts what the client has left of earlier grants: else one that spends nothing would
 //! hoard a unit with every call. Where the clients' needs `d·f` together exceed what there is, which
-//! is R and all that is out, none gets more than its fair share (`share`) of it: who comes first
+//! is R and all that is out, none gets more than its fair share (`fair_share`) of it: who comes first
 //! does not take all.
 //!
 //! Not here: what R, t and d are for which policy (`lease`).
 //! Source: the project's design, "Quota leases".
 
-use super::records::Held;
-use crate::limit::wide::mul_div;
-use crate::share::{Want, fair};
+use super::records::LeaseRecord;
+use crate::algorithms::wide::mul_div;
+use crate::fair_share::{ShareRequest, fair};
 
 /// Rates are in millionths of a unit a second.
 const RATE_UNIT: u128 = 1_000_000 * 1_000_000_000;
@@ -29,7 +29,7 @@ const SPAN_MIN: u64 = 1_000_000;
 
 /// What a client's grant depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
+pub(super) struct GrantInputs {
     /// L.
     pub(super) limit: u64,
     /// R.
@@ -46,9 +46,9 @@ pub(super) struct Size {
     pub(super) has: Option<(u64, u64)>,
 }
 
-impl Size {
+impl GrantInputs {
     /// Units to grant, beside the leases of all other clients.
-    pub(super) fn grant(&self, others: impl Iterator<Item = Held>) -> u64 {
+    pub(super) fn grant(&self, others: impl Iterator<Item = LeaseRecord>) -> u64 {
         let units = match self.has {
             None => self.first(others),
             Some((in_hand, rate)) if self.is_scarce() => {
@@ -68,16 +68,16 @@ impl Size {
         (self.remaining / 2).max(1)
     }
 
-    fn first(&self, others: impl Iterator<Item = Held>) -> u64 {
+    fn first(&self, others: impl Iterator<Item = LeaseRecord>) -> u64 {
         let own = u128::from(self.weight.max(1));
-        let weights = own + others.map(|held| u128::from(held.weight.max(1))).sum::<u128>();
+        let weights = own + others.map(|record| u128::from(record.weight.max(1))).sum::<u128>();
         let share = (u128::from(self.limit) * own / (2 * weights)) as u64;
-        let most = if self.is_scarce() { self.half() } else { u64::MAX };
-        share.max(1).min(most)
+        let max = if self.is_scarce() { self.half() } else { u64::MAX };
+        share.max(1).min(max)
     }
 
-    fn scarce(&self, rate: u64, others: impl Iterator<Item = Held>) -> u64 {
-        let rates = u128::from(rate) + others.map(|held| u128::from(held.rate)).sum::<u128>();
+    fn scarce(&self, rate: u64, others: impl Iterator<Item = LeaseRecord>) -> u64 {
+        let rates = u128::from(rate) + others.map(|record| u128::from(record.rate)).sum::<u128>();
         if rates == 0 {
             return 1;
         }
@@ -87,13 +87,13 @@ impl Size {
         u64::try_from(units).unwrap_or(u64::MAX).clamp(1, self.half())
     }
 
-    fn top_up(&self, in_hand: u64, rate: u64, others: impl Iterator<Item = Held>) -> u64 {
+    fn top_up(&self, in_hand: u64, rate: u64, others: impl Iterator<Item = LeaseRecord>) -> u64 {
         let need = |rate| needed(rate, self.refresh);
-        let mut wants = vec![Want { units: need(rate), weight: self.weight }];
+        let mut wants = vec![ShareRequest { units: need(rate), weight: self.weight }];
         let mut there = self.remaining.saturating_add(in_hand);
-        for held in others {
-            there = there.saturating_add(held.units);
-            wants.push(Want { units: need(held.rate), weight: held.weight });
+        for record in others {
+            there = there.saturating_add(record.units);
+            wants.push(ShareRequest { units: need(record.rate), weight: record.weight });
         }
         fair(there, &wants, 0).floor().max(1)
     }
@@ -117,16 +117,16 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn size(limit: u64, remaining: u64, has: Option<(u64, u64)>) -> Size {
+    fn size(limit: u64, remaining: u64, has: Option<(u64, u64)>) -> GrantInputs {
         let (left, refresh) = (60 * SECOND, 5 * SECOND);
-        Size { limit, remaining, left, refresh, want: u64::MAX, weight: 1, has }
+        GrantInputs { limit, remaining, left, refresh, want: u64::MAX, weight: 1, has }
     }
 
-    fn other(weight: u32, units: u64, rate: u64) -> Held {
-        Held { lease: 1, units, end: 0, until: 0, since: 0, rate, weight }
+    fn other(weight: u32, units: u64, rate: u64) -> LeaseRecord {
+        LeaseRecord { lease: 1, units, end: 0, until: 0, since: 0, rate, weight }
     }
 
-    fn grant(size: Size, others: &[Held]) -> u64 {
+    fn grant(size: GrantInputs, others: &[LeaseRecord]) -> u64 {
         size.grant(others.iter().copied())
     }
 
@@ -135,10 +135,10 @@ mod tests {
         assert_eq!(grant(size(100, 100, None), &[]), 50);
         assert_eq!(grant(size(101, 100, None), &[]), 50);
         assert_eq!(grant(size(100, 50, None), &[other(1, 50, 0)]), 25);
-        assert_eq!(grant(Size { weight: 3, ..size(100, 50, None) }, &[other(1, 50, 0)]), 37);
+        assert_eq!(grant(GrantInputs { weight: 3, ..size(100, 50, None) }, &[other(1, 50, 0)]), 37);
         assert_eq!(grant(size(100, 20, None), &[other(1, 80, 0)]), 20);
-        assert_eq!(grant(Size { want: 7, ..size(100, 100, None) }, &[]), 7);
-        assert_eq!(grant(Size { want: 0, ..size(100, 100, None) }, &[]), 0);
+        assert_eq!(grant(GrantInputs { want: 7, ..size(100, 100, None) }, &[]), 7);
+        assert_eq!(grant(GrantInputs { want: 0, ..size(100, 100, None) }, &[]), 0);
         // A limit of one can be leased too.
         assert_eq!(grant(size(1, 1, None), &[]), 1);
         assert_eq!(grant(size(1, 0, None), &[]), 0);
@@ -168,8 +168,8 @@ mod tests {
         assert_eq!(grant(ask(50), &others(1000, 10)), 50);
         assert_eq!(grant(ask(10), &others(1000, 50)), 10);
         // What is out counts as there, but only what remains can be granted.
-        let held = [other(1, 70, rate(50)), other(1, 10, rate(10))];
-        assert_eq!(grant(size(120, 40, Some((0, rate(1000)))), &held), 40);
+        let record = [other(1, 70, rate(50)), other(1, 10, rate(10))];
+        assert_eq!(grant(size(120, 40, Some((0, rate(1000)))), &record), 40);
     }
 
     #[test]
@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(grant(size(1000, 99, Some((0, fast))), &others), 6);
         // One more is not scarce.
         assert_eq!(grant(size(1000, 100, Some((0, fast))), &others), 15);
-        let soon = |remaining| Size { left: SECOND, ..size(1000, remaining, Some((0, fast))) };
+        let soon =
+            |remaining| GrantInputs { left: SECOND, ..size(1000, remaining, Some((0, fast))) };
         assert_eq!(grant(soon(99), &others), 49);
         assert_eq!([3, 2, 1, 0].map(|remaining| grant(soon(remaining), &others)), [1, 1, 1, 0]);
         // A rate of 0, and a client that comes when there is little.
@@ -193,7 +194,7 @@ mod tests {
     fn the_largest_figures_do_not_overflow() {
         for has in [None, Some((0, u64::MAX)), Some((u64::MAX, u64::MAX))] {
             for remaining in [0, 1, protocol::COUNT_MAX] {
-                let size = Size {
+                let size = GrantInputs {
                     left: 1,
                     refresh: u64::MAX,
                     weight: u32::MAX,

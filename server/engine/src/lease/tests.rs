@@ -7,7 +7,7 @@ use std::sync::Arc;
 use protocol::{CalendarUnit, Oldest, Phase, Rate, Warm, Window};
 
 use super::*;
-use crate::{Budget, KeyHasher, LimitRecord, Nanos, Options, SetUsed, Take};
+use crate::{EngineOptions, KeyHasher, LimitRecord, MemoryCap, Nanos, SetUsage, TakeParams};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 const KEY: &[u8] = b"key";
@@ -47,19 +47,19 @@ fn concurrency(max: u64) -> Policy {
     policy(Algorithm::Concurrency { max, hold: 60 * SECOND })
 }
 
-pub(super) fn ask(client: &str, want: u64) -> LeaseAsk<'_> {
-    LeaseAsk { client: client.as_bytes(), want, used: 0, unused: 0, weight: 1, ttl: None }
+pub(super) fn ask(client: &str, want: u64) -> LeaseParams<'_> {
+    LeaseParams { client: client.as_bytes(), want, used: 0, unused: 0, weight: 1, ttl: None }
 }
 
 impl Bench {
     pub(super) fn new() -> Self {
-        Self::with(Options::default())
+        Self::with(EngineOptions::default())
     }
 
-    fn with(options: Options) -> Self {
+    fn with(options: EngineOptions) -> Self {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
-        let budget = Arc::new(Budget::new(64 << 20));
-        let engine = Engine::new(hasher.clone(), budget, options);
+        let memory_cap = Arc::new(MemoryCap::new(64 << 20));
+        let engine = Engine::new(hasher.clone(), memory_cap, options);
         Self { engine, hash: hasher.hash(KEY), now_ns: 120 * SECOND }
     }
 
@@ -72,55 +72,55 @@ impl Bench {
         self.now_ns += seconds * SECOND;
     }
 
-    pub(super) fn ask(&mut self, policy: &Policy, ask: &LeaseAsk<'_>) -> Leased {
-        self.engine.lease(self.now(), self.hash, KEY, Some(Rule::from(policy)), ask)
+    pub(super) fn ask(&mut self, policy: &Policy, params: &LeaseParams<'_>) -> LeaseResult {
+        self.engine.lease(self.now(), self.hash, KEY, Some(PolicyRef::from(policy)), params)
     }
 
-    pub(super) fn lease(&mut self, policy: &Policy, ask: &LeaseAsk<'_>) -> LeaseLine {
-        match self.ask(policy, ask) {
-            Leased::Told(line) => line,
+    pub(super) fn lease(&mut self, policy: &Policy, params: &LeaseParams<'_>) -> LeaseLine {
+        match self.ask(policy, params) {
+            LeaseResult::Told(line) => line,
             other => panic!("{other:?}"),
         }
     }
 
     /// Granted, ttl, refresh, remaining and safe.
-    fn figures(&mut self, policy: &Policy, ask: &LeaseAsk<'_>) -> [u64; 5] {
-        let line = self.lease(policy, ask);
+    fn figures(&mut self, policy: &Policy, params: &LeaseParams<'_>) -> [u64; 5] {
+        let line = self.lease(policy, params);
         [line.granted, line.ttl_ms, line.refresh_ms, line.remaining, line.safe]
     }
 
-    pub(super) fn take(&mut self, policy: &Policy, take: &Take) -> u64 {
-        match self.engine.take(self.now(), self.hash, KEY, Some(Rule::from(policy)), take) {
-            Limited::Decided(facts) => facts.decision.granted,
+    pub(super) fn take(&mut self, policy: &Policy, take: &TakeParams) -> u64 {
+        match self.engine.take(self.now(), self.hash, KEY, Some(PolicyRef::from(policy)), take) {
+            TakeResult::Decided(facts) => facts.decision.granted,
             other => panic!("{other:?}"),
         }
     }
 
     /// Takes as much as there is of so many units.
     pub(super) fn spend(&mut self, policy: &Policy, cost: u64) -> u64 {
-        self.take(policy, &Take { cost, part: true, ..Take::default() })
+        self.take(policy, &TakeParams { cost, part: true, ..TakeParams::default() })
     }
 
     pub(super) fn remaining(&mut self, policy: &Policy) -> u64 {
-        let take = Take { peek: true, ..Take::default() };
-        match self.engine.take(self.now(), self.hash, KEY, Some(Rule::from(policy)), &take) {
-            Limited::Decided(facts) => facts.decision.left(),
+        let take = TakeParams { peek: true, ..TakeParams::default() };
+        match self.engine.take(self.now(), self.hash, KEY, Some(PolicyRef::from(policy)), &take) {
+            TakeResult::Decided(facts) => facts.decision.left(),
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) fn outstanding(&mut self, policy: &Policy) -> u64 {
         let at = self.engine.at(self.now(), self.hash, KEY);
-        let loaded = self.engine.load(at, Some(Rule::from(policy)));
+        let loaded = self.engine.load(at, Some(PolicyRef::from(policy)));
         let outstanding = loaded.leases.as_ref().map_or(0, |leases| leases.outstanding());
-        self.engine.put_away(loaded);
+        self.engine.recycle(loaded);
         outstanding
     }
 
     /// Gives units back that nobody lent, and tells what remains then.
     fn put_back(&mut self, policy: &Policy, units: u64) -> Option<u64> {
-        match self.engine.put_back(self.now(), self.hash, KEY, Some(Rule::from(policy)), units) {
-            Limited::Decided(facts) => Some(facts.decision.left()),
+        match self.engine.refund(self.now(), self.hash, KEY, Some(PolicyRef::from(policy)), units) {
+            TakeResult::Decided(facts) => Some(facts.decision.left()),
             _ => None,
         }
     }
@@ -161,7 +161,7 @@ fn a_lease_keeps_its_number() {
     let other = bench.lease(&policy, &ask("b", 10)).lease;
     assert!(first > 0 && other > 0 && first != other);
     bench.wait(2);
-    assert_eq!(bench.lease(&policy, &LeaseAsk { used: 3, ..ask("a", 10) }).lease, first);
+    assert_eq!(bench.lease(&policy, &LeaseParams { used: 3, ..ask("a", 10) }).lease, first);
 }
 
 #[test]
@@ -171,10 +171,10 @@ fn a_top_up_follows_what_the_client_spends() {
         bench.lease(&policy, &ask("a", 20));
         bench.wait(4);
         // Eight in four seconds are ten in five, and twelve are in hand; nothing is needed.
-        let line = bench.lease(&policy, &LeaseAsk { used: 8, ..ask("a", 1000) });
+        let line = bench.lease(&policy, &LeaseParams { used: 8, ..ask("a", 1000) });
         assert_eq!((line.granted, line.safe, line.refresh_ms), (0, 12, 5000));
         bench.wait(4);
-        let line = bench.lease(&policy, &LeaseAsk { used: 8, ..ask("a", 1000) });
+        let line = bench.lease(&policy, &LeaseParams { used: 8, ..ask("a", 1000) });
         assert_eq!((line.granted, line.safe), (6, 10));
         assert_eq!(bench.outstanding(&policy), 10);
     }
@@ -185,7 +185,7 @@ fn what_is_given_back_is_there_at_once() {
     for policy in [fixed(100), bucket(100), log(100), sliding(100, 6)] {
         let mut bench = Bench::new();
         bench.lease(&policy, &ask("a", 50));
-        let line = bench.lease(&policy, &LeaseAsk { used: 10, unused: 40, ..ask("a", 0) });
+        let line = bench.lease(&policy, &LeaseParams { used: 10, unused: 40, ..ask("a", 0) });
         assert_eq!((line.granted, line.ttl_ms, line.remaining, line.safe), (0, 0, 90, 0));
         assert_eq!(bench.outstanding(&policy), 0);
         assert_eq!(bench.remaining(&policy), 90);
@@ -199,11 +199,11 @@ fn a_liar_never_raises_the_limit() {
         bench.lease(&policy, &ask("a", 50));
         bench.spend(&policy, 20);
         for (used, unused) in [(0, COUNT_MAX), (COUNT_MAX, COUNT_MAX), (51, 1), (0, u64::MAX)] {
-            bench.lease(&policy, &LeaseAsk { used, unused, ..ask("a", 0) });
+            bench.lease(&policy, &LeaseParams { used, unused, ..ask("a", 0) });
             assert!(bench.remaining(&policy) <= 80, "{policy:?} {used} {unused}");
         }
         // Nobody knows that one.
-        bench.lease(&policy, &LeaseAsk { unused: 50, ..ask("b", 0) });
+        bench.lease(&policy, &LeaseParams { unused: 50, ..ask("b", 0) });
         assert!(bench.remaining(&policy) <= 80);
     }
 }
@@ -235,13 +235,13 @@ fn slow_rates() -> [Policy; 5] {
 
 #[test]
 fn the_rate_of_a_dead_holder_refills_from_expiry_on() {
-    for (number, policy) in slow_rates().into_iter().enumerate() {
+    for (index, policy) in slow_rates().into_iter().enumerate() {
         // Looked at meanwhile or not.
         for looks in [true, false] {
             let mut bench = Bench::new();
-            let ask = LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 40) };
-            let granted = bench.lease(&policy, &ask).granted;
-            assert!(granted == 40 || number == 4);
+            let params = LeaseParams { ttl: Some(200 * SECOND), ..ask("a", 40) };
+            let granted = bench.lease(&policy, &params).granted;
+            assert!(granted == 40 || index == 4);
             for _ in 0..200 {
                 if looks {
                     assert!(bench.remaining(&policy) <= 100 - granted);
@@ -249,7 +249,7 @@ fn the_rate_of_a_dead_holder_refills_from_expiry_on() {
                 bench.wait(1);
             }
             assert_eq!(bench.outstanding(&policy), 0);
-            if number == 4 {
+            if index == 4 {
                 // A cold bucket: one that owes nothing would give all.
                 assert!(bench.remaining(&policy) <= 100 - granted);
                 bench.now_ns += granted * SECOND - 1;
@@ -276,7 +276,7 @@ fn a_holder_that_reports_is_refilled_from_then_on() {
         bench.lease(&policy, &ask("a", 50));
         bench.wait(1);
         if reports {
-            bench.lease(&policy, &LeaseAsk { used: 50, ..ask("a", 0) });
+            bench.lease(&policy, &LeaseParams { used: 50, ..ask("a", 0) });
         }
         bench.wait(9);
         assert_eq!(bench.remaining(&policy), remaining);
@@ -286,8 +286,8 @@ fn a_holder_that_reports_is_refilled_from_then_on() {
 #[test]
 fn leases_end_one_by_one_though_nobody_looks() {
     let (mut bench, policy) = (Bench::new(), bucket(100));
-    bench.lease(&policy, &LeaseAsk { ttl: Some(100 * SECOND), ..ask("a", 30) });
-    bench.lease(&policy, &LeaseAsk { ttl: Some(110 * SECOND), ..ask("b", 20) });
+    bench.lease(&policy, &LeaseParams { ttl: Some(100 * SECOND), ..ask("a", 30) });
+    bench.lease(&policy, &LeaseParams { ttl: Some(110 * SECOND), ..ask("b", 20) });
     assert_eq!(bench.spend(&policy, 50), 50);
     // After 50 s what was taken is back; after 100 s the first ends, ten of it come back until the
     // second ends, and five more since.
@@ -299,7 +299,7 @@ fn leases_end_one_by_one_though_nobody_looks() {
 #[test]
 fn a_change_of_policy_refills_nothing_that_is_out() {
     let (mut bench, small, large) = (Bench::new(), bucket(100), bucket(200));
-    bench.lease(&small, &LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 50) });
+    bench.lease(&small, &LeaseParams { ttl: Some(200 * SECOND), ..ask("a", 50) });
     bench.wait(100);
     assert_eq!(bench.remaining(&large), 50);
 }
@@ -322,12 +322,12 @@ fn counted_permits_of_a_dead_holder_stay_spent_until_they_leave_the_window() {
 #[test]
 fn what_is_spent_late_leaves_a_sliding_window_late() {
     let mut bench = Bench::new();
-    bench.lease(&log(100), &LeaseAsk { ttl: Some(50 * SECOND), ..ask("a", 20) });
+    bench.lease(&log(100), &LeaseParams { ttl: Some(50 * SECOND), ..ask("a", 20) });
     bench.wait(30);
     bench.spend(&log(100), 7);
     bench.wait(10);
     // What is given back is not what another took.
-    bench.lease(&log(100), &LeaseAsk { used: 5, unused: 15, ..ask("a", 0) });
+    bench.lease(&log(100), &LeaseParams { used: 5, unused: 15, ..ask("a", 0) });
     for (wait, remaining) in [(0, 88), (49, 88), (1, 95), (9, 95), (1, 100)] {
         bench.wait(wait);
         assert_eq!(bench.remaining(&log(100)), remaining);
@@ -346,11 +346,11 @@ fn a_lease_ends_before_its_units_leave_the_window() {
     assert_eq!(bench.figures(&policy, &ask("b", 10)), [0, 0, 1, 89, 0]);
     // What is kept is counted from when it was taken, so a log's lease is not prolonged past that.
     let (mut bench, policy) = (Bench::new(), log(100));
-    bench.lease(&policy, &LeaseAsk { ttl: Some(40 * SECOND), ..ask("a", 10) });
+    bench.lease(&policy, &LeaseParams { ttl: Some(40 * SECOND), ..ask("a", 10) });
     bench.wait(30);
-    let line = bench.lease(&policy, &LeaseAsk { ttl: Some(40 * SECOND), ..ask("a", 10) });
+    let line = bench.lease(&policy, &LeaseParams { ttl: Some(40 * SECOND), ..ask("a", 10) });
     assert_eq!((line.ttl_ms, line.safe), (30_000, 10));
-    let other = LeaseAsk { ttl: Some(40 * SECOND), used: 10, ..ask("a", 10) };
+    let other = LeaseParams { ttl: Some(40 * SECOND), used: 10, ..ask("a", 10) };
     assert_eq!(bench.lease(&policy, &other).ttl_ms, 40_000);
     // A sliding count holds units in full until their slice is the oldest.
     let mut bench = Bench::new();
@@ -359,7 +359,9 @@ fn a_lease_ends_before_its_units_leave_the_window() {
     let mut bench = Bench::new();
     bench.wait(55);
     assert_eq!(
-        bench.lease(&sliding(100, 6), &LeaseAsk { ttl: Some(90 * SECOND), ..ask("a", 10) }).ttl_ms,
+        bench
+            .lease(&sliding(100, 6), &LeaseParams { ttl: Some(90 * SECOND), ..ask("a", 10) })
+            .ttl_ms,
         55_000
     );
 }
@@ -377,7 +379,7 @@ fn a_ttl_is_within_its_bounds() {
         (Some(u64::MAX), 3_600_000),
         (None, 10_000),
     ] {
-        let line = Bench::new().lease(&policy, &LeaseAsk { ttl, ..ask("a", 10) });
+        let line = Bench::new().lease(&policy, &LeaseParams { ttl, ..ask("a", 10) });
         assert_eq!((line.ttl_ms, line.granted), (ttl_ms, if ttl_ms == 0 { 0 } else { 10 }));
         assert!(line.refresh_ms >= 1);
     }
@@ -430,8 +432,8 @@ fn a_crowd_shares_the_limit_and_never_exceeds_it() {
         bench.wait(1);
         let line = bench.lease(&policy, &ask("late", 1));
         assert_eq!((line.granted, line.refresh_ms, line.lease), (0, 9000, 0));
-        assert_eq!(bench.lease(&policy, &LeaseAsk { used: 1, ..ask("client-7", 1) }).granted, 1);
-        bench.lease(&policy, &LeaseAsk { used: 1, ..ask("client-7", 0) });
+        assert_eq!(bench.lease(&policy, &LeaseParams { used: 1, ..ask("client-7", 1) }).granted, 1);
+        bench.lease(&policy, &LeaseParams { used: 1, ..ask("client-7", 0) });
         assert_eq!(bench.lease(&policy, &ask("late", 1)).granted, 1);
     }
 }
@@ -444,9 +446,9 @@ fn needs_beyond_the_limit_are_divided_fairly_whoever_comes_first() {
     }
     bench.wait(5);
     // 60, 30 and 10 in five seconds and 20 to spare: b and c may go on as they are, a may not.
-    let line = bench.lease(&policy, &LeaseAsk { used: 30, ..ask("b", 1000) });
+    let line = bench.lease(&policy, &LeaseParams { used: 30, ..ask("b", 1000) });
     assert_eq!(line.granted, 20);
-    let line = bench.lease(&policy, &LeaseAsk { used: 60, ..ask("a", 1000) });
+    let line = bench.lease(&policy, &LeaseParams { used: 60, ..ask("a", 1000) });
     assert_eq!(line.granted, 0);
 }
 
@@ -468,8 +470,8 @@ fn holders_and_places_in_a_queue_are_not_lent() {
     let rate = Rate { count: 10, period: SECOND };
     let queue = |wait| policy(Algorithm::Leaky { rate, capacity: 10, wait });
     let mut bench = Bench::new();
-    assert_eq!(bench.ask(&concurrency(5), &ask("a", 1)), Leased::NotLeasable);
-    assert_eq!(bench.ask(&queue(Some(SECOND)), &ask("a", 1)), Leased::NotLeasable);
+    assert_eq!(bench.ask(&concurrency(5), &ask("a", 1)), LeaseResult::NotLeasable);
+    assert_eq!(bench.ask(&queue(Some(SECOND)), &ask("a", 1)), LeaseResult::NotLeasable);
     assert_eq!(bench.lease(&queue(None), &ask("a", 10)).granted, 5);
 }
 
@@ -488,8 +490,8 @@ fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
     bench.lease(&policy, &ask("a", 50));
     assert_eq!(bench.put_back(&policy, 1000), Some(50));
     assert_eq!(bench.remaining(&policy), 50);
-    let set = SetUsed { used: 0, client_flags: 0, compare_cas: None };
-    bench.engine.set_used(bench.now(), bench.hash, KEY, Some(Rule::from(&policy)), &set);
+    let set = SetUsage { used: 0, client_flags: 0, compare_cas: None };
+    bench.engine.set_used(bench.now(), bench.hash, KEY, Some(PolicyRef::from(&policy)), &set);
     assert_eq!(bench.remaining(&policy), 50);
     // Another algorithm begins anew, but for what is out.
     assert_eq!(bench.remaining(&bucket(80)), 30);
@@ -504,7 +506,7 @@ fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
 fn a_state_with_leases_is_kept_until_they_end_and_are_refilled() {
     for (policy, kept) in [(bucket(100), 210), (fixed(100), 60)] {
         let mut bench = Bench::new();
-        bench.lease(&policy, &LeaseAsk { ttl: Some(200 * SECOND), ..ask("a", 10) });
+        bench.lease(&policy, &LeaseParams { ttl: Some(200 * SECOND), ..ask("a", 10) });
         bench.now_ns += kept * SECOND - 1;
         assert!(bench.has_state());
         assert!(bench.remaining(&policy) < 100);
@@ -516,22 +518,27 @@ fn a_state_with_leases_is_kept_until_they_end_and_are_refilled() {
 #[test]
 fn leases_have_names_of_their_own_without_cas_uniques_and_after_a_restart() {
     let policy = bucket(100);
-    let take = Take { cost: 1, hold: Some(50 * SECOND), ..Take::default() };
+    let take = TakeParams { cost: 1, hold: Some(50 * SECOND), ..TakeParams::default() };
     let mut names = std::collections::BTreeSet::new();
     for restart in 0..3 {
-        let mut bench = Bench::with(Options { cas: false, ..Options::default() });
+        let mut bench = Bench::with(EngineOptions { cas: false, ..EngineOptions::default() });
         bench.wait(restart);
         for client in ["a", "b", "c"] {
             let lease = bench.lease(&policy, &ask(client, 3)).lease;
             assert!(lease > 0 && names.insert(lease), "{client} {lease}");
-            match bench.engine.take(bench.now(), bench.hash, KEY, Some(Rule::from(&policy)), &take)
-            {
-                Limited::Decided(facts) => {
+            match bench.engine.take(
+                bench.now(),
+                bench.hash,
+                KEY,
+                Some(PolicyRef::from(&policy)),
+                &take,
+            ) {
+                TakeResult::Decided(facts) => {
                     assert!(names.insert(facts.decision.lease.expect("a hold")));
                 }
                 other => panic!("{other:?}"),
             }
-            let spent = LeaseAsk { used: 1, ..ask(client, 3) };
+            let spent = LeaseParams { used: 1, ..ask(client, 3) };
             assert_eq!(bench.lease(&policy, &spent).lease, lease);
         }
     }
@@ -540,9 +547,9 @@ fn leases_have_names_of_their_own_without_cas_uniques_and_after_a_restart() {
 #[test]
 fn holds_and_leases_lie_beside_each_other() {
     let (mut bench, policy) = (Bench::new(), bucket(100));
-    bench.take(&policy, &Take { cost: 10, hold: Some(30 * SECOND), ..Take::default() });
+    bench.take(&policy, &TakeParams { cost: 10, hold: Some(30 * SECOND), ..TakeParams::default() });
     assert_eq!(bench.lease(&policy, &ask("a", 20)).remaining, 70);
-    bench.take(&policy, &Take { cost: 10, hold: Some(30 * SECOND), ..Take::default() });
+    bench.take(&policy, &TakeParams { cost: 10, hold: Some(30 * SECOND), ..TakeParams::default() });
     assert_eq!((bench.outstanding(&policy), bench.remaining(&policy)), (20, 60));
 }
 
@@ -550,7 +557,10 @@ fn holds_and_leases_lie_beside_each_other() {
 fn leases_outlive_the_process() {
     for policy in [fixed(100), bucket(100), log(100), sliding(100, 6)] {
         let mut bench = Bench::new();
-        bench.take(&policy, &Take { cost: 5, hold: Some(50 * SECOND), ..Take::default() });
+        bench.take(
+            &policy,
+            &TakeParams { cost: 5, hold: Some(50 * SECOND), ..TakeParams::default() },
+        );
         bench.lease(&policy, &ask("a", 30));
         bench.lease(&policy, &ask("b", 20));
         let mut next = Bench::new();
@@ -569,7 +579,7 @@ fn leases_outlive_the_process() {
         }
         assert_eq!((next.outstanding(&policy), next.remaining(&policy)), (50, 45));
         next.wait(5);
-        assert_eq!(next.lease(&policy, &LeaseAsk { used: 30, ..ask("a", 1000) }).granted, 30);
+        assert_eq!(next.lease(&policy, &LeaseParams { used: 30, ..ask("a", 1000) }).granted, 30);
         next.wait(5);
         assert_eq!(next.outstanding(&policy), 30);
     }
@@ -578,12 +588,12 @@ fn leases_outlive_the_process() {
 #[test]
 fn without_memory_nothing_is_lent() {
     let hasher = KeyHasher::new([1, 2, 3, 4]);
-    let budget = Arc::new(Budget::new(1));
-    let mut engine = Engine::new(hasher.clone(), budget, Options::default());
+    let memory_cap = Arc::new(MemoryCap::new(1));
+    let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
     let now = Now::at_ms(1000);
     let leased =
-        engine.lease(now, hasher.hash(KEY), KEY, Some(Rule::from(&fixed(10))), &ask("a", 5));
-    assert_eq!(leased, Leased::Full);
+        engine.lease(now, hasher.hash(KEY), KEY, Some(PolicyRef::from(&fixed(10))), &ask("a", 5));
+    assert_eq!(leased, LeaseResult::Full);
     assert!(engine.is_empty());
 }
 
@@ -591,12 +601,12 @@ fn without_memory_nothing_is_lent() {
 fn a_key_that_nothing_limits_is_unlimited() {
     let mut bench = Bench::new();
     let leased = bench.engine.lease(bench.now(), bench.hash, KEY, None, &ask("a", 5));
-    assert!(matches!(leased, Leased::Told(LeaseLine { granted: 5, .. })));
+    assert!(matches!(leased, LeaseResult::Told(LeaseLine { granted: 5, .. })));
     assert!(!bench.has_state());
     // Its state remembers its limit.
     bench.lease(&fixed(100), &ask("a", 5));
     let leased = bench.engine.lease(bench.now(), bench.hash, KEY, None, &ask("b", 99));
-    assert!(matches!(leased, Leased::Told(LeaseLine { granted: 25, .. })));
+    assert!(matches!(leased, LeaseResult::Told(LeaseLine { granted: 25, .. })));
 }
 
 #[test]
@@ -605,7 +615,7 @@ fn what_is_out_is_counted_in_the_next_window_of_another_policy_too() {
     let calendar = Window::Calendar { unit, offset: 0, phase: Phase::Auto };
     let calendar = policy(Algorithm::Fixed { count: 10, window: calendar });
     let mut bench = Bench::new();
-    bench.lease(&fixed(10), &LeaseAsk { ttl: Some(60 * SECOND), ..ask("a", 5) });
+    bench.lease(&fixed(10), &LeaseParams { ttl: Some(60 * SECOND), ..ask("a", 5) });
     for _ in 0..59 {
         bench.wait(1);
         bench.put_back(&calendar, 0);

@@ -12,7 +12,7 @@ use super::sums::GROWTH_MAX;
 use super::{EVICTIONS_MAX, Full, Store};
 use crate::arena::Slot;
 use crate::holders::Holders;
-use crate::item::State;
+use crate::item::LimitState;
 use crate::time::Now;
 
 /// In the first two bytes of a state: the holds lie beside the item.
@@ -26,11 +26,11 @@ const BODY_BYTES: usize = 6;
 
 /// Which set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SetId(u32);
+pub(crate) struct HoldSetId(u32);
 
-impl SetId {
+impl HoldSetId {
     /// The set that a state names, if it names one.
-    pub(crate) fn of(state: State<'_>) -> Option<Self> {
+    pub(crate) fn of(state: LimitState<'_>) -> Option<Self> {
         Self::of_body(state.own())
     }
 
@@ -53,36 +53,36 @@ impl SetId {
 
 /// All sets of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Sets {
+pub(super) struct HoldSets {
     list: Vec<Option<Box<Holders>>>,
     free: Vec<u32>,
     bytes: usize,
 }
 
-impl Sets {
+impl HoldSets {
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(super) fn add(&mut self, holders: Holders) -> SetId {
+    pub(super) fn add(&mut self, holders: Holders) -> HoldSetId {
         self.bytes += holders.bytes();
         let holders = Some(Box::new(holders));
         if let Some(number) = self.free.pop() {
             self.list[number as usize] = holders;
-            return SetId(number);
+            return HoldSetId(number);
         }
         self.list.push(holders);
         // Fewer than there are items.
-        SetId(self.list.len() as u32 - 1)
+        HoldSetId(self.list.len() as u32 - 1)
     }
 
-    pub(super) fn get(&self, SetId(number): SetId) -> Option<&Holders> {
+    pub(super) fn get(&self, HoldSetId(number): HoldSetId) -> Option<&Holders> {
         self.list.get(number as usize)?.as_deref()
     }
 
     pub(super) fn change<T>(
         &mut self,
-        SetId(number): SetId,
+        HoldSetId(number): HoldSetId,
         change: impl FnOnce(&mut Holders) -> T,
     ) -> Option<T> {
         let holders = self.list.get_mut(number as usize)?.as_deref_mut()?;
@@ -92,7 +92,7 @@ impl Sets {
         Some(done)
     }
 
-    pub(super) fn remove(&mut self, SetId(number): SetId) {
+    pub(super) fn remove(&mut self, HoldSetId(number): HoldSetId) {
         if let Some(holders) = self.list.get_mut(number as usize).and_then(Option::take) {
             self.bytes -= holders.bytes();
             self.free.push(number);
@@ -102,13 +102,13 @@ impl Sets {
 
 impl Store {
     /// The set of holds that the item in `slot` names.
-    fn set_in(&self, slot: Slot) -> Option<SetId> {
-        SetId::of(self.item(slot).state()?)
+    fn set_in(&self, slot: Slot) -> Option<HoldSetId> {
+        HoldSetId::of(self.item(slot).state()?)
     }
 
     /// Removes the set of an item that goes, or has `new` in its place.
-    pub(super) fn let_go_of_set(&mut self, slot: Slot, new: Option<SetId>) {
-        if slot.is_second()
+    pub(super) fn release_set(&mut self, slot: Slot, new: Option<HoldSetId>) {
+        if slot.is_limit_state()
             && let Some(set) = self.set_in(slot)
             && new != Some(set)
         {
@@ -117,14 +117,14 @@ impl Store {
     }
 
     /// The holds of a key that has many.
-    pub(crate) fn holders(&self, set: SetId) -> Option<&Holders> {
+    pub(crate) fn holders(&self, set: HoldSetId) -> Option<&Holders> {
         self.sets.get(set)
     }
 
     /// Changes the holds of a key that has many.
     pub(crate) fn change_holders<T>(
         &mut self,
-        set: SetId,
+        set: HoldSetId,
         change: impl FnOnce(&mut Holders) -> T,
     ) -> Option<T> {
         let done = self.sets.change(set, change);
@@ -133,21 +133,21 @@ impl Store {
     }
 
     /// Keeps holds for the item of a key, which is to name them.
-    pub(crate) fn add_holders(&mut self, holders: Holders) -> SetId {
+    pub(crate) fn add_holders(&mut self, holders: Holders) -> HoldSetId {
         let set = self.sets.add(holders);
         self.account();
         set
     }
 
     /// Removes holds that no item names.
-    pub(crate) fn drop_holders(&mut self, set: SetId) {
+    pub(crate) fn drop_holders(&mut self, set: HoldSetId) {
         self.sets.remove(set);
         self.account();
     }
 
     /// Whether so many bytes of holds fit the cap as it is.
     pub(crate) fn has_room_for_holders(&self, bytes: usize) -> bool {
-        !self.budget.lacks(bytes.saturating_add(SET_GROWTH_MAX))
+        !self.memory_cap.exceeds_cap_by(bytes.saturating_add(SET_GROWTH_MAX))
     }
 
     /// Evicts until some more holds, in so many bytes, fit the cap. The item of `keep` is never the
@@ -163,7 +163,7 @@ impl Store {
         keep: &[u8],
     ) -> Result<(), Full> {
         for _ in 0..EVICTIONS_MAX {
-            if !self.budget.lacks(bytes.saturating_add(SET_GROWTH_MAX)) {
+            if !self.memory_cap.exceeds_cap_by(bytes.saturating_add(SET_GROWTH_MAX)) {
                 return Ok(());
             }
             self.evict(now, keep, self.reach())?;

@@ -13,12 +13,12 @@ const MERGE_BELOW: usize = FANOUT / 4;
 const MERGED_MAX: usize = FANOUT / 4 * 3;
 
 /// Orders entries.
-pub(crate) type Key = (u64, u64);
+pub(crate) type SumKey = (u64, u64);
 
 /// An entry: its key and its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) key: Key,
+pub(crate) struct SumEntry {
+    pub(crate) key: SumKey,
     pub(crate) units: u64,
 }
 
@@ -34,7 +34,7 @@ impl Sum {
         Self { units: self.units + other.units, len: self.len + other.len }
     }
 
-    fn of(entry: Entry) -> Self {
+    fn of(entry: SumEntry) -> Self {
         Self { units: entry.units.into(), len: 1 }
     }
 
@@ -44,29 +44,29 @@ impl Sum {
 }
 
 #[derive(Debug)]
-enum Node {
-    Leaf(Vec<Entry>),
+enum TreeNode {
+    Leaf(Vec<SumEntry>),
     Branch(Vec<Child>),
 }
 
 #[derive(Debug)]
 struct Child {
     /// The key of its first entry.
-    low: Key,
+    low: SumKey,
     sum: Sum,
-    node: Node,
+    node: TreeNode,
 }
 
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct SumTree {
-    root: Node,
+    root: TreeNode,
     sum: Sum,
     /// What all nodes take.
     bytes: usize,
 }
 
-const LEAF_BYTES: usize = FANOUT * size_of::<Entry>();
+const LEAF_BYTES: usize = FANOUT * size_of::<SumEntry>();
 const BRANCH_BYTES: usize = FANOUT * size_of::<Child>();
 
 /// What an insert takes at most where no branch is split.
@@ -74,7 +74,7 @@ pub(crate) const GROWTH_MAX: usize = LEAF_BYTES;
 
 impl Default for SumTree {
     fn default() -> Self {
-        Self { root: Node::Leaf(Vec::new()), sum: Sum::default(), bytes: 0 }
+        Self { root: TreeNode::Leaf(Vec::new()), sum: Sum::default(), bytes: 0 }
     }
 }
 
@@ -89,7 +89,7 @@ impl SumTree {
     }
 
     /// Puts an entry in place of any of the same key, whose units are the answer.
-    pub(crate) fn insert(&mut self, entry: Entry) -> Option<u64> {
+    pub(crate) fn insert(&mut self, entry: SumEntry) -> Option<u64> {
         let (old, split) = self.root.insert(entry, &mut self.bytes);
         self.sum = self.sum.plus(Sum::of(entry));
         if let Some(old) = old {
@@ -98,20 +98,20 @@ impl SumTree {
         }
         if let Some(right) = split {
             let mut children = branch(&mut self.bytes);
-            let left = std::mem::replace(&mut self.root, Node::Leaf(Vec::new()));
+            let left = std::mem::replace(&mut self.root, TreeNode::Leaf(Vec::new()));
             children.push(Child { low: left.low(), sum: left.sum(), node: left });
             children.push(right);
-            self.root = Node::Branch(children);
+            self.root = TreeNode::Branch(children);
         }
         old
     }
 
     /// Removes the entry of a key; its units.
-    pub(crate) fn remove(&mut self, key: Key) -> Option<u64> {
+    pub(crate) fn remove(&mut self, key: SumKey) -> Option<u64> {
         let units = self.root.remove(key, &mut self.bytes)?;
         self.sum.units -= u128::from(units);
         self.sum.len -= 1;
-        while let Node::Branch(children) = &mut self.root {
+        while let TreeNode::Branch(children) = &mut self.root {
             if children.len() > 1 {
                 break;
             }
@@ -123,7 +123,7 @@ impl SumTree {
     }
 
     /// The first entry whose key is not below this one.
-    pub(crate) fn at_or_after(&self, key: Key) -> Option<Entry> {
+    pub(crate) fn at_or_after(&self, key: SumKey) -> Option<SumEntry> {
         let mut found = None;
         self.visit_from(key, &mut |entry| {
             found = Some(entry);
@@ -133,35 +133,35 @@ impl SumTree {
     }
 
     /// Shows entries in order, from a key on, until `visit` answers false.
-    pub(crate) fn visit_from(&self, key: Key, visit: &mut impl FnMut(Entry) -> bool) {
+    pub(crate) fn visit_from(&self, key: SumKey, visit: &mut impl FnMut(SumEntry) -> bool) {
         self.root.visit_from(key, visit);
     }
 
-    pub(crate) fn first(&self) -> Option<Entry> {
+    pub(crate) fn first(&self) -> Option<SumEntry> {
         self.at_or_after((0, 0))
     }
 
-    pub(crate) fn last(&self) -> Option<Entry> {
+    pub(crate) fn last(&self) -> Option<SumEntry> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(entries) => return entries.last().copied(),
-                Node::Branch(children) => node = &children.last()?.node,
+                TreeNode::Leaf(entries) => return entries.last().copied(),
+                TreeNode::Branch(children) => node = &children.last()?.node,
             }
         }
     }
 
     /// What lies before a key.
-    pub(crate) fn before(&self, key: Key) -> Sum {
+    pub(crate) fn before(&self, key: SumKey) -> Sum {
         let (mut sum, mut node) = (Sum::default(), &self.root);
         loop {
             step();
             match node {
-                Node::Leaf(entries) => {
+                TreeNode::Leaf(entries) => {
                     let end = entries.partition_point(|entry| entry.key < key);
                     return entries[..end].iter().fold(sum, |sum, entry| sum.plus(Sum::of(*entry)));
                 }
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let end = children.partition_point(|child| child.low < key);
                     let Some(last) = end.checked_sub(1) else { return sum };
                     sum = children[..last].iter().fold(sum, |sum, child| sum.plus(child.sum));
@@ -172,18 +172,18 @@ impl SumTree {
     }
 
     /// The first entry with which those up to it come to at least so much.
-    pub(crate) fn reaching(&self, least: Sum) -> Option<Entry> {
+    pub(crate) fn reaching(&self, least: Sum) -> Option<SumEntry> {
         let (mut sum, mut node) = (Sum::default(), &self.root);
         loop {
             step();
             match node {
-                Node::Leaf(entries) => {
+                TreeNode::Leaf(entries) => {
                     return entries.iter().copied().find(|entry| {
                         sum = sum.plus(Sum::of(*entry));
                         sum.reaches(least)
                     });
                 }
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let found = children.iter().find(|child| {
                         let with = sum.plus(child.sum);
                         let reaches = with.reaches(least);
@@ -205,7 +205,7 @@ fn step() {
     tests::STEPS.with(|steps| steps.set(steps.get() + 1));
 }
 
-fn leaf(bytes: &mut usize) -> Vec<Entry> {
+fn leaf(bytes: &mut usize) -> Vec<SumEntry> {
     *bytes += LEAF_BYTES;
     Vec::with_capacity(FANOUT)
 }
@@ -221,8 +221,8 @@ fn split_at(place: usize) -> usize {
     if place == FANOUT { FANOUT } else { FANOUT / 2 }
 }
 
-impl Node {
-    fn low(&self) -> Key {
+impl TreeNode {
+    fn low(&self) -> SumKey {
         match self {
             Self::Leaf(entries) => entries.first().map_or((0, 0), |entry| entry.key),
             Self::Branch(children) => children.first().map_or((0, 0), |child| child.low),
@@ -248,7 +248,7 @@ impl Node {
     }
 
     /// The units that were replaced, and what was split off to the right.
-    fn insert(&mut self, entry: Entry, bytes: &mut usize) -> (Option<u64>, Option<Child>) {
+    fn insert(&mut self, entry: SumEntry, bytes: &mut usize) -> (Option<u64>, Option<Child>) {
         step();
         match self {
             Self::Leaf(entries) => {
@@ -310,7 +310,7 @@ impl Node {
         }
     }
 
-    fn remove(&mut self, key: Key, bytes: &mut usize) -> Option<u64> {
+    fn remove(&mut self, key: SumKey, bytes: &mut usize) -> Option<u64> {
         step();
         match self {
             Self::Leaf(entries) => {
@@ -333,7 +333,7 @@ impl Node {
         }
     }
 
-    fn visit_from(&self, key: Key, visit: &mut impl FnMut(Entry) -> bool) -> bool {
+    fn visit_from(&self, key: SumKey, visit: &mut impl FnMut(SumEntry) -> bool) -> bool {
         step();
         match self {
             Self::Leaf(entries) => {
@@ -350,7 +350,7 @@ impl Node {
 }
 
 impl Child {
-    fn of(node: Node) -> Self {
+    fn of(node: TreeNode) -> Self {
         Self { low: node.low(), sum: node.sum(), node }
     }
 }
@@ -373,11 +373,11 @@ fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
         let into = &mut children[left];
         into.sum = into.sum.plus(right.sum);
         match (&mut into.node, right.node) {
-            (Node::Leaf(entries), Node::Leaf(more)) => {
+            (TreeNode::Leaf(entries), TreeNode::Leaf(more)) => {
                 entries.extend(more);
                 *bytes -= LEAF_BYTES;
             }
-            (Node::Branch(children), Node::Branch(more)) => {
+            (TreeNode::Branch(children), TreeNode::Branch(more)) => {
                 children.extend(more);
                 *bytes -= BRANCH_BYTES;
             }
@@ -387,8 +387,8 @@ fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
         return;
     }
     match children.remove(at).node {
-        Node::Leaf(_) => *bytes -= LEAF_BYTES,
-        Node::Branch(_) => *bytes -= BRANCH_BYTES,
+        TreeNode::Leaf(_) => *bytes -= LEAF_BYTES,
+        TreeNode::Branch(_) => *bytes -= BRANCH_BYTES,
     }
 }
 
@@ -407,15 +407,15 @@ pub(crate) mod tests {
     }
 
     /// Sums by hand, and what the nodes take.
-    fn check(node: &Node, is_root: bool) -> (Sum, usize) {
+    fn check(node: &TreeNode, is_root: bool) -> (Sum, usize) {
         match node {
-            Node::Leaf(entries) => {
+            TreeNode::Leaf(entries) => {
                 assert!(entries.is_sorted_by(|one, other| one.key < other.key));
                 assert!(is_root || !entries.is_empty());
                 let bytes = if entries.capacity() == 0 { 0 } else { LEAF_BYTES };
                 (node.sum(), bytes)
             }
-            Node::Branch(children) => {
+            TreeNode::Branch(children) => {
                 assert!(children.len() > usize::from(is_root) && children.len() <= FANOUT);
                 assert!(children.is_sorted_by(|one, other| one.low < other.low));
                 children.iter().fold((Sum::default(), BRANCH_BYTES), |(sum, bytes), child| {
@@ -427,16 +427,16 @@ pub(crate) mod tests {
         }
     }
 
-    fn agree(tree: &SumTree, twin: &BTreeMap<Key, u64>, probes: &[(Key, u64, usize)]) {
+    fn agree(tree: &SumTree, twin: &BTreeMap<SumKey, u64>, probes: &[(SumKey, u64, usize)]) {
         assert_eq!(check(&tree.root, true), (tree.sum, tree.bytes));
-        let sum_of = |range: &mut dyn Iterator<Item = (&Key, &u64)>| {
+        let sum_of = |range: &mut dyn Iterator<Item = (&SumKey, &u64)>| {
             range.fold(Sum::default(), |sum, (key, units)| {
-                sum.plus(Sum::of(Entry { key: *key, units: *units }))
+                sum.plus(Sum::of(SumEntry { key: *key, units: *units }))
             })
         };
         assert_eq!(tree.sum(), sum_of(&mut twin.iter()));
-        let entry = |found: Option<(&Key, &u64)>| {
-            found.map(|(key, units)| Entry { key: *key, units: *units })
+        let entry = |found: Option<(&SumKey, &u64)>| {
+            found.map(|(key, units)| SumEntry { key: *key, units: *units })
         };
         assert_eq!(tree.first(), entry(twin.first_key_value()));
         assert_eq!(tree.last(), entry(twin.last_key_value()));
@@ -446,7 +446,7 @@ pub(crate) mod tests {
             let least = Sum { units: units.into(), len };
             let mut sum = Sum::default();
             let found = twin.iter().find(|(key, units)| {
-                sum = sum.plus(Sum::of(Entry { key: **key, units: **units }));
+                sum = sum.plus(Sum::of(SumEntry { key: **key, units: **units }));
                 sum.reaches(least)
             });
             assert_eq!(tree.reaching(least), entry(found));
@@ -476,7 +476,7 @@ pub(crate) mod tests {
                 for number in 0..count {
                     let key = (start.wrapping_add(number * step) % 1500, number % 2);
                     if puts {
-                        let old = tree.insert(Entry { key, units: units + number % 3 });
+                        let old = tree.insert(SumEntry { key, units: units + number % 3 });
                         prop_assert_eq!(old, twin.insert(key, units + number % 3));
                     } else {
                         prop_assert_eq!(tree.remove(key), twin.remove(&key));
@@ -496,9 +496,9 @@ pub(crate) mod tests {
     fn entries_in_order_fill_their_nodes() {
         let mut tree = SumTree::default();
         for key in 0..100_000 {
-            tree.insert(Entry { key: (key, 0), units: 1 });
+            tree.insert(SumEntry { key: (key, 0), units: 1 });
         }
-        assert!(tree.bytes() < 100_000 * (size_of::<Entry>() + 2));
+        assert!(tree.bytes() < 100_000 * (size_of::<SumEntry>() + 2));
         for key in 0..100_000 {
             // From the front and from all over.
             tree.remove((if key % 2 == 0 { key / 2 } else { 99_999 - key / 2 }, 0));

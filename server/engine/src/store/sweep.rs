@@ -1,6 +1,6 @@
 //! All items of a shard, one after the other: to show them, and to remove those past their deadline.
 //!
-//! Not here: those of a partition (`range`), making room (`store`).
+//! Not here: those of a partition (`scan`), making room (`store`).
 
 use super::past::is_past;
 use super::{FIRST, Item, Slot, Store};
@@ -35,13 +35,13 @@ impl Store {
 
     /// The item at or after a place: first the plain ones, then the states.
     fn at_or_after(&self, slot: Slot) -> Option<Slot> {
-        if !slot.is_second() {
+        if !slot.is_limit_state() {
             if let Some(found) = self.plain.at_or_after(slot) {
                 return Some(found);
             }
-            return self.states.at_or_after(FIRST).map(Slot::in_second);
+            return self.states.at_or_after(FIRST).map(Slot::in_limit_arena);
         }
-        self.states.at_or_after(slot).map(Slot::in_second)
+        self.states.at_or_after(slot).map(Slot::in_limit_arena)
     }
 
     /// The hashes of all keys that are not past their deadline, in no order.

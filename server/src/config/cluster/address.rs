@@ -88,12 +88,12 @@ impl SeedList {
 
 /// An address that others are told: a host, perhaps a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct AdvertisedAddr {
     pub(super) host: String,
     pub(super) port: Option<u16>,
 }
 
-impl Told {
+impl AdvertisedAddr {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (host, port) = reachable(text.trim())?;
         Ok(Self { host, port })

@@ -12,7 +12,7 @@ use super::super::listen::ListenList;
 use super::super::raw::SWITCH;
 use super::super::value;
 use super::Ack;
-use super::address::{SeedList, Told};
+use super::address::{AdvertisedAddr, SeedList};
 use crate::limits::OnUnavailable;
 
 const CLUSTER: &str = "Cluster";
@@ -45,11 +45,11 @@ pub(in crate::config) struct ClusterFlags {
     pub(super) peer_listen: Vec<ListenList>,
     /// Where clients and nodes are told that clients reach this one: host or host:port
     /// [default: the first of --listen]
-    #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = Told::parse)]
-    pub(super) advertise: Option<Told>,
+    #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = AdvertisedAddr::parse)]
+    pub(super) advertise: Option<AdvertisedAddr>,
     /// Where nodes are told to connect [default: the first of --peer-listen]
-    #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = Told::parse)]
-    pub(super) advertise_peer: Option<Told>,
+    #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = AdvertisedAddr::parse)]
+    pub(super) advertise_peer: Option<AdvertisedAddr>,
     /// Its name in clients' server lists [default: the advertised host, with :port unless 11211]
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = ring_name)]
     pub(super) ring_name: Option<String>,
@@ -62,7 +62,7 @@ pub(in crate::config) struct ClusterFlags {
     pub(super) zone: Option<String>,
     /// node, or witness: it votes, forwards and holds nothing [default: node]
     #[arg(long, help_heading = CLUSTER, value_name = "ROLE", value_parser = role)]
-    pub(super) role: Option<Role>,
+    pub(super) role: Option<NodeRole>,
     /// When founding: how keys find nodes, ketama or xxh3 [default: ketama]
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = placement)]
     pub(super) placement: Option<Scheme>,
@@ -108,7 +108,7 @@ pub(in crate::config) struct ClusterFlags {
 
 /// What a node is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum NodeRole {
     /// It holds its share.
     Node,
     /// It votes only.
@@ -140,8 +140,8 @@ fn on_unavailable(text: &str) -> Result<OnUnavailable, String> {
     one_of(text, &OnUnavailable::ALL)
 }
 
-fn role(text: &str) -> Result<Role, String> {
-    one_of(text, &[("node", Role::Node), ("witness", Role::Witness)])
+fn role(text: &str) -> Result<NodeRole, String> {
+    one_of(text, &[("node", NodeRole::Node), ("witness", NodeRole::Witness)])
 }
 
 fn one_of<T: Copy>(text: &str, all: &[(&str, T)]) -> Result<T, String> {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use control::Begin;
+use control::StartMode;
 
 use super::flags::SCHEMES;
 use super::{Ack, ClusterConfig, Page, PeerFiles};
@@ -18,10 +18,10 @@ impl ClusterConfig {
         let list = |all: &mut dyn Iterator<Item = String>| all.collect::<Vec<_>>();
         let seeds = list(&mut self.seeds.iter().map(ToString::to_string));
         match self.begin {
-            Begin::Found if self.data_dir.is_some() => {}
-            Begin::Found => page.set("expect", 1),
-            Begin::Join => page.set("join", seeds),
-            Begin::Expect(nodes) => {
+            StartMode::Found if self.data_dir.is_some() => {}
+            StartMode::Found => page.set("expect", 1),
+            StartMode::Join => page.set("join", seeds),
+            StartMode::Expect(nodes) => {
                 page.set("seeds", seeds);
                 page.set("expect", count(nodes as u64));
             }
@@ -38,7 +38,7 @@ impl ClusterConfig {
         if !self.zone.is_empty() {
             page.set("zone", self.zone.as_str());
         }
-        if self.begin != Begin::Join {
+        if self.begin != StartMode::Join {
             page.set("placement", word(&SCHEMES, &self.placement.scheme()));
             page.set("partition_bits", i64::from(self.placement.partitions().ilog2()));
             page.set("replicas", i64::from(self.replicas));

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cluster::placement::{Placement, Scheme};
-use control::Begin;
+use control::StartMode;
 
 use super::super::{ConfigError, ListenAddr};
-use super::address::{HostPort, Told, is_every_interface, is_loopback};
-use super::flags::{ClusterFlags, LostAfter, Role};
+use super::address::{AdvertisedAddr, HostPort, is_every_interface, is_loopback};
+use super::flags::{ClusterFlags, LostAfter, NodeRole};
 use super::{ClusterConfig, PeerFiles};
 
 /// memcached's port: where clients are that do not say otherwise.
@@ -118,7 +118,7 @@ impl ClusterFlags {
         flags.into_iter().find(|(said, _)| *said).map(|(_, flag)| flag)
     }
 
-    fn begin(&self) -> Result<Begin, ConfigError> {
+    fn begin(&self) -> Result<StartMode, ConfigError> {
         match (self.join.is_empty(), self.seeds.is_empty(), self.expect) {
             (false, false, _) => {
                 refuse("--join and --seeds: write one of them, --seeds if it may found a cluster")
@@ -126,24 +126,24 @@ impl ClusterFlags {
             (false, true, Some(_)) => {
                 refuse("--expect founds a cluster, --join never does: write --seeds instead")
             }
-            (false, true, None) | (true, false, None) => Ok(Begin::Join),
-            (true, false, Some(nodes)) => Ok(Begin::Expect(nodes)),
-            (true, true, None | Some(1)) => Ok(Begin::Found),
+            (false, true, None) | (true, false, None) => Ok(StartMode::Join),
+            (true, false, Some(nodes)) => Ok(StartMode::Expect(nodes)),
+            (true, true, None | Some(1)) => Ok(StartMode::Found),
             (true, true, Some(nodes)) => {
                 refuse(format!("--expect {nodes}: write --seeds, where the others may be found"))
             }
         }
     }
 
-    fn weight_in(&self, begin: Begin) -> Result<u32, ConfigError> {
+    fn weight_in(&self, begin: StartMode) -> Result<u32, ConfigError> {
         match (self.role, self.weight) {
-            (Some(Role::Witness), Some(_)) => {
+            (Some(NodeRole::Witness), Some(_)) => {
                 refuse("--weight with --role witness: a witness holds nothing, so it has no share")
             }
-            (Some(Role::Witness), None) if begin == Begin::Found => {
+            (Some(NodeRole::Witness), None) if begin == StartMode::Found => {
                 refuse("--role witness needs --join or --seeds: alone it would hold nothing")
             }
-            (Some(Role::Witness), None) => Ok(0),
+            (Some(NodeRole::Witness), None) => Ok(0),
             (_, weight) => Ok(weight.unwrap_or(1)),
         }
     }
@@ -151,7 +151,7 @@ impl ClusterFlags {
     /// Where clients reach us.
     fn client_address(&self, listen: &[ListenAddr]) -> Result<HostPort, ConfigError> {
         match (&self.advertise, listen.first()) {
-            (Some(Told { host, port }), first) => {
+            (Some(AdvertisedAddr { host, port }), first) => {
                 let port = port.or(first.map(|first| first.port)).unwrap_or(CLIENT_PORT);
                 Ok(HostPort { host: host.clone(), port })
             }
@@ -199,8 +199,8 @@ impl ClusterFlags {
     /// Where nodes are told to connect.
     fn peer_address(&self, listen: &[ListenAddr], client: &HostPort) -> HostPort {
         let port = listen.first().map_or(ClusterConfig::PEER_PORT, |first| first.port);
-        if let Some(told) = &self.advertise_peer {
-            return HostPort { host: told.host.clone(), port: told.port.unwrap_or(port) };
+        if let Some(response) = &self.advertise_peer {
+            return HostPort { host: response.host.clone(), port: response.port.unwrap_or(port) };
         }
         let host =
             listen.iter().map(|address| &address.host).find(|host| !is_every_interface(host));
@@ -250,7 +250,7 @@ impl ClusterFlags {
     }
 
     /// What a founder decides. Who only joins is told by the cluster.
-    fn founding(&self, begin: Begin, warnings: &mut Vec<String>) -> Founding {
+    fn founding(&self, begin: StartMode, warnings: &mut Vec<String>) -> Founding {
         let scheme = self.placement.unwrap_or(Scheme::Ketama);
         let bits = self.partition_bits.unwrap_or(PARTITION_BITS);
         let said = Founding {
@@ -262,7 +262,7 @@ impl ClusterFlags {
                 Some(LostAfter::Seconds(seconds)) => Some(Duration::from_secs(seconds)),
             },
         };
-        if begin != Begin::Join {
+        if begin != StartMode::Join {
             return said;
         }
         let flags = [
@@ -275,7 +275,7 @@ impl ClusterFlags {
             warnings
                 .push(format!("{flag} has no effect: a node that joins is told by the cluster"));
         }
-        Self::default().founding(Begin::Found, warnings)
+        Self::default().founding(StartMode::Found, warnings)
     }
 }
 

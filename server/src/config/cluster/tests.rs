@@ -68,17 +68,17 @@ fn four_flags_say_how_a_cluster_is_got() {
         let seeds: Vec<_> = cluster.seeds.iter().map(ToString::to_string).collect();
         (cluster.begin, seeds.join(" "))
     };
-    assert_eq!(begin("--data-dir d"), (Begin::Found, String::new()));
-    assert_eq!(begin("--data-dir d --expect 1"), (Begin::Found, String::new()));
-    assert_eq!(begin("--expect 1"), (Begin::Found, String::new()));
-    assert_eq!(begin("--join a"), (Begin::Join, "a:21211".to_owned()));
+    assert_eq!(begin("--data-dir d"), (StartMode::Found, String::new()));
+    assert_eq!(begin("--data-dir d --expect 1"), (StartMode::Found, String::new()));
+    assert_eq!(begin("--expect 1"), (StartMode::Found, String::new()));
+    assert_eq!(begin("--join a"), (StartMode::Join, "a:21211".to_owned()));
     assert_eq!(
         begin("--join a,dns:b --join [::1],dns:c:7,a:21211 --data-dir d"),
-        (Begin::Join, "a:21211 dns:b:21211 [::1]:21211 dns:c:7".to_owned())
+        (StartMode::Join, "a:21211 dns:b:21211 [::1]:21211 dns:c:7".to_owned())
     );
-    assert_eq!(begin("--seeds a:1"), (Begin::Join, "a:1".to_owned()));
-    assert_eq!(begin("--seeds a:1,b:1 --expect 3"), (Begin::Expect(3), "a:1 b:1".to_owned()));
-    assert_eq!(begin("--seeds a:1 --expect 1"), (Begin::Expect(1), "a:1".to_owned()));
+    assert_eq!(begin("--seeds a:1"), (StartMode::Join, "a:1".to_owned()));
+    assert_eq!(begin("--seeds a:1,b:1 --expect 3"), (StartMode::Expect(3), "a:1 b:1".to_owned()));
+    assert_eq!(begin("--seeds a:1 --expect 1"), (StartMode::Expect(1), "a:1".to_owned()));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn defaults_are_those_of_the_design() {
     let cluster = cluster("--data-dir /d");
     let expected = ClusterConfig {
         data_dir: Some("/d".into()),
-        begin: Begin::Found,
+        begin: StartMode::Found,
         seeds: vec![],
         peer_listen: vec![ListenAddr { host: "127.0.0.1".to_owned(), port: 21211, label: None }],
         advertise: HostPort { host: "127.0.0.1".to_owned(), port: 11211 },
@@ -256,9 +256,9 @@ fn what_will_surprise_is_warned_of() {
             .map(|flag| format!("{flag} has no effect: a node that joins is told by the cluster"))
     );
     let line = "--join a --data-dir d --peer-listen * --insecure";
-    let told = "nodes are told to find this one at 127.0.0.1:21211, which no other machine \
+    let reply = "nodes are told to find this one at 127.0.0.1:21211, which no other machine \
                 reaches; --advertise-peer tells them another place";
-    assert_eq!(warnings(line), [told]);
+    assert_eq!(warnings(line), [reply]);
 }
 
 #[test]
@@ -292,7 +292,10 @@ fn a_flag_outweighs_the_environment_list_by_list() {
         panic!("a good line")
     };
     let cluster = config.cluster.expect("a cluster");
-    assert_eq!((cluster.begin, cluster.seeds.len(), cluster.insecure), (Begin::Expect(3), 2, true));
+    assert_eq!(
+        (cluster.begin, cluster.seeds.len(), cluster.insecure),
+        (StartMode::Expect(3), 2, true)
+    );
 }
 
 #[test]

@@ -12,22 +12,25 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 /// What a source says of itself, with the file's directory left out.
-fn outcome(read: Result<Source, ConfigError>, dir: &tempfile::TempDir) -> Result<Source, String> {
+fn outcome(
+    read: Result<ConfigSource, ConfigError>,
+    dir: &tempfile::TempDir,
+) -> Result<ConfigSource, String> {
     let dir = format!("{}/", dir.path().display());
     read.map_err(|error| error.to_string().replace(&dir, ""))
 }
 
-fn read_conf(text: &str) -> Result<Source, String> {
+fn read_conf(text: &str) -> Result<ConfigSource, String> {
     let (dir, path) = file("memcached.conf", text);
     outcome(memcached_conf(&path), &dir)
 }
 
-fn read_toml(text: &str) -> Result<Source, String> {
+fn read_toml(text: &str) -> Result<ConfigSource, String> {
     let (dir, path) = file("tollgate.toml", text);
     outcome(toml(&path), &dir)
 }
 
-fn read_env(pairs: &[(&str, &str)]) -> Result<Source, String> {
+fn read_env(pairs: &[(&str, &str)]) -> Result<ConfigSource, String> {
     let pairs = pairs.iter().map(|(name, text)| (OsString::from(name), OsString::from(text)));
     environment(pairs).map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::super::networks::Network;
-use super::super::overrides::{Keys, Overrides};
+use super::super::overrides::{OverrideKeys, Overrides};
 use super::*;
 
 /// One letter of a pattern.
@@ -38,8 +38,8 @@ impl Letter {
 /// The pattern in words, and a template of all its captures.
 fn written(pattern: &[Letter]) -> (String, String) {
     let (mut text, mut template) = (String::new(), String::from("k"));
-    for (at, letter) in pattern.iter().enumerate() {
-        match letter {
+    for (at, envelope) in pattern.iter().enumerate() {
+        match envelope {
             Letter::Byte(byte) => text.push(char::from(*byte)),
             Letter::One => text.push('?'),
             Letter::Any => text.push('*'),
@@ -59,13 +59,13 @@ fn prefixed(class: &str) -> String {
 
 /// What each capture takes: the shortest that lead to a match, the first before the second.
 fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
-    let Some((letter, others)) = pattern.split_first() else {
+    let Some((envelope, others)) = pattern.split_first() else {
         return key.is_empty().then(Vec::new);
     };
     (0..=key.len()).find_map(|len| {
         let (text, rest) = key.split_at(len);
-        let mut captures = letter.takes(text).then(|| matched(others, rest)).flatten()?;
-        if matches!(letter, Letter::Capture(_)) {
+        let mut captures = envelope.takes(text).then(|| matched(others, rest)).flatten()?;
+        if matches!(envelope, Letter::Capture(_)) {
             captures.insert(0, text);
         }
         Some(captures)
@@ -75,12 +75,12 @@ fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
 /// A key that the pattern takes, more or less: variables are filled with these texts in turn.
 fn filled(pattern: &[Letter], texts: &[String]) -> Vec<u8> {
     let mut texts = texts.iter().cycle();
-    let letter = |letter: &Letter| match letter {
+    let envelope = |envelope: &Letter| match envelope {
         Letter::Byte(byte) => vec![*byte],
         Letter::One => b"z".to_vec(),
         _ => texts.next().map_or_else(Vec::new, |text| text.clone().into_bytes()),
     };
-    pattern.iter().flat_map(letter).collect()
+    pattern.iter().flat_map(envelope).collect()
 }
 
 fn letter() -> impl Strategy<Value = Letter> {
@@ -186,7 +186,7 @@ proptest! {
         keys in vec((select(vec!["", "l:", "a", "a:"]), address()), 1..40),
     ) {
         let policy = Policy::parse(b"block").expect("a policy");
-        let mut distinct = Vec::<Keys>::new();
+        let mut distinct = Vec::<OverrideKeys>::new();
         for keys in overrides {
             if !distinct.contains(&keys) {
                 distinct.push(keys);
@@ -195,7 +195,7 @@ proptest! {
         let clever = Overrides::new(distinct.iter().map(|keys| (keys.clone(), policy)).collect());
         for (literal, address) in keys {
             let key = format!("{literal}{address}");
-            let found = clever.find(key.as_bytes()).map(|(number, _)| number);
+            let found = clever.find(key.as_bytes()).map(|(index, _)| index);
             prop_assert_eq!(found, naive_override(&distinct, key.as_bytes()), "{}", key);
         }
     }
@@ -212,31 +212,32 @@ fn address() -> impl Strategy<Value = String> {
     ]
 }
 
-fn override_key() -> impl Strategy<Value = Keys> {
+fn override_key() -> impl Strategy<Value = OverrideKeys> {
     let literal = || select(vec!["", "l:", "a:"]);
     let network = |(literal, address, bits): (&str, String, u8)| {
         let network = |bits: u8| Network::parse(&format!("{address}/{bits}"));
         let whole = network(bits).filter(|network| network.is_whole());
         let network = whole.or_else(|| network(32)).filter(|network| network.is_whole());
         let network = network.or_else(|| Network::parse(&format!("{address}/128")));
-        Keys::Network(literal.into(), network.expect("an address is a network of one"))
+        OverrideKeys::Network(literal.into(), network.expect("an address is a network of one"))
     };
     let bits = select(vec![0_u8, 1, 2, 30, 31, 32, 126, 127, 128]);
     prop_oneof![
-        (literal(), address()).prop_map(|(l, address)| Keys::Exact(format!("{l}{address}").into())),
+        (literal(), address())
+            .prop_map(|(l, address)| OverrideKeys::Exact(format!("{l}{address}").into())),
         (literal(), address(), 0..6_usize).prop_map(|(l, address, len)| {
             let text = format!("{l}{address}");
-            Keys::Prefix(text[..len.min(text.len())].into())
+            OverrideKeys::Prefix(text[..len.min(text.len())].into())
         }),
         (literal(), address(), bits).prop_map(network),
     ]
 }
 
-fn naive_override(all: &[Keys], key: &[u8]) -> Option<usize> {
-    let rank = |keys: &Keys| match keys {
-        Keys::Exact(exact) => (exact == key).then_some((2, exact.len(), 0)),
-        Keys::Prefix(prefix) => key.starts_with(prefix).then_some((1, prefix.len(), 0)),
-        Keys::Network(literal, network) => {
+fn naive_override(all: &[OverrideKeys], key: &[u8]) -> Option<usize> {
+    let rank = |keys: &OverrideKeys| match keys {
+        OverrideKeys::Exact(exact) => (exact == key).then_some((2, exact.len(), 0)),
+        OverrideKeys::Prefix(prefix) => key.starts_with(prefix).then_some((1, prefix.len(), 0)),
+        OverrideKeys::Network(literal, network) => {
             let address = str::from_utf8(key.strip_prefix(literal.as_slice())?).ok()?;
             let address: std::net::IpAddr = address.parse().ok()?;
             let masked = Network::parse(&format!("{address}/{}", network.bits))?;

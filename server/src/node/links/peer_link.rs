@@ -9,11 +9,11 @@ use cluster::link::LinkReceiver;
 use cluster::send_stream::Acked;
 use parking_lot::Mutex;
 
-use super::transport::Transport;
+use super::writer::LinkWriter;
 
 /// What all links to one life of a node share.
 #[derive(Debug, Default)]
-pub(super) struct LifeTime {
+pub(super) struct PeerTime {
     /// The newest time that the node has said, on its monotonic clock; 0: none.
     pub(super) time_ns: AtomicU64,
 }
@@ -35,10 +35,10 @@ pub(crate) struct PeerLink {
     end: AtomicU64,
     /// Most bytes of it that are not acknowledged.
     bytes_max: u64,
-    pub(super) transport: Transport,
+    pub(super) transport: LinkWriter,
     /// Only the worker that reads the link locks it.
     pub(super) receiver: Mutex<LinkReceiver>,
-    pub(super) life: Arc<LifeTime>,
+    pub(super) time: Arc<PeerTime>,
     /// When the peer last said a word or answers.
     pub(super) progress_ns: AtomicU64,
 }
@@ -49,9 +49,9 @@ impl PeerLink {
         peer: NodeId,
         incarnation: Incarnation,
         k: u16,
-        life: &Arc<LifeTime>,
+        life: &Arc<PeerTime>,
     ) -> Self {
-        let transport = Transport::default();
+        let transport = LinkWriter::default();
         let output = transport.lock();
         let (acked, bytes_max) =
             (output.sender.stream.acked().clone(), output.sender.stream.bytes_max() as u64);
@@ -66,7 +66,7 @@ impl PeerLink {
             bytes_max,
             transport,
             receiver: Mutex::default(),
-            life: Arc::clone(life),
+            time: Arc::clone(life),
             progress_ns: AtomicU64::new(0),
         }
     }
@@ -86,7 +86,7 @@ impl PeerLink {
     }
 
     /// Says the frames that `write` writes; they are not numbered. False: the link is not up, and they are lost.
-    pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    pub(crate) fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut output = self.transport.lock();
         if !output.is_up() {
             return false;

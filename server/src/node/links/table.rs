@@ -9,7 +9,7 @@ use cluster::LinkIndex;
 use cluster::id::{Incarnation, NodeId};
 use parking_lot::RwLock;
 
-use super::peer_link::{LifeTime, PeerLink};
+use super::peer_link::{PeerLink, PeerTime};
 
 /// Rows are used again only beyond so many, so that a number in a log line rarely means two links.
 const FRESH_ROWS: usize = 1024;
@@ -19,32 +19,32 @@ const ROWS_MAX: usize = 1 << 16;
 /// All data links.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    table: RwLock<Table>,
+    table: RwLock<LinkRows>,
     generation: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct LinkRows {
     rows: Vec<Option<Arc<PeerLink>>>,
     free: VecDeque<LinkIndex>,
-    nodes: BTreeMap<NodeId, Lives>,
+    nodes: BTreeMap<NodeId, PeerIncarnations>,
 }
 
 /// The lives of one node.
 #[derive(Debug, Default)]
-struct Lives {
+struct PeerIncarnations {
     /// The newest one is last.
-    lives: Vec<Life>,
+    incarnations: Vec<PeerIncarnation>,
     /// This life of the node and those before have ended: no link to them begins.
     ended: Incarnation,
 }
 
 #[derive(Debug)]
-struct Life {
+struct PeerIncarnation {
     incarnation: Incarnation,
     /// It is over in the map; its links stay until no set names them.
     is_over: bool,
-    time: Arc<LifeTime>,
+    time: Arc<PeerTime>,
     /// By `k`.
     links: Box<[Arc<PeerLink>]>,
 }
@@ -75,33 +75,39 @@ impl Links {
     pub(crate) fn link_to(
         &self,
         node: NodeId,
-        life: Incarnation,
+        incarnation: Incarnation,
         partition_shard: usize,
     ) -> Option<LinkIndex> {
         let table = self.table.read();
-        let life = table.nodes.get(&node)?.life(life).filter(|life| !life.is_over)?;
-        let k = partition_shard.checked_rem(life.links.len())?;
-        Some(life.links[k].index)
+        let known_peer = table
+            .nodes
+            .get(&node)?
+            .incarnation(incarnation)
+            .filter(|known_peer| !known_peer.is_over)?;
+        let k = partition_shard.checked_rem(known_peer.links.len())?;
+        Some(known_peer.links[k].index)
     }
 
     /// The link to the newest life of a node for the operations of a worker.
     pub(crate) fn of_worker(&self, node: NodeId, worker: u16) -> Option<Arc<PeerLink>> {
         let table = self.table.read();
-        let life = table.nodes.get(&node)?.lives.last().filter(|life| !life.is_over)?;
-        let k = usize::from(worker).checked_rem(life.links.len())?;
-        Some(Arc::clone(&life.links[k]))
+        let known_peer =
+            table.nodes.get(&node)?.incarnations.last().filter(|known_peer| !known_peer.is_over)?;
+        let k = usize::from(worker).checked_rem(known_peer.links.len())?;
+        Some(Arc::clone(&known_peer.links[k]))
     }
 
     /// The newest time that a life of a node has said, on its monotonic clock; 0: none.
-    pub(crate) fn peer_time_ns(&self, node: NodeId, life: Incarnation) -> u64 {
+    pub(crate) fn peer_time_ns(&self, node: NodeId, incarnation: Incarnation) -> u64 {
         let table = self.table.read();
-        let life = table.nodes.get(&node).and_then(|lives| lives.life(life));
-        life.map_or(0, |life| life.time.time_ns.load(Ordering::Acquire))
+        let known_peer =
+            table.nodes.get(&node).and_then(|incarnations| incarnations.incarnation(incarnation));
+        known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
     }
 
     /// Ends the links to lives that are over in the map, once no set names them. `is_over` is asked for each life that
     /// has links.
-    pub(crate) fn retain_lives(
+    pub(crate) fn retain_incarnations(
         &self,
         is_over: impl Fn(NodeId, Incarnation) -> bool,
         is_named: impl Fn(LinkIndex) -> bool,
@@ -113,14 +119,14 @@ impl Links {
         // Asked without the lock: nobody finds these links any more, so no set comes to name one.
         let named: Vec<LinkIndex> = over.into_iter().filter(|index| is_named(*index)).collect();
         let mut table = self.table.write();
-        let Table { rows, free, nodes } = &mut *table;
-        let is_kept = |life: &Life| {
-            !life.is_over || life.links.iter().any(|link| named.contains(&link.index))
+        let LinkRows { rows, free, nodes } = &mut *table;
+        let is_kept = |known_peer: &PeerIncarnation| {
+            !known_peer.is_over || known_peer.links.iter().any(|link| named.contains(&link.index))
         };
-        for Lives { lives, ended } in nodes.values_mut() {
-            for life in lives.extract_if(.., |life| !is_kept(life)) {
-                *ended = life.incarnation.max(*ended);
-                for link in life.links {
+        for PeerIncarnations { incarnations, ended } in nodes.values_mut() {
+            for known_peer in incarnations.extract_if(.., |known_peer| !is_kept(known_peer)) {
+                *ended = known_peer.incarnation.max(*ended);
+                for link in known_peer.links {
                     link.transport.fail(io::ErrorKind::ConnectionAborted);
                     rows[usize::from(link.index.0)] = None;
                     free.push_back(link.index);
@@ -136,10 +142,10 @@ impl Links {
         let mut table = self.table.write();
         let mut over = Vec::new();
         for (node, known) in &mut table.nodes {
-            for life in &mut known.lives {
-                life.is_over |= is_over(*node, life.incarnation);
-                if life.is_over {
-                    over.extend(life.links.iter().map(|link| link.index));
+            for known_peer in &mut known.incarnations {
+                known_peer.is_over |= is_over(*node, known_peer.incarnation);
+                if known_peer.is_over {
+                    over.extend(known_peer.links.iter().map(|link| link.index));
                 }
             }
         }
@@ -148,12 +154,15 @@ impl Links {
 
     /// Forgets which lives of nodes have ended, of nodes that cannot come back.
     pub(in crate::node) fn retain_nodes(&self, is_known: impl Fn(NodeId) -> bool) {
-        self.table.write().nodes.retain(|node, known| is_known(*node) || !known.lives.is_empty());
+        self.table
+            .write()
+            .nodes
+            .retain(|node, known| is_known(*node) || !known.incarnations.is_empty());
     }
 
     /// The links to a life of a node, which are made when it is first met. None: the life has ended, or there is a newer
     /// one, or no row is left.
-    pub(super) fn meet(
+    pub(super) fn links_to(
         &self,
         node: NodeId,
         incarnation: Incarnation,
@@ -161,17 +170,17 @@ impl Links {
         k: u16,
     ) -> Option<Arc<PeerLink>> {
         let mut table = self.table.write();
-        let Table { rows, free, nodes } = &mut *table;
+        let LinkRows { rows, free, nodes } = &mut *table;
         let known = nodes.entry(node).or_default();
         if incarnation <= known.ended && known.ended != Incarnation::default() {
             return None;
         }
-        let newest = known.lives.last().map(|life| life.incarnation);
+        let newest = known.incarnations.last().map(|known_peer| known_peer.incarnation);
         if newest.is_some_and(|newest| newest > incarnation) {
             return None;
         }
         if newest != Some(incarnation) {
-            let time = Arc::new(LifeTime::default());
+            let time = Arc::new(PeerTime::default());
             let mut links = Vec::new();
             for k in 0..count {
                 let index = row(rows, free)?;
@@ -179,10 +188,15 @@ impl Links {
                 rows[usize::from(index.0)] = Some(Arc::clone(&link));
                 links.push(link);
             }
-            known.lives.push(Life { incarnation, is_over: false, time, links: links.into() });
+            known.incarnations.push(PeerIncarnation {
+                incarnation,
+                is_over: false,
+                time,
+                links: links.into(),
+            });
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
-        known.lives.last()?.links.get(usize::from(k)).cloned()
+        known.incarnations.last()?.links.get(usize::from(k)).cloned()
     }
 }
 
@@ -198,8 +212,8 @@ fn row(rows: &mut Vec<Option<Arc<PeerLink>>>, free: &mut VecDeque<LinkIndex>) ->
     Some(index)
 }
 
-impl Lives {
-    fn life(&self, incarnation: Incarnation) -> Option<&Life> {
-        self.lives.iter().find(|life| life.incarnation == incarnation)
+impl PeerIncarnations {
+    fn incarnation(&self, incarnation: Incarnation) -> Option<&PeerIncarnation> {
+        self.incarnations.iter().find(|known_peer| known_peer.incarnation == incarnation)
     }
 }

@@ -8,13 +8,13 @@ use std::task::Poll;
 use std::thread;
 
 use cluster::LinkIndex;
-use cluster::frames::{Refused, Round};
+use cluster::frames::{StreamRefusal, TermCheck};
 use cluster::id::{Incarnation, Partition, Term};
-use cluster::replica::{AckMode, Options, Position};
+use cluster::replica::{AckMode, Position, ReplicaOptions};
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 
-use super::transport::Life;
+use super::writer::PeerLiveness;
 use super::*;
 use crate::node::NodeOptions;
 
@@ -27,7 +27,7 @@ fn runtime() -> Runtime {
 
 fn round(number: u32) -> Vec<u8> {
     let mut frame = Vec::new();
-    Round { partition: Partition(number as u16), term: Term(number) }.encode(&mut frame);
+    TermCheck { partition: Partition(number as u16), term: Term(number) }.encode(&mut frame);
     frame
 }
 
@@ -36,7 +36,7 @@ fn round(number: u32) -> Vec<u8> {
 struct Heard {
     numbers: Vec<u32>,
     loose: usize,
-    refused: Vec<Refused>,
+    refused: Vec<StreamRefusal>,
     refuses: Vec<u32>,
     ups: usize,
     acknowledged: usize,
@@ -50,26 +50,26 @@ impl LinkHandler<()> for Heard {
         (): &mut (),
         _: &Arc<PeerLink>,
         stream: &mut ReceiveStream,
-        kind: Kind,
+        kind: FrameKind,
         body: &[u8],
         bytes: usize,
-    ) -> Result<(), Fault> {
-        if kind != Kind::Round {
+    ) -> Result<(), FrameError> {
+        if kind != FrameKind::TermCheck {
             self.loose += 1;
             return Ok(());
         }
-        let Round { partition, term } = Round::decode(body)?;
+        let TermCheck { partition, term } = TermCheck::decode(body)?;
         if self.refuses.contains(&term.0) {
             let end = stream.end_of(bytes);
             let (copy_term, last) = (Term(9), Position::default());
-            stream.refuse(Refused { partition, term, copy_term, end, last }, false);
+            stream.refuse(StreamRefusal { partition, term, copy_term, end, last }, false);
         }
         self.numbers.push(term.0);
         Ok(())
     }
 
-    fn word(&mut self, (): &mut (), link: &Arc<PeerLink>, word: &Word<'_>) {
-        for refused in word.refused() {
+    fn ack(&mut self, (): &mut (), link: &Arc<PeerLink>, ack: &StreamAck<'_>) {
+        for refused in ack.refused() {
             assert!(link.acked.get() < refused.end, "refusals come before the acknowledgement");
             self.refused.push(refused);
         }
@@ -87,7 +87,7 @@ impl LinkHandler<()> for Heard {
         link.flush(0);
     }
 
-    fn lanes_done(&mut self, _: &mut Vec<LaneDone>) {}
+    fn streams_done(&mut self, _: &mut Vec<StreamDone>) {}
 }
 
 /// One end of a link, with the worker that reads it.
@@ -96,18 +96,19 @@ struct End {
     links: Arc<DataLinks>,
     link: Arc<PeerLink>,
     worker: WorkerLinks,
-    heard: Heard,
+    findings: Heard,
     now_ns: u64,
 }
 
 impl End {
     fn new() -> Self {
-        let (ack, copies) = (AckMode::Replica, Options::default());
-        let node = Node::new(NodeOptions { ack, copies, workers: 1, memory_bytes: 1 << 20 });
+        let (ack, copies) = (AckMode::Replica, ReplicaOptions::default());
+        let node =
+            Node::new(NodeOptions { ack, replicas: copies, workers: 1, memory_bytes: 1 << 20 });
         let links = Arc::new(DataLinks::new(PEER, "a:1", Timing::default()));
-        let link = node.links().meet(PEER, Incarnation(1), 1, 0).expect("it is new");
-        let (worker, heard) = (WorkerLinks::default(), Heard::default());
-        Self { node, links, link, worker, heard, now_ns: 0 }
+        let link = node.links().links_to(PEER, Incarnation(1), 1, 0).expect("it is new");
+        let (worker, findings) = (WorkerLinks::default(), Heard::default());
+        Self { node, links, link, worker, findings, now_ns: 0 }
     }
 
     /// Hands a connection to the worker.
@@ -126,7 +127,7 @@ impl End {
         let wire = Detached::Socket(DetachedStream::Unix(stream));
         let (links, link, rest) =
             (Arc::clone(&self.links), Arc::clone(&self.link), BytesMut::new());
-        let arrival = Arrival { links, link, number, wire, tls, rest };
+        let arrival = LinkArrival { links, link, number, wire, tls, rest };
         let mut arrival = Some(arrival);
         runtime.block_on(poll_fn(|context| {
             if let Some(arrival) = arrival.take() {
@@ -142,8 +143,8 @@ impl End {
         for _ in 0..4 {
             runtime.block_on(tokio::task::yield_now());
             runtime.block_on(poll_fn(|_| {
-                let Self { node, worker, heard, now_ns, .. } = self;
-                worker.read(node, *now_ns, &mut scratch, &mut (), heard);
+                let Self { node, worker, findings, now_ns, .. } = self;
+                worker.read(node, *now_ns, &mut scratch, &mut (), findings);
                 Poll::Ready(())
             }));
         }
@@ -183,19 +184,19 @@ impl Between {
         }
     }
 
-    fn give(mut to: &UnixStream, from: &mut VecDeque<u8>, most: usize) {
+    fn give(mut to: &UnixStream, from: &mut VecDeque<u8>, max: usize) {
         let bytes = &*from.make_contiguous();
         // Who closed does not hear it; who is full hears it later.
-        let count = to.write(&bytes[..most.min(bytes.len())]).unwrap_or(0);
+        let count = to.write(&bytes[..max.min(bytes.len())]).unwrap_or(0);
         from.drain(..count);
     }
 
     /// Gives at most so many bytes to each side.
-    fn carry(&mut self, most: usize) {
+    fn carry(&mut self, max: usize) {
         Self::take(&self.left, &mut self.to_right);
         Self::take(&self.right, &mut self.to_left);
-        Self::give(&self.right, &mut self.to_right, most);
-        Self::give(&self.left, &mut self.to_left, most);
+        Self::give(&self.right, &mut self.to_right, max);
+        Self::give(&self.left, &mut self.to_left, max);
     }
 
     fn settle(&mut self, runtime: &Runtime, ends: &mut [End; 2]) {
@@ -239,9 +240,13 @@ fn streams_survive_connections_cut_within_frames() {
     let mut between = Between::new(&runtime, 120, &mut ends);
     between.settle(&runtime, &mut ends);
     for (at, end) in ends.iter().enumerate() {
-        assert!(end.heard.numbers.iter().copied().eq(1..=said[1 - at]), "{:?}", end.heard.numbers);
+        assert!(
+            end.findings.numbers.iter().copied().eq(1..=said[1 - at]),
+            "{:?}",
+            end.findings.numbers
+        );
         assert_eq!(end.link.acked.get(), end.link.end());
-        assert!(end.heard.ups > 10 && end.heard.acknowledged > 10);
+        assert!(end.findings.ups > 10 && end.findings.acknowledged > 10);
         assert!(end.link.is_up());
     }
 }
@@ -251,7 +256,7 @@ fn refusals_are_said_before_and_again_after_a_loss() {
     let runtime = runtime();
     let _context = runtime.enter();
     let mut ends = [End::new(), End::new()];
-    ends[1].heard.refuses = vec![2];
+    ends[1].findings.refuses = vec![2];
     let mut between = Between::new(&runtime, 1, &mut ends);
     between.settle(&runtime, &mut ends);
     let first = ends[0].append(1);
@@ -267,7 +272,7 @@ fn refusals_are_said_before_and_again_after_a_loss() {
     assert_eq!(ends[0].link.acked.get(), 0);
     let mut between = Between::new(&runtime, 2, &mut ends);
     between.settle(&runtime, &mut ends);
-    let refused: Vec<u64> = ends[0].heard.refused.iter().map(|refused| refused.end).collect();
+    let refused: Vec<u64> = ends[0].findings.refused.iter().map(|refused| refused.end).collect();
     assert_eq!((refused, ends[0].link.acked.get()), (vec![second], second));
     assert!(first < second);
 }
@@ -285,14 +290,14 @@ fn newer_connection_ends_the_older_for_good() {
     older.carry(usize::MAX);
     let mut newer = Between::new(&runtime, 7, &mut ends);
     newer.settle(&runtime, &mut ends);
-    assert_eq!(ends[1].heard.numbers, [1], "it came once");
+    assert_eq!(ends[1].findings.numbers, [1], "it came once");
     let (late, _theirs) = UnixStream::pair().expect("a pair");
     ends[0].connect(&runtime, 6, late);
     newer.settle(&runtime, &mut ends);
     ends[0].append(2);
     ends[0].link.flush(0);
     newer.settle(&runtime, &mut ends);
-    assert_eq!(ends[1].heard.numbers, [1, 2]);
+    assert_eq!(ends[1].findings.numbers, [1, 2]);
 }
 
 #[test]
@@ -302,10 +307,10 @@ fn nothing_but_a_word_may_come_first() {
     let mut end = End::new();
     let (mut theirs, ours) = UnixStream::pair().expect("a pair");
     end.connect(&runtime, 1, ours);
-    assert!(!end.link.say(|out| out.extend_from_slice(b"lost")));
+    assert!(!end.link.send(|out| out.extend_from_slice(b"lost")));
     theirs.write_all(&round(1)).expect("it is open");
     end.work(&runtime);
-    assert_eq!((end.heard.numbers.len(), end.link.is_up()), (0, false));
+    assert_eq!((end.findings.numbers.len(), end.link.is_up()), (0, false));
     let mut rest = Vec::new();
     theirs.read_to_end(&mut rest).expect("it was closed");
 }
@@ -336,7 +341,7 @@ fn full_socket_keeps_what_was_appended_in_order() {
             break;
         }
     }
-    assert!(ends[1].heard.numbers.iter().copied().eq(1..=COUNT));
+    assert!(ends[1].findings.numbers.iter().copied().eq(1..=COUNT));
     assert!(!ends[0].link.is_full() && ends[0].link.quarters() == 0);
 }
 
@@ -362,14 +367,14 @@ fn frames_of_many_threads_arrive_in_the_order_of_each() {
                 }
             });
         }
-        while ends[1].heard.numbers.len() < 4 * EACH as usize {
+        while ends[1].findings.numbers.len() < 4 * EACH as usize {
             for end in &mut ends {
                 end.work(&runtime);
             }
         }
     });
     for thread in 0..4 {
-        let of = ends[1].heard.numbers.iter().filter(|number| **number >> 16 == thread);
+        let of = ends[1].findings.numbers.iter().filter(|number| **number >> 16 == thread);
         assert!(of.map(|number| number & 0xffff).eq(0..EACH), "thread {thread}");
     }
 }
@@ -382,25 +387,25 @@ fn silent_link_says_nothing_until_it_is_heard() {
     let mut between = Between::new(&runtime, 1, &mut ends);
     between.settle(&runtime, &mut ends);
     let link = Arc::clone(&ends[0].link);
-    assert!(link.say(|_| ()));
+    assert!(link.send(|_| ()));
     assert!(!link.transport.tick(0), "a new socket was blocked at first");
     assert!(!link.transport.tick(50 * MS));
     assert!(link.transport.tick(100 * MS), "it asks");
     assert!(!link.transport.tick(399 * MS));
-    assert_eq!(link.transport.look_for_life(399 * MS), Life::Known);
+    assert_eq!(link.transport.check_liveness(399 * MS), PeerLiveness::Known);
     assert!(!link.transport.tick(400 * MS) && link.is_up(), "its worker is to look");
-    assert_eq!(link.transport.look_for_life(400 * MS), Life::Silent);
-    assert!(!link.is_up() && !link.say(|_| ()));
-    let before = ends[0].heard.ups;
+    assert_eq!(link.transport.check_liveness(400 * MS), PeerLiveness::Silent);
+    assert!(!link.is_up() && !link.send(|_| ()));
+    let before = ends[0].findings.ups;
     ends[0].append(1);
     link.flush(0);
     between.settle(&runtime, &mut ends);
     assert!(link.is_up(), "the answer came after all");
-    assert_eq!((ends[0].heard.ups, &ends[1].heard.numbers[..]), (before + 1, &[1][..]));
+    assert_eq!((ends[0].findings.ups, &ends[1].findings.numbers[..]), (before + 1, &[1][..]));
     assert!(link.transport.tick(500 * MS));
-    assert_eq!(link.transport.look_for_life(3499 * MS), Life::Silent);
-    assert_eq!(link.transport.look_for_life(3499 * MS), Life::Known);
-    assert_eq!(link.transport.look_for_life(3500 * MS), Life::Lost);
+    assert_eq!(link.transport.check_liveness(3499 * MS), PeerLiveness::Silent);
+    assert_eq!(link.transport.check_liveness(3499 * MS), PeerLiveness::Known);
+    assert_eq!(link.transport.check_liveness(3500 * MS), PeerLiveness::Lost);
 }
 
 #[test]
@@ -484,7 +489,7 @@ fn tls_carries_more_than_its_buffers() {
             break;
         }
     }
-    assert!(ends[1].heard.numbers.iter().copied().eq(1..=COUNT));
+    assert!(ends[1].findings.numbers.iter().copied().eq(1..=COUNT));
     let garbage = ends[1].link.transport.decrypt(1, &[9; 100], &mut Vec::new());
     assert!(garbage.is_err());
 }
@@ -509,22 +514,22 @@ fn links_last_as_long_as_the_life_and_its_sets() {
     let links = Links::default();
     let (old, new) = (Incarnation(3), Incarnation(5));
     assert!(links.of_worker(PEER, 0).is_none() && links.link_to(PEER, old, 0).is_none());
-    let first = links.meet(PEER, old, 2, 1).expect("it is new");
+    let first = links.links_to(PEER, old, 2, 1).expect("it is new");
     assert_eq!((first.k, links.generation()), (1, 1));
     assert_eq!(links.link_to(PEER, old, 7), Some(first.index));
     assert_eq!(links.of_worker(PEER, 3).expect("it is there").index, first.index);
-    let second = links.meet(PEER, new, 2, 1).expect("a newer life");
+    let second = links.links_to(PEER, new, 2, 1).expect("a newer life");
     assert_ne!(first.index, second.index);
     assert_eq!(links.of_worker(PEER, 3).expect("it is there").index, second.index);
-    assert!(links.meet(PEER, old, 2, 1).is_none(), "an older life");
-    let is_over = |_: NodeId, life| life == old;
-    links.retain_lives(is_over, |index| index == first.index);
+    assert!(links.links_to(PEER, old, 2, 1).is_none(), "an older life");
+    let is_over = |_: NodeId, incarnation| incarnation == old;
+    links.retain_incarnations(is_over, |index| index == first.index);
     assert_eq!(links.link_to(PEER, old, 7), None);
     assert!(links.get(first.index).is_some(), "a set names it");
-    links.retain_lives(is_over, |_| false);
+    links.retain_incarnations(is_over, |_| false);
     assert!(links.get(first.index).is_none() && links.get(second.index).is_some());
-    links.retain_lives(|_, _| true, |_: LinkIndex| false);
+    links.retain_incarnations(|_, _| true, |_: LinkIndex| false);
     assert!(links.of_worker(PEER, 0).is_none());
-    assert!(links.meet(PEER, new, 2, 0).is_none(), "that life has ended");
-    assert!(links.meet(PEER, Incarnation(6), 2, 0).is_some());
+    assert!(links.links_to(PEER, new, 2, 0).is_none(), "that life has ended");
+    assert!(links.links_to(PEER, Incarnation(6), 2, 0).is_some());
 }

@@ -1,7 +1,7 @@
 //! A connection of a data link through a third node, for as long as there is no direct one.
 //!
 //! Here: the bytes of one connection as frames that a relay passes on, at either end. Not here: which node is the
-//! relay (`crate::node::reach`), when one is opened (`dial`).
+//! relay (`crate::node::reachability`), when one is opened (`dialer`).
 //!
 //! The relay may drop a frame: its successor does not fit, and the connection ends. What is under way is
 //! bounded by a window that the receiver moves, because the relay's own lanes are bounded.
@@ -15,17 +15,17 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use cluster::id::NodeId;
 use cluster::message::Frame;
-use cluster::message::hello::DataLinkId;
-use cluster::message::tunnel::{End, Part, Tunnel as Piece};
+use cluster::message::handshake::DataLinkId;
+use cluster::message::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame as Piece};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::lanes::{Lane, Shed};
+use crate::transport::{PeerSender, Shed};
 
 /// Most bytes under way in one direction: all tunnels to a node take a part of the window of a lane.
 const WINDOW_BYTES: u64 = 64 << 10;
 /// Most bytes of one frame.
-const PIECE_BYTES: usize = 16 << 10;
+const FRAME_BYTES_MAX: usize = 16 << 10;
 
 /// One end of a connection.
 pub(super) struct Tunnel {
@@ -33,19 +33,19 @@ pub(super) struct Tunnel {
     peer: NodeId,
     id: DataLinkId,
     /// The lane to the relay.
-    lane: Lane,
-    state: Mutex<State>,
+    sender: PeerSender,
+    state: Mutex<TunnelState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TunnelState {
     /// What came and was not read; the bytes before `at` were.
     inbound: Vec<u8>,
     at: usize,
     /// Bytes that came.
     came: u64,
     /// Bytes that came and were read, as the peer was told.
-    told: u64,
+    reported: u64,
     /// Bytes that were sent.
     sent: u64,
     /// Of these the peer has read so many.
@@ -66,14 +66,14 @@ impl fmt::Debug for Tunnel {
 #[derive(Debug, Default)]
 pub(in crate::node) struct Tunnels {
     /// By peer and `k`.
-    known: Mutex<BTreeMap<(NodeId, u16), Known>>,
+    tunnels: Mutex<BTreeMap<(NodeId, u16), KnownTunnel>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownTunnel {
     tunnel: Weak<Tunnel>,
     /// Who waits for the peer to say that it begins.
-    opened: Option<oneshot::Sender<End>>,
+    opened: Option<oneshot::Sender<TunnelEnd>>,
 }
 
 impl Tunnels {
@@ -82,18 +82,18 @@ impl Tunnels {
         &self,
         (me, peer): (NodeId, NodeId),
         id: DataLinkId,
-        lane: Lane,
-        opened: Option<oneshot::Sender<End>>,
+        sender: PeerSender,
+        opened: Option<oneshot::Sender<TunnelEnd>>,
     ) -> Arc<Tunnel> {
-        let tunnel = Arc::new(Tunnel { me, peer, id, lane, state: Mutex::default() });
-        let known = Known { tunnel: Arc::downgrade(&tunnel), opened };
-        self.known.lock().insert((peer, id.index), known);
+        let tunnel = Arc::new(Tunnel { me, peer, id, sender, state: Mutex::default() });
+        let known = KnownTunnel { tunnel: Arc::downgrade(&tunnel), opened };
+        self.tunnels.lock().insert((peer, id.index), known);
         tunnel
     }
 
     /// The peer agrees to a connection.
-    pub(super) fn opened(&self, peer: NodeId, id: DataLinkId, end: End) {
-        let mut known = self.known.lock();
+    pub(super) fn opened(&self, peer: NodeId, id: DataLinkId, end: TunnelEnd) {
+        let mut known = self.tunnels.lock();
         if let Some(known) = known.get_mut(&(peer, id.index))
             && known.tunnel.upgrade().is_some_and(|tunnel| tunnel.id == id)
             && let Some(opened) = known.opened.take()
@@ -105,23 +105,23 @@ impl Tunnels {
 
     /// This end of a connection.
     pub(super) fn get(&self, peer: NodeId, id: DataLinkId) -> Option<Arc<Tunnel>> {
-        let tunnel = self.known.lock().get(&(peer, id.index))?.tunnel.upgrade()?;
+        let tunnel = self.tunnels.lock().get(&(peer, id.index))?.tunnel.upgrade()?;
         (tunnel.id == id).then_some(tunnel)
     }
 }
 
 /// A piece for `to`, as a relay passes it on.
-pub(super) fn wrap(me: NodeId, to: NodeId, id: DataLinkId, part: Part) -> Frame {
-    Frame::Relay { from: me, to, frame: Box::new(Frame::Tunnel(Piece { id, part })) }
+pub(super) fn wrap(me: NodeId, to: NodeId, id: DataLinkId, part: TunnelEvent) -> Frame {
+    Frame::Relay { from: me, to, frame: Box::new(Frame::Tunnel(Piece { id, event: part })) }
 }
 
 impl Tunnel {
-    pub(super) fn say(&self, part: Part) -> Result<(), Shed> {
-        self.lane.send(wrap(self.me, self.peer, self.id, part))
+    pub(super) fn send(&self, part: TunnelEvent) -> Result<(), Shed> {
+        self.sender.send(wrap(self.me, self.peer, self.id, part))
     }
 
     /// Takes a piece that came.
-    pub(super) fn hear(&self, at: u64, taken: u64, bytes: &[u8]) {
+    pub(super) fn on_bytes(&self, at: u64, taken: u64, bytes: &[u8]) {
         let mut state = self.state.lock();
         let is_next = at == state.came && taken <= state.sent;
         let room = (WINDOW_BYTES * 2).saturating_sub((state.inbound.len() - state.at) as u64);
@@ -146,7 +146,7 @@ impl Tunnel {
     pub(super) fn close(&self) {
         if !std::mem::replace(&mut self.state.lock().has_ended, true) {
             // If it is lost, silence tells.
-            let _ = self.say(Part::End);
+            let _ = self.send(TunnelEvent::End);
         }
     }
 
@@ -172,11 +172,11 @@ impl Tunnel {
             state.inbound.clear();
             state.at = 0;
         }
-        let told = state.told;
+        let told = state.reported;
         if state.taken() - told >= WINDOW_BYTES / 2 {
-            let part = state.piece(&[]);
-            if self.say(part).is_err() {
-                state.told = told;
+            let part = state.frame(&[]);
+            if self.send(part).is_err() {
+                state.reported = told;
                 state.is_held_up = true;
             }
         }
@@ -213,19 +213,19 @@ impl Tunnel {
             if state.has_ended {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            let count = (bytes.len() - sent).min(PIECE_BYTES).min(state.room() as usize);
+            let count = (bytes.len() - sent).min(FRAME_BYTES_MAX).min(state.room() as usize);
             if count == 0 {
                 break;
             }
-            let told = state.told;
-            let part = state.piece(&bytes[sent..sent + count]);
-            match self.say(part) {
+            let told = state.reported;
+            let part = state.frame(&bytes[sent..sent + count]);
+            match self.send(part) {
                 Ok(()) => {
                     state.sent += count as u64;
                     sent += count;
                 }
                 Err(Shed::Full(_)) => {
-                    state.told = told;
+                    state.reported = told;
                     state.is_held_up = true;
                     break;
                 }
@@ -245,7 +245,7 @@ impl Drop for Tunnel {
     }
 }
 
-impl State {
+impl TunnelState {
     /// Bytes that came and were read.
     fn taken(&self) -> u64 {
         self.came - (self.inbound.len() - self.at) as u64
@@ -255,9 +255,13 @@ impl State {
         WINDOW_BYTES.saturating_sub(self.sent - self.read)
     }
 
-    fn piece(&mut self, bytes: &[u8]) -> Part {
-        self.told = self.taken();
-        Part::Bytes { at: self.sent, taken: self.told, bytes: Bytes::copy_from_slice(bytes) }
+    fn frame(&mut self, bytes: &[u8]) -> TunnelEvent {
+        self.reported = self.taken();
+        TunnelEvent::Bytes {
+            at: self.sent,
+            taken: self.reported,
+            bytes: Bytes::copy_from_slice(bytes),
+        }
     }
 
     fn wake(&mut self) {

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use tollgate::simulation::Sight;
+use tollgate::simulation::NodeView;
 
 /// As `cluster::replica::Options` has it.
 const HELD_MAX: usize = 1024;
 
-pub(super) fn look(address: IpAddr, sight: &Sight, found: &mut Vec<String>) {
-    for (partition, copy) in sight.copies.iter().enumerate() {
+pub(super) fn look(address: IpAddr, sight: &NodeView, found: &mut Vec<String>) {
+    for (partition, copy) in sight.replicas.iter().enumerate() {
         let held = copy.as_ref().map_or(0, |copy| copy.held);
         if held > HELD_MAX {
             found.push(format!("{address}: p{partition} holds {held} operations"));

@@ -1,7 +1,7 @@
 //! At rest all copies of a partition are equal.
 
 use super::Case;
-use tollgate::simulation::{self, Part};
+use tollgate::simulation::{self, Role};
 
 /// A partition's time may be ahead of the world's by so much, for clocks are: what is past its end in
 /// that time is not copied any more, and may still lie where it was.
@@ -9,12 +9,12 @@ const AHEAD_MS: u64 = 5_000;
 
 pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
     let sights = &case.evidence.sights;
-    let partitions = sights.iter().map(|(_, sight)| sight.copies.len()).max().unwrap_or(0);
+    let partitions = sights.iter().map(|(_, sight)| sight.replicas.len()).max().unwrap_or(0);
     for partition in 0..partitions {
         let mut first = None;
         for (address, sight) in sights {
-            let Some(Some(copy)) = sight.copies.get(partition) else { continue };
-            if !matches!(copy.part, Part::Primary | Part::Backup) {
+            let Some(Some(copy)) = sight.replicas.get(partition) else { continue };
+            if !matches!(copy.role, Role::Primary | Role::Backup) {
                 continue;
             }
             let number = u16::try_from(partition).unwrap_or(u16::MAX);

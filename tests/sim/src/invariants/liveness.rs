@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::simulation::{Part, Sight};
+use tollgate::simulation::{NodeView, Role};
 
 /// The copies that are wanted of each partition.
 const COPIES: usize = 2;
@@ -23,16 +23,16 @@ pub(crate) fn patience(lost_after: u64) -> Patience {
     Patience { served: Duration::from_secs(5 + lost_after + 2), rest: Duration::from_secs(20) }
 }
 
-fn is_served_by(sights: &[(IpAddr, Sight)], partition: usize) -> bool {
+fn is_served_by(sights: &[(IpAddr, NodeView)], partition: usize) -> bool {
     sights.iter().any(|(_, sight)| {
-        let copy = sight.copies.get(partition).and_then(Option::as_ref);
+        let copy = sight.replicas.get(partition).and_then(Option::as_ref);
         let Some(entry) = sight.map.partitions().get(partition) else { return false };
-        copy.is_some_and(|copy| copy.part == Part::Primary && copy.term == entry.term.0)
+        copy.is_some_and(|copy| copy.role == Role::Primary && copy.term == entry.term.0)
     })
 }
 
 /// All nodes agree on a map in which every partition is served.
-pub(crate) fn is_served(sights: &[(IpAddr, Sight)], nodes: usize) -> bool {
+pub(crate) fn is_served(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
     let Some((_, first)) = sights.first() else { return false };
     let partitions = first.map.partitions().len();
     sights.len() == nodes
@@ -42,7 +42,7 @@ pub(crate) fn is_served(sights: &[(IpAddr, Sight)], nodes: usize) -> bool {
 }
 
 /// And all copies are there, and none is on its way.
-pub(crate) fn is_at_rest(sights: &[(IpAddr, Sight)], nodes: usize) -> bool {
+pub(crate) fn is_at_rest(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
     let Some((_, first)) = sights.first() else { return false };
     is_served(sights, nodes)
         && first.map.members().len() == nodes
@@ -55,12 +55,12 @@ pub(crate) fn is_at_rest(sights: &[(IpAddr, Sight)], nodes: usize) -> bool {
 }
 
 /// Why it is not at rest, in words.
-pub(crate) fn what_is_missing(sights: &[(IpAddr, Sight)]) -> String {
+pub(crate) fn what_is_missing(sights: &[(IpAddr, NodeView)]) -> String {
     let mut text = "not at rest in time:".to_owned();
     for (address, sight) in sights {
         let ver = sight.map.ver();
         let status = &sight.status;
-        let _ = write!(text, " {address} {:?} map {ver}", status.place);
+        let _ = write!(text, " {address} {:?} map {ver}", status.membership_state);
         let _ = write!(text, " led by {:?} of {:?};", status.leader, status.voters);
     }
     let Some((_, newest)) = sights.iter().max_by_key(|(_, sight)| sight.map.ver()) else {

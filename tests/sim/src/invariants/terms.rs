@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::simulation::{Part, Sight};
+use tollgate::simulation::{NodeView, Role};
 
 use crate::history::History;
 
@@ -28,13 +28,13 @@ impl Terms {
     pub(super) fn look(
         &mut self,
         address: IpAddr,
-        sight: &Sight,
+        sight: &NodeView,
         history: &mut History,
         now: Duration,
         found: &mut Vec<String>,
     ) {
         let identity = sight.status.identity;
-        let who = Some((identity.birth, identity.incarnation.0));
+        let who = Some((identity.node_uuid, identity.incarnation.0));
         let life = self.lives.entry(address).or_default();
         if life.who != who {
             *life = Life { who, ..Life::default() };
@@ -47,7 +47,7 @@ impl Terms {
             life.map_ver = ver;
             history.note(now, &format!("{address} has map {ver}"));
         }
-        for (partition, copy) in sight.copies.iter().enumerate() {
+        for (partition, copy) in sight.replicas.iter().enumerate() {
             let Some(copy) = copy else { continue };
             let term = life.terms.entry(partition).or_default();
             if copy.term < *term {
@@ -57,7 +57,7 @@ impl Terms {
                 ));
             }
             *term = copy.term;
-            if copy.part != Part::Primary {
+            if copy.role != Role::Primary {
                 continue;
             }
             let seen = self.primaries.entry((partition, copy.term)).or_insert_with(|| {

@@ -178,7 +178,7 @@ impl Ledger {
 
 /// Whether so many units may be spent within so many nanoseconds.
 fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
-    let (most, rate) = match *algorithm {
+    let (max, rate) = match *algorithm {
         Algorithm::Bucket { rate, capacity, debt, interval, .. } => {
             // The span may begin just before a refill.
             (capacity + debt + if interval { rate.count } else { 0 }, rate)
@@ -197,7 +197,7 @@ fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
     };
     let period = u128::from(rate.period);
     u128::from(units) * period
-        <= u128::from(most) * period + u128::from(rate.count) * u128::from(span)
+        <= u128::from(max) * period + u128::from(rate.count) * u128::from(span)
 }
 
 /// What the clients and the server both know after a call.
@@ -244,9 +244,9 @@ proptest! {
                 Step::Call { client, used, unused, want, weight, ttl } => {
                     let [spent, given, used, unused] = reported(&hands, client, used, unused);
                     let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
-                    let ask = LeaseAsk { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
+                    let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
                     let there = twin.remaining() + given;
-                    let line = bench.lease(&policy, &ask);
+                    let line = bench.lease(&policy, &params);
                     prop_assert!(line.granted <= want.min(there));
                     twin.missing = twin.missing.saturating_sub(u128::from(given) * BucketTwin::TOKEN);
                     twin.missing += u128::from(line.granted) * BucketTwin::TOKEN;
@@ -290,8 +290,8 @@ proptest! {
                 Step::Call { client, used, unused, want, weight, ttl } => {
                     let [spent, given, used, unused] = reported(&hands, client, used, unused);
                     let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
-                    let ask = LeaseAsk { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
-                    let line = bench.lease(&policy, &ask);
+                    let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
+                    let line = bench.lease(&policy, &params);
                     used_up -= given;
                     if used_up == 0 && line.granted > 0 {
                         opened = now;
@@ -344,8 +344,8 @@ proptest! {
                     let used = if dies { eighths(spender.left + spent, used) } else { spent };
                     let unused = eighths(spender.left, unused).min(spender.left);
                     let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
-                    let ask = LeaseAsk { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
-                    let line = bench.lease(&policy, &ask);
+                    let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
+                    let line = bench.lease(&policy, &params);
                     spender.left = (spender.left - unused + line.granted).min(line.safe);
                     spender.end = now + line.ttl_ms * NANOS_PER_MS;
                 }
@@ -380,8 +380,8 @@ proptest! {
             match step {
                 Step::Call { client, used, unused, want, weight, ttl } => {
                     let [_, _, used, unused] = reported(&hands, client, used, unused);
-                    let ask = LeaseAsk { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
-                    let line = bench.lease(&policy, &ask);
+                    let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
+                    let line = bench.lease(&policy, &params);
                     prop_assert!(line.granted <= want && line.granted <= line.safe);
                     prop_assert!(line.safe == 0 || line.refresh_ms <= line.ttl_ms.max(1));
                     hands.insert(client, Hand { units: line.safe, end: 0 });
@@ -392,7 +392,7 @@ proptest! {
                 Step::Refund(units) => {
                     bench.put_back(&policy, units);
                 }
-                Step::Policy(number) => policy = policies[number],
+                Step::Policy(index) => policy = policies[index],
             }
             let out = bench.outstanding(&policy);
             prop_assert!(out <= count);
@@ -425,8 +425,8 @@ proptest! {
             bench.now_ns = at >> cut;
             let (want, ttl) = (want >> cut, Some(ttl >> cut));
             let client = CLIENTS[client].as_bytes();
-            let ask = LeaseAsk { client, want, used, unused, weight, ttl };
-            let line = bench.lease(&policies[kind], &ask);
+            let params = LeaseParams { client, want, used, unused, weight, ttl };
+            let line = bench.lease(&policies[kind], &params);
             prop_assert!(line.granted <= want);
             bench.spend(&policies[kind], used >> cut >> 11);
         }

@@ -1,0 +1,232 @@
+//! A disk under the control log that fails, fills or is slow.
+//!
+//! Here: the task that looks at the store and at Raft: a Raft that ended is started again as soon as the
+//! disk can be written, and a leader with a slow or full disk lets another node lead. Not here: what
+//! writes take (`store::health`), who votes instead (`leader`).
+//!
+//! A node whose Raft has ended goes on as an observer does: it beats, hears of changes, and its copies
+//! serve. Nothing of it depends on the disk but its vote and its log.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::NodeId;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::state::RaftFault;
+use super::{ControlNode, step_down};
+use crate::failure_detector::SILENCE;
+use crate::rpc::DiskState;
+use crate::store::StoreError;
+use crate::store::health::DiskCondition;
+
+/// Between two looks.
+const PACE: Duration = Duration::from_millis(200);
+/// A disk that was not written for this long is written to, to learn how it does.
+const PROBE_AFTER: Duration = Duration::from_millis(500);
+/// Between two tries to open a store that failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between two lines about the same fault.
+const REPORT_AGAIN: Duration = Duration::from_mins(1);
+/// Lets Raft end.
+const END_MAX: Duration = Duration::from_secs(2);
+/// Between two tries to give the lead away.
+const STEP_DOWN_AGAIN: Duration = Duration::from_secs(5);
+/// Without contact for so long a node with a slow disk is better than none.
+const NO_LEADER_MAX: Duration = Duration::from_secs(5);
+
+/// How the disk does, in a word.
+pub(super) fn state(node: &ControlNode) -> DiskState {
+    if node.state.lock().fault.is_some() {
+        return DiskState::Failed;
+    }
+    match node.store.health().condition() {
+        DiskCondition::Failed(_) => DiskState::Failed,
+        DiskCondition::Slow(_) => DiskState::Slow,
+        DiskCondition::Full(_) => DiskState::Full,
+        DiskCondition::Fine => DiskState::Fine,
+    }
+}
+
+/// Why nothing can be written, from the first write that failed on.
+pub(super) fn failure(node: &ControlNode) -> Option<String> {
+    let told = node.state.lock().fault.as_ref().map(|fault| fault.why.clone());
+    told.or_else(|| match node.store.health().condition() {
+        DiskCondition::Failed(why) => Some(cannot_be_written(node, &why)),
+        DiskCondition::Slow(_) | DiskCondition::Full(_) | DiskCondition::Fine => None,
+    })
+}
+
+/// The fault, or the slowness, for people.
+pub(super) fn fault(node: &ControlNode) -> Option<String> {
+    if let Some(fault) = &node.state.lock().fault {
+        let still = fault.still.as_ref().filter(|still| !fault.why.contains(*still));
+        let still = still.map(|still| format!("; still: {still}")).unwrap_or_default();
+        let since = fault.since.elapsed().as_secs();
+        return Some(format!("{} ({since} s ago{still})", fault.why));
+    }
+    match node.store.health().condition() {
+        DiskCondition::Failed(why) => Some(cannot_be_written(node, &why)),
+        trouble => trouble_of(node, &trouble),
+    }
+}
+
+/// What is wrong with a disk that can be written, for people.
+fn trouble_of(node: &ControlNode, condition: &DiskCondition) -> Option<String> {
+    let name = node.store.name();
+    match condition {
+        DiskCondition::Slow(took) => {
+            Some(format!("control log {name} is slow: a write takes {} ms", took.as_millis()))
+        }
+        DiskCondition::Full(why) => Some(format!("control log {name} has no room to grow: {why}")),
+        DiskCondition::Failed(_) | DiskCondition::Fine => None,
+    }
+}
+
+fn cannot_be_written(node: &ControlNode, why: &str) -> String {
+    format!("control log {} cannot be written: {why}", node.store.name())
+}
+
+/// Nodes whose control log cannot be written, which should not vote where others can.
+pub(super) fn unfit(node: &ControlNode) -> BTreeSet<NodeId> {
+    let me = node.id().filter(|_| state(node) == DiskState::Failed);
+    let state = node.state.lock();
+    let has_failed = state.conditions.iter().filter(|(_, it)| it.disk == DiskState::Failed);
+    has_failed.map(|(id, _)| *id).chain(me).collect()
+}
+
+/// This node's disk is slow or full, and a voter that is there has a better one: that one should lead.
+pub(super) fn is_outdone(node: &ControlNode) -> bool {
+    if !node.store.health().is_sick() {
+        return false;
+    }
+    if node.contact_age().is_none_or(|age| age > NO_LEADER_MAX) {
+        return false;
+    }
+    let (_, voters) = node.published.voters();
+    let (me, now) = (node.id(), node.now());
+    let state = node.state.lock();
+    let mut others = state
+        .liveness
+        .ages(now)
+        .filter(|(id, age)| Some(*id) != me && voters.contains(id) && *age < SILENCE);
+    others
+        .any(|(id, _)| state.conditions.get(&id).is_some_and(|other| other.disk == DiskState::Fine))
+}
+
+/// What was said when.
+#[derive(Default)]
+struct LoggedConditions {
+    fault: Option<Instant>,
+    trouble: Option<Instant>,
+    stepped_down: Option<Instant>,
+    tried: Option<Instant>,
+}
+
+pub(super) async fn run(node: Arc<ControlNode>) {
+    let mut logged = LoggedConditions::default();
+    loop {
+        sleep(PACE).await;
+        if node.state.lock().fault.is_some() {
+            recover(&node, &mut logged).await;
+            continue;
+        }
+        let ended = node.metrics().and_then(|metrics| metrics.running_state.err());
+        // The disk says why Raft has ended, if it is the disk.
+        if let Some(why) = failure(&node).or(ended.map(|why| format!("Raft has ended: {why}"))) {
+            fail(&node, why, &mut logged);
+            continue;
+        }
+        report_fault(&node, &mut logged);
+        transfer_lead(&node, &mut logged).await;
+        if node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
+            let store = node.store.clone();
+            // Not waited for: it may hang. What comes of it, the store knows.
+            tokio::spawn(async move { store.probe().await });
+        }
+    }
+}
+
+/// Raft ends here until the disk works again.
+fn fail(node: &Arc<ControlNode>, why: String, logged: &mut LoggedConditions) {
+    tracing::error!(
+        "{why}. The node goes on serving its copies, and votes no more. Free space or repair the disk: \
+         it is tried again every second"
+    );
+    let now = Instant::now();
+    (logged.fault, logged.tried) = (Some(now), Some(now));
+    let raft = {
+        let mut state = node.state.lock();
+        state.fault = Some(RaftFault { since: now, why, still: None });
+        state.raft.take()
+    };
+    if let Some(raft) = raft {
+        tokio::spawn(async move { timeout(END_MAX, raft.shutdown()).await });
+    }
+    // The others should know.
+    node.heartbeat_now.notify_one();
+}
+
+async fn recover(node: &Arc<ControlNode>, logged: &mut LoggedConditions) {
+    if logged.tried.is_some_and(|at| at.elapsed() < RETRY) {
+        return;
+    }
+    let again = start_again(node).await;
+    logged.tried = Some(Instant::now());
+    let fault = {
+        let mut state = node.state.lock();
+        match &again {
+            Ok(()) => state.fault.take(),
+            Err(error) => {
+                if let Some(fault) = &mut state.fault {
+                    fault.still = Some(error.to_string());
+                }
+                state.fault.clone()
+            }
+        }
+    };
+    let Some(fault) = fault else { return };
+    let since = fault.since.elapsed().as_secs();
+    match again {
+        Ok(()) => {
+            tracing::warn!("control log {} works again after {since} s", node.store.name());
+            node.heartbeat_now.notify_one();
+        }
+        Err(error) if logged.fault.is_none_or(|at| at.elapsed() > REPORT_AGAIN) => {
+            logged.fault = Some(Instant::now());
+            tracing::error!("{}, for {since} s now: {error}", fault.why);
+        }
+        Err(_) => {}
+    }
+}
+
+async fn start_again(node: &Arc<ControlNode>) -> Result<(), StoreError> {
+    node.store.reopen().await?;
+    // It could be opened; whether it can be written shows when it is.
+    node.store.probe().await?;
+    node.start_raft().await
+}
+
+fn report_fault(node: &ControlNode, logged: &mut LoggedConditions) {
+    let health = node.store.health();
+    let is_due = logged.trouble.is_none_or(|at| at.elapsed() > REPORT_AGAIN);
+    if let Some(trouble) = trouble_of(node, &health.condition())
+        && health.is_sick()
+        && is_due
+    {
+        logged.trouble = Some(Instant::now());
+        tracing::warn!(
+            "{trouble}. The node serves on; where another one can, that leads the cluster"
+        );
+    }
+}
+
+/// A leader with a slow or full disk gives the lead away.
+async fn transfer_lead(node: &Arc<ControlNode>, logged: &mut LoggedConditions) {
+    let is_early = logged.stepped_down.is_some_and(|at| at.elapsed() < STEP_DOWN_AGAIN);
+    if !is_early && node.is_leader() && is_outdone(node) {
+        logged.stepped_down = Some(Instant::now());
+        step_down::step_down(node).await;
+    }
+}

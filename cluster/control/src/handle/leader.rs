@@ -1,0 +1,413 @@
+//! What the leader does: takes commands, buries the silent, follows the controller, seats voters.
+//!
+//! Here: the task that does so while this node leads, and the rules a command meets before the log.
+//! Not here: what should change (`cluster::map::controller`), who is silent (`failure_detector`).
+//!
+//! It acts only on a map that a majority has just confirmed; should another one lead meanwhile,
+//! its commands are refused by version, or by Raft.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::controller::{self, ControllerInput};
+use cluster::map::{Map, MapCommand, MapRefusal, NodeState, clocks};
+use cluster::placement::{Member, PartitionOwners};
+use openraft::error::{ClientWriteError, RaftError};
+use openraft::{BasicNode, ChangeMembers};
+use tokio::time::{sleep, timeout};
+
+use super::rpc_server::runs_elsewhere;
+use super::state::LEASE_MAX;
+use super::{ControlNode, Raft, disk, heartbeat, step_down};
+use crate::raft_network::{CallError, Unreachable, node_id};
+use crate::rpc::{ProposeReply, RpcRequest};
+use crate::store::encode;
+
+/// Between two rounds.
+const PACE: Duration = Duration::from_millis(100);
+/// The same, while nothing is left to do and every node was heard a moment ago.
+const PACE_AT_REST: Duration = Duration::from_millis(250);
+/// A node that was heard this long ago is not called silent before the next round at rest.
+const HEARD_RECENTLY: Duration = Duration::from_millis(600);
+/// No two are closer than this, whoever asks for one.
+const PACE_MIN: Duration = Duration::from_millis(10);
+/// A commit, or a confirmation by the majority, that takes longer is given up for this round.
+const COMMIT_TTL: Duration = Duration::from_secs(2);
+/// Between the voters that would lead after a leader whose process is gone.
+const STAND_GAP: Duration = Duration::from_millis(100);
+/// For a probe of a node that seems to be gone.
+const PROBE_TTL: Duration = Duration::from_millis(300);
+/// Voters do not change while one of them was last heard this long ago: it may be dying together with
+/// the one that is to be replaced. Nobody is called silent for a while after voters changed, so a change
+/// now would delay its burial.
+const FALLING_SILENT: Duration = Duration::from_millis(600);
+/// Nor longer than this: a voter that only the leader does not hear must not stop replacements.
+const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
+/// When more than a third of the nodes die within this time, nothing is copied for as long.
+const HOLD: Duration = Duration::from_secs(10);
+/// A newcomer votes once it has all but so many entries.
+const CAUGHT_UP: u64 = 64;
+
+/// Longest command. 256 partitions take some 8 KB, the longest limit 5 KB.
+const COMMAND_BYTES_MAX: usize = 64 << 10;
+
+/// What one leader remembers, from becoming it to losing it.
+#[derive(Default)]
+struct Leader {
+    dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
+    burials: Vec<Duration>,
+    targets: Option<(Vec<Member>, u8, Vec<PartitionOwners>)>,
+    /// Whose wall clock is off.
+    off: BTreeSet<NodeId>,
+    /// The map and the facts on which nothing was left to do.
+    at_rest: Option<(u64, ControllerInput)>,
+}
+
+pub(super) async fn run(node: Arc<ControlNode>) {
+    let mut lead: Option<Leader> = None;
+    loop {
+        let rests = lead.as_ref().is_some_and(|lead| lead.at_rest.is_some() && hears_all(&node));
+        let pace = if rests { PACE_AT_REST } else { PACE };
+        heartbeat::rest(&node.leader_now, PACE_MIN, pace).await;
+        let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_down);
+        let (Some(raft), Some(me)) = (raft, node.id()) else {
+            lead = None;
+            continue;
+        };
+        let lead = lead.get_or_insert_with(Leader::default);
+        if lead.round(&node, &raft, me).await.is_some() {
+            lead.set_voters(&node, &raft).await;
+        }
+    }
+}
+
+/// Whether all nodes were heard a moment ago.
+fn hears_all(node: &ControlNode) -> bool {
+    let (me, now) = (node.id(), node.now());
+    let state = node.state.lock();
+    state.liveness.ages(now).all(|(id, age)| Some(id) == me || age < HEARD_RECENTLY)
+}
+
+impl Leader {
+    /// Brings the map nearer to what it should be. None: without a majority, or not quite.
+    async fn round(&mut self, node: &Arc<ControlNode>, raft: &Raft, me: NodeId) -> Option<()> {
+        if node.published.map().head().is_none() {
+            let membership = node.membership().filter(|membership| membership.is_founder)?;
+            confirm(raft).await?;
+            if node.published.map().head().is_some() {
+                return None;
+            }
+            let placement = node.options.placement;
+            let create = MapCommand::Create { cluster: membership.cluster, placement };
+            return write_all(raft, vec![create]).await;
+        }
+        // Whoever was buried is mourned in the same round: its partitions wait.
+        for _ in 0..2 {
+            let map = node.published.map();
+            let facts = self.facts(node, &map, me);
+            if self
+                .at_rest
+                .as_ref()
+                .is_some_and(|(ver, before)| *ver == map.ver() && *before == facts)
+            {
+                return Some(());
+            }
+            let commands = controller::next(&map, &facts, self.targets(&map));
+            if commands.is_empty() {
+                self.at_rest = Some((map.ver(), facts));
+                return Some(());
+            }
+            self.at_rest = None;
+            confirm(raft).await?;
+            if node.published.ver() != map.ver() {
+                node.leader_now.notify_one();
+                return None;
+            }
+            let now = node.now();
+            let dead = commands.iter().filter(|one| matches!(one, MapCommand::Bury(..)));
+            self.burials.extend(dead.map(|_| now));
+            write_all(raft, commands).await?;
+        }
+        Some(())
+    }
+
+    fn targets(&mut self, map: &Map) -> &[PartitionOwners] {
+        let members = map.members();
+        let replicas = map.settings().replicas;
+        let kept = self.targets.take().filter(|(before, copies, targets)| {
+            *before == members && *copies == replicas && targets.len() == map.partitions().len()
+        });
+        &self.targets.insert(kept.unwrap_or_else(|| (members, replicas, map.targets()))).2
+    }
+
+    fn facts(&mut self, node: &Arc<ControlNode>, map: &Map, me: NodeId) -> ControllerInput {
+        let now = node.now();
+        let (_, voters) = node.published.voters();
+        let silent = {
+            let mut state = node.state.lock();
+            state.liveness.see(map, &voters, me, now);
+            state.liveness.silent(map, me, now)
+        };
+        let dead = |(&id, known): (&NodeId, &cluster::map::MapNode)| {
+            (known.state == NodeState::Dead).then_some((id, known.incarnation))
+        };
+        let dead: BTreeSet<_> = map.nodes().iter().filter_map(dead).collect();
+        self.dead_since.retain(|incarnation, _| dead.contains(incarnation));
+        for &incarnation in &dead {
+            self.dead_since.entry(incarnation).or_insert(now);
+        }
+        let lost_after = map.settings().lost_after_ms.map(Duration::from_millis);
+        let lost = lost_after.map_or_else(BTreeSet::new, |after| self.dead_for(after, now));
+        self.burials.retain(|at| now.saturating_sub(*at) < HOLD);
+        let hold_copies = self.burials.len() * 3 > map.nodes().len();
+        let (off, unmeasured) = self.judge_clocks(node, map, me);
+        let serving = {
+            let state = node.state.lock();
+            let serves = |id: &NodeId| state.conditions.get(id).is_some_and(|told| told.is_ready);
+            let draining =
+                map.nodes().iter().filter(|(_, known)| known.state == NodeState::Draining);
+            draining.map(|(id, _)| *id).filter(serves).collect()
+        };
+        ControllerInput { silent, lost, serving, hold_copies, off, unmeasured }
+    }
+
+    /// The living nodes whose wall clock is off, and the joining ones whose clock this node has not
+    /// measured yet. None of either where clocks are not measured at all.
+    fn judge_clocks(
+        &mut self,
+        node: &ControlNode,
+        map: &Map,
+        me: NodeId,
+    ) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
+        let mut clocks = node.state.lock().clocks.clone();
+        let is_living =
+            |id: &NodeId| map.nodes().get(id).is_some_and(|known| known.state != NodeState::Dead);
+        clocks.retain(|id, _| is_living(id));
+        let off = clocks::off(&clocks, Some(me), &self.off);
+        for node in off.difference(&self.off) {
+            tracing::warn!(%node, ahead_ms = clocks[node], "its clock is off: it becomes primary last");
+        }
+        for node in self.off.difference(&off) {
+            tracing::info!(%node, "its clock is right again, or it is gone");
+        }
+        self.off.clone_from(&off);
+        let is_unmeasured = |(id, known): &(&NodeId, &cluster::map::MapNode)| {
+            known.state == NodeState::Joining && !clocks.is_empty() && !clocks.contains_key(id)
+        };
+        let unmeasured = map.nodes().iter().filter(is_unmeasured).map(|(id, _)| *id).collect();
+        (off, unmeasured)
+    }
+
+    fn dead_for(&self, longest: Duration, now: Duration) -> BTreeSet<NodeId> {
+        let is_long = |(_, since): &(_, &Duration)| now.saturating_sub(**since) >= longest;
+        self.dead_since.iter().filter(is_long).map(|((id, _), _)| *id).collect()
+    }
+
+    /// A step towards the right voters: newcomers listen first, and vote when they have the log.
+    ///
+    /// A dead voter is replaced at once. Membership changes are joint, so they are safe at any time; a
+    /// quick replacement lets a second voter die soon after the first. One that comes back finds its
+    /// seat taken, which costs it nothing.
+    async fn set_voters(&mut self, node: &Arc<ControlNode>, raft: &Raft) -> Option<()> {
+        let map = node.published.map();
+        let metrics = raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        let current: BTreeSet<NodeId> = membership.voter_ids().map(node_id).collect();
+        let wanted = controller::voters(&map, &current, &disk::unfit(node));
+        let learners: BTreeSet<u64> = membership.learner_ids().collect();
+        if wanted.is_empty() {
+            return None;
+        }
+        if wanted == current && membership.get_joint_config().len() == 1 {
+            if learners.is_empty() {
+                return Some(());
+            }
+            let retired = ChangeMembers::RemoveNodes(learners);
+            timeout(COMMIT_TTL, raft.change_membership(retired, false)).await.ok()?.ok()?;
+            return Some(());
+        }
+        let leaves = node.id().is_some_and(|me| !wanted.contains(&me));
+        if leaves && step_down::step_down(node).await {
+            // The new leader takes this node out of the voters.
+            return None;
+        }
+        let falling = FALLING_SILENT..FALLING_SILENT_MAX;
+        let is_falling_silent = |(id, ago): (NodeId, Duration)| {
+            let is_up = map.nodes().get(&id).is_some_and(|node| node.state != NodeState::Dead);
+            is_up && current.contains(&id) && falling.contains(&ago)
+        };
+        if node.state.lock().liveness.ages(node.now()).any(is_falling_silent) {
+            return None;
+        }
+        let mut is_ready = true;
+        for newcomer in wanted.difference(&current) {
+            let id = u64::from(newcomer.0);
+            if !learners.contains(&id) {
+                let member = BasicNode::new(node.rpc.address(*newcomer)?);
+                timeout(COMMIT_TTL, raft.add_learner(id, member, false)).await.ok()?.ok()?;
+            }
+            let matching = metrics.replication.as_ref().and_then(|all| all.get(&id)).copied();
+            let has = matching.flatten().map_or(0, |log_id| log_id.index);
+            is_ready &= has > 0 && has + CAUGHT_UP >= metrics.last_log_index.unwrap_or(0);
+        }
+        if is_ready {
+            tracing::info!(?current, ?wanted, "other voters");
+            let ids: BTreeSet<u64> = wanted.iter().map(|id| u64::from(id.0)).collect();
+            timeout(COMMIT_TTL, raft.change_membership(ids, true)).await.ok()?.ok()?;
+            if leaves {
+                step_down::stand_instead(node, &wanted).await;
+            }
+        }
+        Some(())
+    }
+}
+
+/// A majority confirms that this node leads, and its map has all that was decided before.
+async fn confirm(raft: &Raft) -> Option<()> {
+    timeout(COMMIT_TTL, raft.ensure_linearizable()).await.ok()?.ok().map(|_| ())
+}
+
+/// Puts commands into the log in one go. Refusals are no failures: something else came first.
+async fn write_all(raft: &Raft, commands: Vec<MapCommand>) -> Option<()> {
+    let mut written = Vec::with_capacity(commands.len());
+    for command in commands {
+        written.push(raft.client_write_ff(command).await.ok()?);
+    }
+    let all = async {
+        for one in written {
+            one.await.ok()?.ok()?;
+        }
+        Some(())
+    };
+    timeout(COMMIT_TTL, all).await.ok()?
+}
+
+/// What becomes of a command that someone asked for.
+pub(super) async fn decide(
+    node: &Arc<ControlNode>,
+    command: MapCommand,
+    sender: Option<NodeId>,
+    ttl: Duration,
+) -> ProposeReply {
+    let (Some(raft), true) = (node.raft(), node.is_leader()) else {
+        return not_leader(node, node.leader());
+    };
+    if node.state.lock().steps_down {
+        return ProposeReply::NotYet;
+    }
+    let map = node.published.map();
+    if matches!(command, MapCommand::Drain(id, _) if Some(id) == node.id())
+        && map.nodes().len() > 1
+        && step_down::step_down(node).await
+    {
+        // Before partitions move: what moves waits for the leader.
+        return not_leader(node, node.leader());
+    }
+    if encode(&command).len() > COMMAND_BYTES_MAX {
+        return ProposeReply::Answered(map.ver(), Err(MapRefusal::OutOfBounds));
+    }
+    // The founder comes first: it has the first id already.
+    if map.head().is_none() || map.nodes().is_empty() && sender != node.id() {
+        return ProposeReply::NotYet;
+    }
+    if let MapCommand::Register { node_uuid, incarnation, description } = &command {
+        let me = node.id().unwrap_or_default();
+        let (_, voters) = node.published.voters();
+        let now = node.now();
+        let silent = {
+            let mut state = node.state.lock();
+            state.liveness.see(&map, &voters, me, now);
+            state.liveness.silent(&map, me, now)
+        };
+        for (&id, known) in map.nodes() {
+            let is_dead = known.state == NodeState::Dead;
+            if known.node_uuid == *node_uuid {
+                if runs_elsewhere(node, id, *incarnation, &description.peer_address) {
+                    return ProposeReply::Answered(map.ver(), Err(MapRefusal::RunsElsewhere));
+                }
+                // Who is heard by few would be buried again at once. But who does not sit there yet
+                // cannot be heard: the answer that told it its place was lost, and it was buried.
+                let sits = sender == Some(id);
+                if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
+                    return ProposeReply::NotYet;
+                }
+            } else if known.description.ring_name == description.ring_name
+                && known.description.peer_address == description.peer_address
+                && (is_dead || silent.contains(&id))
+            {
+                // Another process has its address: that one lost its directory and is no more.
+                let forget = MapCommand::Forget(id, known.incarnation);
+                let commands = vec![MapCommand::Bury(id, known.incarnation), forget];
+                if write_all(&raft, commands).await.is_none() {
+                    return ProposeReply::NotYet;
+                }
+            }
+        }
+    }
+    match timeout(ttl, raft.client_write(command)).await {
+        Ok(Ok(response)) => {
+            node.leader_now.notify_one();
+            let applied = response.data;
+            applied
+                .answer
+                .map_or(ProposeReply::Unknown, |answer| ProposeReply::Answered(applied.ver, answer))
+        }
+        Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to)))) => {
+            not_leader(node, to.leader_id.map(node_id))
+        }
+        Ok(Err(_)) | Err(_) => ProposeReply::Unknown,
+    }
+}
+
+fn not_leader(node: &ControlNode, leader: Option<NodeId>) -> ProposeReply {
+    let place = |id: NodeId| node.rpc.address(id).map(|address| (id, address));
+    ProposeReply::NotLeader(leader.filter(|leader| Some(*leader) != node.id()).and_then(place))
+}
+
+/// The process that led is gone, somebody says. A voter looks, and stands for election as soon as no
+/// other voter believes in that leader any more: sooner than for one that is merely silent. Voters do
+/// so one after the other.
+pub(super) async fn succeed(node: &Arc<ControlNode>, gone: NodeId, incarnation: Incarnation) {
+    let (_, voters) = node.published.voters();
+    let others = voters.iter().filter(|voter| **voter != gone);
+    let Some(rank) = node.id().and_then(|me| others.clone().position(|voter| *voter == me)) else {
+        return;
+    };
+    let probed = node.rpc.call_node(gone, RpcRequest::Ping, PROBE_TTL).await;
+    if !matches!(probed, Err(CallError::Unreachable(Unreachable::Refused))) {
+        return;
+    }
+    let now = node.now();
+    node.state.lock().liveness.refuse(gone, incarnation, now);
+    sleep(LEASE_MAX + STAND_GAP * u32::try_from(rank).unwrap_or(u32::MAX)).await;
+    if node.leader() == Some(gone)
+        && let Some(raft) = node.raft()
+    {
+        tracing::info!(%gone, "the leader's process is gone: standing for election");
+        let _ = raft.trigger().elect().await;
+    }
+}
+
+/// Looks once whether a process is still there. A host that is and refuses has lost it.
+///
+/// Every voter looks, not the leader alone: the leader may have died in the same moment, and the next
+/// one should know.
+pub(super) async fn probe(node: &Arc<ControlNode>, suspect: NodeId, incarnation: Incarnation) {
+    let (_, voters) = node.published.voters();
+    let is_voter = node.id().is_some_and(|me| voters.contains(&me));
+    if !is_voter || Some(suspect) == node.id() {
+        return;
+    }
+    let known = node.published.map().nodes().get(&suspect).map(|known| known.incarnation);
+    if known != Some(incarnation) {
+        return;
+    }
+    let probed = node.rpc.call_node(suspect, RpcRequest::Ping, PROBE_TTL).await;
+    if matches!(probed, Err(CallError::Unreachable(Unreachable::Refused))) {
+        let now = node.now();
+        node.state.lock().liveness.refuse(suspect, incarnation, now);
+        node.leader_now.notify_one();
+    }
+}

@@ -1,0 +1,119 @@
+//! Commands on their way to the leader, from any node.
+//!
+//! Here: finding the leader, and what is known when it does not answer. Not here: what the leader
+//! does with a command (`leader`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::NodeId;
+use cluster::map::{MapAnswer, MapCommand, MapRefusal, NodeState};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{ControlNode, heartbeat, leader};
+use crate::raft_network::{CallError, Unreachable};
+use crate::rpc::{ProposeReply, RpcReply, RpcRequest};
+
+/// Longest time for one try; an election is over by then.
+const TRY: Duration = Duration::from_secs(2);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What the map said to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandOutcome {
+    /// The version of the map that said it.
+    pub map_ver: u64,
+    /// What.
+    pub answer: Result<MapAnswer, MapRefusal>,
+}
+
+/// Why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ProposeError {
+    /// No leader was found. Nothing was done.
+    #[error("no control leader in reach: nothing was done")]
+    NoLeader,
+    /// It may or may not have been done: look at the map.
+    #[error("the control leader did not answer: the change may come yet")]
+    Unknown,
+}
+
+pub(super) async fn propose(
+    node: &Arc<ControlNode>,
+    command: MapCommand,
+    ttl: Duration,
+) -> Result<CommandOutcome, ProposeError> {
+    let deadline = Instant::now() + ttl;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ProposeError::NoLeader);
+        }
+        match one_try(node, command.clone(), left.min(TRY)).await {
+            ProposeReply::Answered(map_ver, answer) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                catch_up(node, map_ver, left.min(heartbeat::PERIOD * 2)).await;
+                return Ok(CommandOutcome { map_ver, answer });
+            }
+            ProposeReply::Unknown => return Err(ProposeError::Unknown),
+            ProposeReply::NotLeader(Some((leader, address))) => {
+                node.state.lock().leader = Some(leader);
+                node.rpc.learn(leader, cluster::Incarnation(0), &address);
+            }
+            ProposeReply::NotLeader(None) | ProposeReply::NotYet => {}
+        }
+        sleep(PAUSE.min(left)).await;
+    }
+}
+
+/// Asks whoever leads. `NotLeader` and `NotYet`: nothing was done.
+async fn one_try(node: &Arc<ControlNode>, command: MapCommand, ttl: Duration) -> ProposeReply {
+    let Some(leader) = node.leader() else { return ProposeReply::NotLeader(None) };
+    if Some(leader) == node.id() {
+        return leader::decide(node, command, Some(leader), ttl).await;
+    }
+    let ttl_ms = u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX);
+    match node.rpc.call_node(leader, RpcRequest::Ask { command, ttl_ms }, ttl).await {
+        Ok(RpcReply::Propose(reply)) => reply,
+        Ok(_) | Err(CallError::Declined(_) | CallError::Unreachable(Unreachable::Refused)) => {
+            // Whoever is there does not lead. The next news will tell who does.
+            let mut state = node.state.lock();
+            if state.leader == Some(leader) {
+                state.leader = None;
+            }
+            node.heartbeat_now.notify_one();
+            ProposeReply::NotLeader(None)
+        }
+        Err(CallError::Unreachable(_)) => ProposeReply::Unknown,
+    }
+}
+
+/// Waits until the map of this node has what was just answered.
+async fn catch_up(node: &Arc<ControlNode>, ver: u64, longest: Duration) {
+    if node.published.ver() >= ver {
+        return;
+    }
+    node.heartbeat_now.notify_one();
+    let mut waiting = node.published.subscribe();
+    let _ = timeout(longest, waiting.wait_for(|&now| now >= ver)).await;
+}
+
+/// Tells the leader that a node may be gone.
+pub(super) async fn suspect(node: &Arc<ControlNode>, suspect: NodeId) {
+    let map = node.published.map();
+    let known = map.nodes().get(&suspect).filter(|known| known.state != NodeState::Dead);
+    let Some(incarnation) = known.map(|known| known.incarnation) else { return };
+    match node.leader() {
+        Some(leader) if Some(leader) == node.id() => {
+            leader::probe(node, suspect, incarnation).await;
+        }
+        Some(leader) if leader == suspect => leader::succeed(node, suspect, incarnation).await,
+        Some(leader) => {
+            let call = RpcRequest::Suspect { node: suspect, incarnation };
+            let told = node.rpc.call_node(leader, call, heartbeat::PERIOD * 2);
+            tokio::join!(told, leader::probe(node, suspect, incarnation)).0.ok();
+        }
+        None => leader::probe(node, suspect, incarnation).await,
+    }
+}

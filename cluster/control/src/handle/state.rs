@@ -1,0 +1,363 @@
+//! What the handle of a node and its tasks share.
+//!
+//! Here: the state, how Raft is started, and what can be read off: who leads, contact, lease, place.
+//! Not here: what the tasks do (`heartbeat`, `leader`, `bootstrap`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{MapRefusal, NodeState};
+use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{ControlOptions, MembershipState, bootstrap};
+use crate::failure_detector::FailureDetector;
+use crate::map_watch::MapPublisher;
+use crate::raft_network::{ControlTransport, RpcClient, Types, node_id};
+use crate::rpc::{DiskState, Sender};
+use crate::store::raft_log::RaftLog;
+use crate::store::state_machine::MapStateMachine;
+use crate::store::{ControlStore, Membership, NodeIdentity, StoreError};
+
+pub(super) type Raft = openraft::Raft<Types>;
+
+/// What the handle and its tasks share.
+pub(super) struct ControlNode {
+    pub(super) store: ControlStore,
+    pub(super) options: ControlOptions,
+    pub(super) published: Arc<MapPublisher>,
+    pub(super) rpc: RpcClient,
+    pub(super) origin: Instant,
+    pub(super) state: Mutex<ControlState>,
+    /// A beat is due now.
+    pub(super) heartbeat_now: Notify,
+    /// The leader has something to look at.
+    pub(super) leader_now: Notify,
+    /// Where [`Control::registered`](super::Control::registered) looks again.
+    pub(super) progress: watch::Sender<u64>,
+    pub(super) tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+pub(super) struct ControlState {
+    pub(super) identity: NodeIdentity,
+    pub(super) raft: Option<Raft>,
+    pub(super) seeds: Vec<String>,
+    pub(super) rng: Rng,
+    pub(super) liveness: FailureDetector,
+    /// Who leads, by the last news.
+    pub(super) leader: Option<NodeId>,
+    /// This node leads, and is about to give the lead to another voter.
+    pub(super) steps_down: bool,
+    /// The last moment at which a majority was known to be behind a leader.
+    pub(super) contact: Option<Instant>,
+    /// When the last beat was sent that each voter answered, while the map held us alive.
+    pub(super) answered: BTreeMap<NodeId, Instant>,
+    /// When news were last about a partition that this node holds.
+    pub(super) moved_at: Option<Instant>,
+    /// This life was seen in the map.
+    pub(super) was_member: bool,
+    /// When each node last beat in the life that the map knows.
+    pub(super) incarnations: BTreeMap<NodeId, (Incarnation, Instant)>,
+    /// Since when the cluster says that another process is this node.
+    pub(super) doubled: Option<Instant>,
+    /// Seeds that are in another cluster: each is warned of once.
+    pub(super) strange_seeds: BTreeSet<String>,
+    /// Why the cluster did not take this life, when it was last asked.
+    pub(super) refused: Option<MapRefusal>,
+    /// Why the process should end.
+    pub(super) ended: Option<String>,
+    /// A registration, or the fetching of the whole map, is on its way.
+    pub(super) is_registering: bool,
+    pub(super) is_fetching: bool,
+    pub(super) registered_at: Option<Instant>,
+    pub(super) is_ready: bool,
+    pub(super) load: u32,
+    /// What the others said of themselves.
+    pub(super) conditions: BTreeMap<NodeId, NodeCondition>,
+    /// How many milliseconds each node's wall clock is ahead of this node's, as far as it is known.
+    pub(super) clocks: BTreeMap<NodeId, i64>,
+    /// This node has led in this life, and nobody else votes since then.
+    pub(super) has_led_alone: bool,
+    /// Why Raft does not run, since when.
+    pub(super) fault: Option<RaftFault>,
+    /// A snapshot that comes in pieces.
+    pub(super) incoming: Option<(String, Vec<u8>)>,
+    pub(super) seekers: bootstrap::BootstrapPeers,
+}
+
+/// What a node says of itself in its beats.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct NodeCondition {
+    pub(super) is_ready: bool,
+    pub(super) load: u32,
+    pub(super) disk: DiskState,
+}
+
+/// Why Raft does not run.
+#[derive(Debug, Clone)]
+pub(super) struct RaftFault {
+    pub(super) since: Instant,
+    /// For people.
+    pub(super) why: String,
+    /// What stood in the way of going on, the last time that it was tried.
+    pub(super) still: Option<String>,
+}
+
+/// Chance, from a seed: `SplitMix64`. Source: Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", 2014.
+pub(super) struct Rng(pub(super) u128);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let mut mixed = (self.0 >> 64) as u64 ^ (self.0 as u64).rotate_left(32);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(super) fn wide(&mut self) -> u128 {
+        u128::from(self.next()) << 64 | u128::from(self.next())
+    }
+}
+
+impl ControlNode {
+    pub(super) fn new(
+        store: ControlStore,
+        options: ControlOptions,
+        peers: Arc<dyn ControlTransport>,
+        identity: NodeIdentity,
+    ) -> Self {
+        let mut rng = Rng(options.seed);
+        let published = MapPublisher::new();
+        let sender = Sender {
+            node_uuid: identity.node_uuid,
+            incarnation: identity.incarnation,
+            membership: identity.membership.map(|membership| (membership.cluster, membership.node)),
+            address: options.description.peer_address.clone(),
+        };
+        let rpc = RpcClient::new(peers, published.clone(), sender);
+        rng.next();
+        let state = ControlState {
+            identity,
+            raft: None,
+            seeds: options.seeds.clone(),
+            rng,
+            liveness: FailureDetector::default(),
+            leader: None,
+            steps_down: false,
+            contact: None,
+            answered: BTreeMap::new(),
+            moved_at: None,
+            was_member: false,
+            incarnations: BTreeMap::new(),
+            doubled: None,
+            strange_seeds: BTreeSet::new(),
+            refused: None,
+            ended: None,
+            is_registering: false,
+            is_fetching: false,
+            registered_at: None,
+            is_ready: false,
+            load: 0,
+            conditions: BTreeMap::new(),
+            clocks: BTreeMap::new(),
+            has_led_alone: false,
+            fault: None,
+            incoming: None,
+            seekers: bootstrap::BootstrapPeers::default(),
+        };
+        Self {
+            store,
+            options,
+            published,
+            rpc,
+            origin: Instant::now(),
+            state: Mutex::new(state),
+            heartbeat_now: Notify::new(),
+            leader_now: Notify::new(),
+            progress: watch::Sender::new(0),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Since the start, for what has no clock.
+    pub(super) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// It has tasks from its start to its end.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.tasks.lock().is_empty()
+    }
+
+    pub(super) fn raft(&self) -> Option<Raft> {
+        self.state.lock().raft.clone()
+    }
+
+    pub(super) fn membership(&self) -> Option<Membership> {
+        self.state.lock().identity.membership
+    }
+
+    pub(super) fn id(&self) -> Option<NodeId> {
+        self.membership().map(|membership| membership.node)
+    }
+
+    pub(super) fn metrics(&self) -> Option<RaftMetrics<u64, openraft::BasicNode>> {
+        self.state.lock().raft.as_ref().map(|raft| raft.metrics().borrow().clone())
+    }
+
+    /// This node leads, as far as it knows.
+    pub(super) fn is_leader(&self) -> bool {
+        self.metrics().is_some_and(|metrics| metrics.state == ServerState::Leader)
+    }
+
+    /// Nobody but this node votes.
+    pub(super) fn is_sole_voter(&self) -> bool {
+        let me = self.id();
+        let (_, voters) = self.published.voters();
+        !voters.is_empty() && voters.iter().all(|voter| Some(*voter) == me)
+    }
+
+    /// Who leads: by Raft where this node votes, else by the last news.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        let metrics = self.metrics();
+        let me = self.id();
+        let (_, voters) = self.published.voters();
+        let by_raft = metrics
+            .filter(|_| me.is_some_and(|me| voters.contains(&me)))
+            .and_then(|metrics| metrics.current_leader.map(node_id));
+        by_raft.or(self.state.lock().leader.filter(|leader| Some(*leader) != me))
+    }
+
+    /// A leader knows from its followers; any other node from whoever it beat.
+    pub(super) fn contact_age(&self) -> Option<Duration> {
+        let metrics = self.metrics().filter(|metrics| metrics.state == ServerState::Leader);
+        let is_alone = self.is_sole_voter();
+        let mut state = self.state.lock();
+        // Without the only voter nothing is decided: once it has led, what it knows is the newest that
+        // there is, whether its Raft runs or not.
+        state.has_led_alone = is_alone && (state.has_led_alone || metrics.is_some());
+        if state.has_led_alone {
+            return Some(Duration::ZERO);
+        }
+        let Some(metrics) = metrics else { return state.contact.map(|contact| contact.elapsed()) };
+        let by_raft = metrics.millis_since_quorum_ack.map(Duration::from_millis);
+        let by_news = state.contact.map(|contact| contact.elapsed());
+        by_raft.into_iter().chain(by_news).min()
+    }
+
+    /// That of the majority-th newest answer; and no newer than what is known of who votes.
+    pub(super) fn lease_age(&self) -> Option<Duration> {
+        let MembershipState::Member(_) = self.membership_state() else { return None };
+        let contact = self.contact_age()?;
+        let me = self.id();
+        let (_, voters) = self.published.voters();
+        let state = self.state.lock();
+        let age = |voter: &NodeId| {
+            if Some(*voter) == me {
+                return Some(Duration::ZERO);
+            }
+            state.answered.get(voter).map(Instant::elapsed)
+        };
+        let mut ages: Vec<Duration> = voters.iter().filter_map(age).collect();
+        ages.sort_unstable();
+        ages.get(voters.len() / 2).map(|age| contact.max(*age))
+    }
+
+    pub(super) fn membership_state(&self) -> MembershipState {
+        let map = self.published.map();
+        let state = self.state.lock();
+        let Some(membership) = state.identity.membership else { return MembershipState::Seeking };
+        match map.nodes().get(&membership.node) {
+            Some(node)
+                if node.incarnation == state.identity.incarnation
+                    && node.state != NodeState::Dead =>
+            {
+                MembershipState::Member(node.state)
+            }
+            None if state.was_member => MembershipState::Gone,
+            _ => MembershipState::Registering,
+        }
+    }
+
+    /// Starts Raft under the node's id. Whoever is no member of the cluster's Raft only listens.
+    pub(super) async fn start_raft(self: &Arc<Self>) -> Result<(), StoreError> {
+        let Some(membership) = self.membership() else { return Ok(()) };
+        self.rpc.join(membership.cluster, membership.node);
+        let (timeout, jitter) = {
+            let rng = &mut self.state.lock().rng;
+            (ELECTION_MS + rng.below(ELECTION_SPREAD_MS), rng.below(20))
+        };
+        let config = Config {
+            cluster_name: format!("{:x}", membership.cluster),
+            heartbeat_interval: HEARTBEAT_MS + jitter,
+            // One value, drawn by us: openraft's own generator cannot be seeded.
+            election_timeout_min: timeout,
+            election_timeout_max: timeout + 1,
+            install_snapshot_timeout: INSTALL_MS,
+            max_payload_entries: 64,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(1000),
+            max_in_snapshot_log_to_keep: 200,
+            ..Config::default()
+        };
+        let store = self.store.of_this_opening();
+        let state_machine = MapStateMachine::new(store.clone(), self.published.clone())?;
+        let log = RaftLog::new(store);
+        let id = u64::from(membership.node.0);
+        let raft = Raft::new(id, Arc::new(config), self.rpc.clone(), log, state_machine).await;
+        let raft = raft.map_err(|error| {
+            tracing::error!(%error, "Raft does not start");
+            StoreError::Unreadable("Raft's state")
+        })?;
+        if membership.is_founder && !raft.is_initialized().await.unwrap_or(true) {
+            let address = self.options.description.peer_address.clone();
+            let members = [(id, openraft::BasicNode::new(address))];
+            if let Err(error) = raft.initialize(BTreeMap::from(members)).await {
+                tracing::error!(%error, "the cluster is not initialised");
+            }
+        }
+        self.state.lock().raft = Some(raft);
+        self.heartbeat_now.notify_one();
+        Ok(())
+    }
+
+    /// Takes a place in a cluster, or another one, and starts Raft anew under its id.
+    pub(super) async fn sit(self: &Arc<Self>, membership: Membership) -> Result<(), StoreError> {
+        let raft = self.state.lock().raft.take();
+        if let Some(raft) = raft {
+            let _ = raft.shutdown().await;
+        }
+        let identity = NodeIdentity { membership: Some(membership), ..self.state.lock().identity };
+        self.store.store_membership(identity).await?;
+        {
+            let mut state = self.state.lock();
+            state.identity = identity;
+            state.was_member = false;
+            state.answered.clear();
+        }
+        let cluster = format!("{:08x}", (membership.cluster >> 96) as u32);
+        tracing::info!(target: "tollgate::life", node = %membership.node, cluster, "has a place in a cluster");
+        self.start_raft().await
+    }
+}
+
+/// Raft's heartbeats; its clock ticks half as slowly again.
+const HEARTBEAT_MS: u64 = 100;
+/// A follower waits twice this before it stands for election: the leader's lease, and the timeout.
+const ELECTION_MS: u64 = 250;
+/// Nodes draw theirs from as many, so that two seldom stand at once.
+const ELECTION_SPREAD_MS: u64 = 100;
+/// So long after its last heartbeat no voter believes in a leader any more.
+pub(super) const LEASE_MAX: Duration = Duration::from_millis(ELECTION_MS + ELECTION_SPREAD_MS);
+/// A whole snapshot may take so long.
+const INSTALL_MS: u64 = 10_000;

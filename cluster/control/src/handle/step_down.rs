@@ -1,0 +1,103 @@
+//! A leader gives the lead to another voter before it leaves, so that nobody waits for an election.
+//!
+//! Here: both sides of it. Not here: who should vote (`cluster::map::controller`), elections after a
+//! leader's death (`leader::succeed`).
+//!
+//! openraft 0.9 cannot transfer the lead, and no voter grants a vote while it believes in a leader. So
+//! the leader falls silent for as long as the others believe in it, then asks one of them to stand.
+//! It does so before anything moves: partitions are served meanwhile, and no change of the map is
+//! waited for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::NodeId;
+use cluster::map::{Map, NodeState};
+use openraft::RaftMetrics;
+use tokio::time::{Instant, sleep};
+
+use super::ControlNode;
+use super::state::LEASE_MAX;
+use crate::raft_network::node_id;
+use crate::rpc::{Declined, DiskState, RpcReply, RpcRequest};
+
+/// A voter that was asked to stand leads within this time, or the next one is asked.
+const STAND_TTL: Duration = Duration::from_millis(300);
+/// Voters that are asked to stand, one after the other.
+const CANDIDATES_MAX: usize = 3;
+/// Between two looks at who leads.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Gives the lead to another voter. True: this node does not lead any more. False: no other voter
+/// could take over, and this node goes on.
+pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
+    let Some(raft) = node.raft().filter(|_| node.is_leader()) else { return true };
+    let Some(metrics) = node.metrics() else { return false };
+    let heirs = heirs(node, &metrics);
+    if heirs.is_empty() || std::mem::replace(&mut node.state.lock().steps_down, true) {
+        return false;
+    }
+    raft.runtime_config().heartbeat(false);
+    sleep(LEASE_MAX).await;
+    for transfer_target in heirs {
+        if !node.is_leader() {
+            break;
+        }
+        tracing::info!(heir = %transfer_target, "gives the lead to another voter");
+        let asked = Instant::now();
+        let _ = node.rpc.call_node(transfer_target, RpcRequest::Stand, STAND_TTL).await;
+        while node.is_leader() && asked.elapsed() < STAND_TTL {
+            sleep(POLL).await;
+        }
+    }
+    raft.runtime_config().heartbeat(true);
+    node.state.lock().steps_down = false;
+    !node.is_leader()
+}
+
+/// The voters that could lead at once: active nodes, those with the most of the log first.
+fn heirs(node: &ControlNode, metrics: &RaftMetrics<u64, openraft::BasicNode>) -> Vec<NodeId> {
+    let map = node.published.map();
+    let has = |id: &NodeId| {
+        let matching = metrics.replication.as_ref()?.get(&u64::from(id.0))?.as_ref()?;
+        Some(matching.index)
+    };
+    let me = node.id();
+    let voters = metrics.membership_config.membership().voter_ids().map(node_id);
+    let mut heirs: Vec<NodeId> =
+        voters.filter(|id| Some(*id) != me && stays(&map, *id) && has(id).is_some()).collect();
+    // A disk that is not fit to lead with is the last choice.
+    let state = node.state.lock();
+    let disk = |id: &NodeId| state.conditions.get(id).map(|other| other.disk).unwrap_or_default();
+    heirs.sort_by_key(|id| (disk(id) != DiskState::Fine, std::cmp::Reverse(has(id))));
+    heirs.truncate(CANDIDATES_MAX);
+    heirs
+}
+
+fn stays(map: &Map, id: NodeId) -> bool {
+    let node = map.nodes().get(&id);
+    node.is_some_and(|node| matches!(node.state, NodeState::Active | NodeState::Joining))
+}
+
+/// The leader asks this node to stand for election. It does if it votes by the newest membership it
+/// has, committed or not.
+pub(super) async fn stand(node: &Arc<ControlNode>, sender: NodeId) -> Result<RpcReply, Declined> {
+    let (Some(me), Some(metrics)) = (node.id(), node.metrics()) else {
+        return Err(Declined::NotMember);
+    };
+    let is_voter = metrics.membership_config.membership().voter_ids().any(|id| node_id(id) == me);
+    let raft = node.raft().filter(|_| is_voter && node.leader() == Some(sender));
+    let raft = raft.ok_or(Declined::OutOfPlace)?;
+    raft.trigger().elect().await.map_err(|_| Declined::Stopped)?;
+    Ok(RpcReply::Done)
+}
+
+/// This node leads and is no voter any more: one of the voters is asked to stand at once.
+pub(super) async fn stand_instead(node: &Arc<ControlNode>, voters: &BTreeSet<NodeId>) {
+    for voter in voters.iter().take(CANDIDATES_MAX) {
+        if node.rpc.call_node(*voter, RpcRequest::Stand, STAND_TTL).await.is_ok() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! How calls reach other nodes, and Raft's among them.
+//!
+//! Here: the trait that the server implements over its lanes, the address book, openraft's network.
+//! Not here: what is said (`rpc`).
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::id::{Incarnation, NodeId};
+use cluster::map::{MapAnswer, MapCommand, MapRefusal};
+use openraft::error::{
+    Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable as RaftUnreachable,
+};
+use openraft::network::{Backoff, RPCOption};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{BasicNode, OptionalSend, RaftNetwork, RaftNetworkFactory, Snapshot, Vote};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use crate::map_watch::MapPublisher;
+use crate::rpc::{self, Declined, Envelope, Install, RpcReply, RpcRequest, Sender};
+
+/// Bytes of a snapshot in one call: far below the longest frame of a lane.
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
+/// After a call that did not get through, Raft waits so long.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// A piece of a snapshot may take so long.
+const CHUNK_TTL: Duration = Duration::from_secs(1);
+/// Most addresses kept beside the map's.
+const ADDRESSES_MAX: usize = 4096;
+
+openraft::declare_raft_types!(
+    /// What openraft replicates, by which types.
+    pub(crate) Types:
+        D = MapCommand,
+        R = Applied,
+        NodeId = u64,
+        Node = BasicNode,
+        Entry = openraft::Entry<Types>,
+        SnapshotData = Bytes,
+        AsyncRuntime = openraft::TokioRuntime,
+);
+
+/// What applying an entry gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Applied {
+    pub(crate) ver: u64,
+    /// None: it was an entry of Raft's own.
+    pub(crate) answer: Option<Result<MapAnswer, MapRefusal>>,
+}
+
+/// What a call will have become.
+pub type CallFuture = Pin<Box<dyn Future<Output = Result<Bytes, Unreachable>> + Send>>;
+
+/// The way to other nodes; the server's lanes.
+pub trait ControlTransport: Send + Sync + 'static {
+    /// Carries `rpc` to [`Control::handle`](crate::Control::handle) of a node, and its answer back.
+    ///
+    /// `to` is none where only the address is known. The future is dropped after `ttl`; an answer
+    /// that comes later is of no use. Calls to one node may overtake each other.
+    fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> CallFuture;
+}
+
+/// Why no answer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// The host is there and takes no connection on the address: the process is gone.
+    #[error("connection refused")]
+    Refused,
+    /// The connection broke, or there is no way.
+    #[error("connection lost")]
+    Lost,
+    /// Nothing came in time.
+    #[error("no answer in time")]
+    Late,
+}
+
+/// Why there is no answer of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    #[error("declined: {0}")]
+    Declined(Declined),
+}
+
+/// This node's way to all others. Clones share it.
+#[derive(Clone)]
+pub(crate) struct RpcClient {
+    inner: Arc<RpcClientInner>,
+}
+
+struct RpcClientInner {
+    peers: Arc<dyn ControlTransport>,
+    published: Arc<MapPublisher>,
+    sender: Mutex<Sender>,
+    /// Where nodes said that they are, in which life; newer than the map, or before there is one.
+    addresses: Mutex<BTreeMap<NodeId, (Incarnation, String)>>,
+}
+
+impl RpcClient {
+    pub(crate) fn new(
+        peers: Arc<dyn ControlTransport>,
+        published: Arc<MapPublisher>,
+        sender: Sender,
+    ) -> Self {
+        let addresses = Mutex::default();
+        Self {
+            inner: Arc::new(RpcClientInner {
+                peers,
+                published,
+                sender: Mutex::new(sender),
+                addresses,
+            }),
+        }
+    }
+
+    pub(crate) fn sender(&self) -> Sender {
+        self.inner.sender.lock().clone()
+    }
+
+    pub(crate) fn join(&self, cluster: u128, node: NodeId) {
+        self.inner.sender.lock().membership = Some((cluster, node));
+    }
+
+    /// Remembers where a node is.
+    pub(crate) fn learn(&self, node: NodeId, incarnation: Incarnation, address: &str) {
+        let mut addresses = self.inner.addresses.lock();
+        if addresses.get(&node).is_none_or(|(life, _)| *life <= incarnation)
+            && (addresses.len() < ADDRESSES_MAX || addresses.contains_key(&node))
+        {
+            addresses.insert(node, (incarnation, address.to_owned()));
+        }
+    }
+
+    /// Where a node is.
+    pub(crate) fn address(&self, node: NodeId) -> Option<String> {
+        let map = self.inner.published.map();
+        let known = map.nodes().get(&node);
+        let addresses = self.inner.addresses.lock();
+        match (addresses.get(&node), known) {
+            (Some((incarnation, _)), Some(known)) if *incarnation < known.incarnation => {
+                Some(known.description.peer_address.clone())
+            }
+            (Some((_, address)), _) => Some(address.clone()),
+            (None, known) => known.map(|known| known.description.peer_address.clone()),
+        }
+    }
+
+    /// Calls a node, or whoever is at an address.
+    pub(crate) async fn call(
+        &self,
+        to: Option<NodeId>,
+        address: &str,
+        call: RpcRequest,
+        ttl: Duration,
+    ) -> Result<RpcReply, CallError> {
+        let envelope = Envelope { from: self.sender(), to, call };
+        let called = self.inner.peers.call(to, address, rpc::encode(&envelope), ttl);
+        let bytes = timeout(ttl, called).await.unwrap_or(Err(Unreachable::Late))?;
+        match rpc::decode(&bytes) {
+            Some(RpcReply::Declined(why)) => Err(CallError::Declined(why)),
+            Some(reply) => Ok(reply),
+            None => Err(CallError::Declined(Declined::Malformed)),
+        }
+    }
+
+    /// Calls a node wherever it is.
+    pub(crate) async fn call_node(
+        &self,
+        to: NodeId,
+        call: RpcRequest,
+        ttl: Duration,
+    ) -> Result<RpcReply, CallError> {
+        let address = self.address(to).ok_or(Unreachable::Lost)?;
+        self.call(Some(to), &address, call, ttl).await
+    }
+}
+
+/// A node's id in the map from its id in Raft, which are the same number.
+pub(crate) fn node_id(raft_id: u64) -> NodeId {
+    NodeId(u32::try_from(raft_id).unwrap_or(u32::MAX))
+}
+
+impl RaftNetworkFactory<Types> for RpcClient {
+    type Network = MemberConnection;
+
+    async fn new_client(&mut self, target: u64, node: &BasicNode) -> MemberConnection {
+        MemberConnection { rpc: self.clone(), to: node_id(target), address: node.addr.clone() }
+    }
+}
+
+/// The way to one member.
+pub(crate) struct MemberConnection {
+    rpc: RpcClient,
+    to: NodeId,
+    /// Where it was when it became a member.
+    address: String,
+}
+
+type Failed<E> = RPCError<u64, BasicNode, RaftError<u64, E>>;
+type Streamed = StreamingError<Types, Fatal<u64>>;
+
+fn failed<E: std::error::Error>(error: CallError) -> Failed<E> {
+    RPCError::Unreachable(RaftUnreachable::new(&error))
+}
+
+impl MemberConnection {
+    async fn call(&self, call: RpcRequest, ttl: Duration) -> Result<RpcReply, CallError> {
+        let address = self.rpc.address(self.to).unwrap_or_else(|| self.address.clone());
+        self.rpc.call(Some(self.to), &address, call, ttl).await
+    }
+
+    async fn send(
+        &self,
+        vote: Vote<u64>,
+        snapshot: Snapshot<Types>,
+    ) -> Result<SnapshotResponse<u64>, CallError> {
+        let whole = *snapshot.snapshot;
+        let mut offset = 0;
+        loop {
+            let end = whole.len().min(offset + CHUNK_BYTES);
+            let install = Install {
+                vote,
+                meta: snapshot.meta.clone(),
+                offset: offset as u64,
+                bytes: whole.slice(offset..end),
+                is_last: end == whole.len(),
+            };
+            match self.call(RpcRequest::Install(Box::new(install)), CHUNK_TTL).await? {
+                RpcReply::Installed(response) => return Ok(response),
+                RpcReply::Done if end < whole.len() => offset = end,
+                _ => return Err(CallError::Declined(Declined::OutOfPlace)),
+            }
+        }
+    }
+}
+
+impl RaftNetwork<Types> for MemberConnection {
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<u64>, Failed<openraft::error::Infallible>> {
+        match self.call(RpcRequest::Append(rpc), option.soft_ttl()).await {
+            Ok(RpcReply::Append(response)) => Ok(response),
+            Ok(_) => Err(failed(CallError::Declined(Declined::Malformed))),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<u64>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<u64>, Failed<openraft::error::Infallible>> {
+        match self.call(RpcRequest::Vote(rpc), option.soft_ttl()).await {
+            Ok(RpcReply::Vote(response)) => Ok(response),
+            Ok(_) => Err(failed(CallError::Declined(Declined::Malformed))),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote<u64>,
+        snapshot: Snapshot<Types>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<u64>, Streamed> {
+        let sent = timeout(option.soft_ttl(), self.send(vote, snapshot));
+        tokio::select! {
+            biased;
+            closed = cancel => Err(closed.into()),
+            sent = sent => sent
+                .unwrap_or(Err(Unreachable::Late.into()))
+                .map_err(|error| Streamed::Unreachable(RaftUnreachable::new(&error))),
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(BACKOFF))
+    }
+}

@@ -1,0 +1,215 @@
+//! `StreamAck`: what became of a stream at its receiver; `KeepAlive`, `Ping`, `Pong`: signs of life.
+
+use super::fields::{Fields, put_position, put_stream};
+use super::{FrameError, FrameKind, begin, end};
+use crate::id::OpStreamId;
+use crate::id::{Partition, Term};
+use crate::replica::Position;
+
+const REFUSED_BYTES: usize = 30;
+const DONE_BYTES: usize = 26;
+
+/// Something of a stream that a copy did not take. It and all that follows for its partition in that term is not
+/// held, until an `Adopt` or a first `Chunk` was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamRefusal {
+    /// The partition.
+    pub partition: Partition,
+    /// The term of what was refused.
+    pub term: Term,
+    /// The newest term that the copy has seen.
+    pub copy_term: Term,
+    /// Where the refused frame ends in the stream.
+    pub end: u64,
+    /// The copy's last record.
+    pub last: Position,
+}
+
+/// A lane is done with all numbers below `done`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamDone {
+    /// The lane, one of the sender's own.
+    pub stream: OpStreamId,
+    /// No number below will ever be sent again.
+    pub done: u64,
+}
+
+/// Refusals, then the position up to which the stream was gone through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamAck<'a> {
+    refused: &'a [u8],
+    /// Everything up to here is held, or was refused: now or in an earlier word.
+    pub held: u64,
+    done: &'a [u8],
+}
+
+impl<'a> StreamAck<'a> {
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
+        let mut fields = Fields(body);
+        let refused = fields.u32()? as usize;
+        let refused = fields.bytes(refused.checked_mul(REFUSED_BYTES).ok_or(FrameError::Short)?)?;
+        let held = fields.u64()?;
+        let done = read_done(&mut fields)?;
+        fields.end()?;
+        let ack = Self { refused, held, done };
+        ack.checked_refused().try_for_each(|refused| refused.map(drop))?;
+        Ok(ack)
+    }
+
+    fn checked_refused(&self) -> impl Iterator<Item = Result<StreamRefusal, FrameError>> + use<'a> {
+        let (refused, _) = self.refused.as_chunks::<REFUSED_BYTES>();
+        refused.iter().map(|bytes| {
+            let mut fields = Fields(bytes);
+            Ok(StreamRefusal {
+                partition: fields.partition()?,
+                term: fields.term()?,
+                copy_term: fields.term()?,
+                end: fields.u64()?,
+                last: fields.position()?,
+            })
+        })
+    }
+
+    /// The refusals. They are to be dealt with before `held` is believed.
+    pub fn refused(&self) -> impl Iterator<Item = StreamRefusal> + use<'a> {
+        self.checked_refused().filter_map(Result::ok)
+    }
+
+    /// What the sender's lanes are done with.
+    pub fn done(&self) -> impl Iterator<Item = StreamDone> + use<'a> {
+        streams_done(self.done)
+    }
+}
+
+/// Writes a [`StreamAck`].
+#[derive(Debug)]
+pub struct StreamAckWriter<'a> {
+    out: &'a mut Vec<u8>,
+    at: usize,
+    count: u32,
+}
+
+impl<'a> StreamAckWriter<'a> {
+    /// Begins the frame.
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        let at = begin(out, FrameKind::Ack);
+        out.extend_from_slice(&[0; 4]);
+        Self { out, at, count: 0 }
+    }
+
+    /// Adds a refusal.
+    pub fn refused(&mut self, refused: &StreamRefusal) {
+        self.count += 1;
+        self.out.extend_from_slice(&refused.partition.0.to_le_bytes());
+        self.out.extend_from_slice(&refused.term.0.to_le_bytes());
+        self.out.extend_from_slice(&refused.copy_term.0.to_le_bytes());
+        self.out.extend_from_slice(&refused.end.to_le_bytes());
+        put_position(self.out, refused.last);
+    }
+
+    /// Ends the frame.
+    pub fn finish(self, held: u64, done: &[StreamDone]) {
+        let count = self.at + super::HEADER_BYTES;
+        self.out[count..count + 4].copy_from_slice(&self.count.to_le_bytes());
+        self.out.extend_from_slice(&held.to_le_bytes());
+        put_done(self.out, done);
+        end(self.out, self.at);
+    }
+}
+
+/// Said once a second on a link where nothing else was. It says no position: only a [`StreamAck`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepAlive<'a> {
+    /// The sender's monotonic clock, nanoseconds.
+    pub time_ns: u64,
+    done: &'a [u8],
+}
+
+impl<'a> KeepAlive<'a> {
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
+        let mut fields = Fields(body);
+        let keep_alive = Self { time_ns: fields.u64()?, done: read_done(&mut fields)? };
+        fields.end()?;
+        Ok(keep_alive)
+    }
+
+    /// What the sender's lanes are done with.
+    pub fn done(&self) -> impl Iterator<Item = StreamDone> + use<'a> {
+        streams_done(self.done)
+    }
+
+    /// Appends the frame.
+    pub fn encode(time_ns: u64, done: &[StreamDone], out: &mut Vec<u8>) {
+        let at = begin(out, FrameKind::KeepAlive);
+        out.extend_from_slice(&time_ns.to_le_bytes());
+        put_done(out, done);
+        end(out, at);
+    }
+}
+
+/// The number of a `Ping`, or of the `Pong` that answers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ping(pub u64);
+
+impl Ping {
+    /// Reads the body of a `Ping` or `Pong`.
+    ///
+    /// # Errors
+    ///
+    /// If it is broken.
+    pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
+        let mut fields = Fields(body);
+        let ping = Self(fields.u64()?);
+        fields.end()?;
+        Ok(ping)
+    }
+
+    /// Appends a `Ping`.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        self.encode_as(FrameKind::Ping, out);
+    }
+
+    /// Appends the `Pong` that answers it.
+    pub fn encode_answer(self, out: &mut Vec<u8>) {
+        self.encode_as(FrameKind::Pong, out);
+    }
+
+    fn encode_as(self, kind: FrameKind, out: &mut Vec<u8>) {
+        let at = begin(out, kind);
+        out.extend_from_slice(&self.0.to_le_bytes());
+        end(out, at);
+    }
+}
+
+fn read_done<'a>(fields: &mut Fields<'a>) -> Result<&'a [u8], FrameError> {
+    let count = usize::from(fields.u16()?);
+    fields.bytes(count * DONE_BYTES)
+}
+
+fn streams_done(done: &[u8]) -> impl Iterator<Item = StreamDone> + use<'_> {
+    let (done, _) = done.as_chunks::<DONE_BYTES>();
+    done.iter().filter_map(|bytes| {
+        let mut fields = Fields(bytes);
+        Some(StreamDone { stream: fields.stream().ok()?, done: fields.u64().ok()? })
+    })
+}
+
+/// At most 65,535 lanes.
+fn put_done(out: &mut Vec<u8>, done: &[StreamDone]) {
+    let done = &done[..done.len().min(usize::from(u16::MAX))];
+    out.extend_from_slice(&(done.len() as u16).to_le_bytes());
+    for one in done {
+        put_stream(out, one.stream);
+        out.extend_from_slice(&one.done.to_le_bytes());
+    }
+}

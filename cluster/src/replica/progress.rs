@@ -1,0 +1,472 @@
+//! The other copies as their primary sees them: which follow, which an answer waits for, which are to be removed.
+
+use bytes::Bytes;
+
+use super::Core;
+use super::event::{CallContext, Environment, OpenCause, Opening, ReplicaEvent, StateMachine};
+use super::primary::Primary;
+use crate::frames::{self, Adopt, Chunk, ChunkWriter, Pull, Restart, StreamRefusal};
+use crate::id::{CopyId, Incarnation, NodeId};
+use crate::id::{LinkIndex, OpStreamId};
+use crate::map::command::{MapChange, Transition};
+use crate::replica::ApplyPosition;
+use crate::replica_set::{LINKS_MAX, ReplicaSet};
+use crate::rules::Bug;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProgressState {
+    /// Nothing was said to it: it has not asked, or cannot be reached.
+    Waits,
+    /// It was asked to follow, and has not answered.
+    Asked,
+    /// It follows, or gets pieces.
+    Joined,
+    /// It refused something that it may not refuse.
+    Refused,
+}
+
+/// Another copy.
+#[derive(Debug, Clone)]
+pub(super) struct PeerProgress {
+    copy: CopyId,
+    link: Option<LinkIndex>,
+    pub(super) in_sync: bool,
+    /// Nothing is answered without it.
+    mandatory: bool,
+    state: ProgressState,
+    /// Where its `Adopt` or first `Chunk` ends: what it refused before was said to another copy.
+    origin: u64,
+    /// Of a learner, which start counts.
+    start: u32,
+    /// Where a piece begins that it asked for.
+    pull: Option<ExportCursor>,
+    /// Where its last piece ends.
+    whole_at: Option<u64>,
+    /// Where the last record ends that was answered without it.
+    needed: u64,
+    since_ns: u64,
+}
+
+impl PeerProgress {
+    fn new(copy: CopyId, in_sync: bool, now_ns: u64) -> Self {
+        Self {
+            copy,
+            link: None,
+            in_sync,
+            mandatory: in_sync,
+            state: ProgressState::Waits,
+            origin: 0,
+            start: 0,
+            pull: None,
+            whole_at: None,
+            needed: 0,
+            since_ns: now_ns,
+        }
+    }
+
+    pub(super) fn is_joined(&self) -> bool {
+        self.state == ProgressState::Joined
+    }
+}
+
+/// More than the bytes of a piece without keys and results.
+const FIELDS_BYTES: usize = 128;
+
+/// Where a piece of a copy begins: first come the keys, then the results.
+#[derive(Debug, Clone)]
+enum ExportCursor {
+    /// Where the machine says; none: at the start.
+    Keys(Option<Bytes>),
+    Results(Option<(OpStreamId, u64)>),
+}
+
+impl ExportCursor {
+    fn encode(&self) -> Bytes {
+        match self {
+            Self::Keys(cursor) => [&[0], cursor.as_deref().unwrap_or_default()].concat().into(),
+            Self::Results(None) => Bytes::from_static(&[1]),
+            Self::Results(Some((stream, number))) => [
+                &[1][..],
+                &stream.node.0.to_be_bytes(),
+                &stream.incarnation.0.to_be_bytes(),
+                &stream.worker.to_be_bytes(),
+                &stream.owner.0.to_be_bytes(),
+                &number.to_be_bytes(),
+            ]
+            .concat()
+            .into(),
+        }
+    }
+
+    /// None: not one of ours.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0, cursor @ ..] => Some(Self::Keys(Some(Bytes::copy_from_slice(cursor)))),
+            [1] => Some(Self::Results(None)),
+            [1, rest @ ..] => {
+                let (node, rest) = rest.split_first_chunk()?;
+                let (incarnation, rest) = rest.split_first_chunk()?;
+                let (worker, rest) = rest.split_first_chunk()?;
+                let (owner, rest) = rest.split_first_chunk()?;
+                let number = u64::from_be_bytes(rest.try_into().ok()?);
+                let stream = OpStreamId {
+                    node: NodeId(u32::from_be_bytes(*node)),
+                    incarnation: Incarnation(u64::from_be_bytes(*incarnation)),
+                    worker: u16::from_be_bytes(*worker),
+                    owner: NodeId(u32::from_be_bytes(*owner)),
+                };
+                Some(Self::Results(Some((stream, number))))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<O> Primary<O> {
+    /// The copies that nothing is answered without.
+    pub(super) fn mandatory(&self) -> impl Iterator<Item = &PeerProgress> {
+        self.peers.iter().filter(|peer| peer.mandatory)
+    }
+
+    /// Makes the list of copies that of the map; what is known of one stays.
+    pub(super) fn sync_peers<M, N: Environment>(
+        &mut self,
+        core: &Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+    ) {
+        let now_ns = ctx.now.mono_ns;
+        let in_sync = core.entry.in_sync.iter().map(|copy| (*copy, true));
+        let learner = core.entry.learner.iter().map(|copy| (*copy, false));
+        let mut old = std::mem::take(&mut self.peers);
+        for (copy, in_sync) in in_sync.chain(learner).filter(|(copy, _)| *copy != core.me) {
+            let known = old.iter().position(|peer| peer.copy == copy);
+            let mut peer = known.map_or_else(
+                || PeerProgress::new(copy, in_sync, now_ns),
+                |place| old.swap_remove(place),
+            );
+            peer.in_sync = in_sync;
+            peer.mandatory |= in_sync;
+            self.peers.push(peer);
+        }
+        for peer in old {
+            if let Some(link) = peer.link.filter(|_| peer.mandatory) {
+                removed(core, ctx, link);
+            }
+        }
+        self.set_changed(core, ctx);
+    }
+
+    /// Gives the header the set of links, and the positions on them.
+    fn set_changed<M, N: Environment>(&self, core: &Core, ctx: &mut CallContext<'_, M, N, O>) {
+        let is_in = |peer: &&PeerProgress| {
+            matches!(peer.state, ProgressState::Asked | ProgressState::Joined)
+        };
+        let links = |mandatory: bool| -> Vec<(LinkIndex, u64)> {
+            let peers = self.peers.iter().filter(is_in);
+            let peers = peers.filter(|peer| peer.mandatory == mandatory);
+            peers.filter_map(|peer| Some((peer.link?, peer.origin))).collect()
+        };
+        let (mut mandatory, mut others) = (links(true), links(false));
+        if core.options.rules.lack(Bug::SetAfterMandatory) {
+            others.clear();
+        }
+        let only_links =
+            |all: &[(LinkIndex, u64)]| all.iter().map(|(link, _)| *link).collect::<Vec<_>>();
+        let set = ReplicaSet::new(&only_links(&mandatory), &only_links(&others));
+        mandatory.append(&mut others);
+        let old_index = ctx.header.set();
+        let old = ctx.node.set(old_index);
+        if old == set {
+            return;
+        }
+        // If the table is full the old set stays, and records go over its links; no answer is given without the others,
+        // for the partition is not served then.
+        let Some(index) = ctx.node.acquire_set(set) else { return };
+        let mut positions = [0; LINKS_MAX];
+        for (slot, (link, origin)) in mandatory.iter().enumerate().take(LINKS_MAX) {
+            let known = old.links().iter().position(|old| old == link);
+            let position = known.map_or(0, |slot| ctx.header.position(slot));
+            positions[slot] = position.max(*origin);
+        }
+        for (slot, position) in positions.into_iter().enumerate() {
+            ctx.header.set_position(slot, position);
+        }
+        ctx.header.set_set(index);
+        ctx.node.release_set(old_index);
+    }
+
+    /// Does what follows from what is acknowledged and connected now.
+    pub(super) fn advance<M: StateMachine, N: Environment>(
+        &mut self,
+        core: &mut Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+    ) {
+        for place in 0..self.peers.len() {
+            self.advance_peer(core, ctx, place);
+        }
+        self.propose(core, ctx);
+    }
+
+    fn advance_peer<M: StateMachine, N: Environment>(
+        &mut self,
+        core: &mut Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+        place: usize,
+    ) {
+        let peer = &mut self.peers[place];
+        if peer.link.is_none() {
+            peer.link = ctx.node.link_to(peer.copy, core.partition);
+        }
+        let Some(link) = peer.link else { return };
+        if peer.in_sync && peer.state == ProgressState::Waits {
+            let adopt = Adopt {
+                partition: core.partition,
+                to: peer.copy,
+                from: core.me,
+                term: ctx.header.term(),
+                last: core.last(ctx.header),
+                ahead_ns: ctx.header.ahead_ns(),
+                time_ns: ctx.now.mono_ns,
+            };
+            peer.origin = ctx.node.append(link, ctx.now, &mut |out| adopt.encode(out));
+            peer.state = ProgressState::Asked;
+            self.set_changed(core, ctx);
+            return;
+        }
+        let acked = ctx.node.acked(link);
+        if peer.state == ProgressState::Asked && acked >= peer.origin {
+            peer.state = ProgressState::Joined;
+        }
+        let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
+        let is_near = ctx.node.quarters(link) == 0;
+        if is_whole && is_near && !peer.mandatory && !core.options.rules.lack(Bug::LateMandatory) {
+            // First its acknowledgement is needed for every answer; then it has to hold what was answered without it; then the
+            // map may call it in-sync.
+            peer.mandatory = true;
+            let set = ctx.node.set(ctx.header.set());
+            let slot = set.links().iter().position(|known| *known == link);
+            peer.needed = slot.map_or(peer.origin, |slot| ctx.header.position(slot));
+            self.set_changed(core, ctx);
+        }
+        if self.peers[place].pull.is_some() && ctx.node.quarters(link) == 0 {
+            self.send_chunk(core, ctx, place, link);
+        }
+    }
+
+    /// A learner asks for a piece.
+    pub(super) fn pulled<M: StateMachine, N: Environment>(
+        &mut self,
+        core: &mut Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+        pull: &Pull<'_>,
+    ) {
+        let now_ns = ctx.now.mono_ns;
+        let Some(place) = self.peers.iter().position(|peer| peer.copy == pull.from) else { return };
+        let peer = &mut self.peers[place];
+        if peer.in_sync || peer.mandatory {
+            return;
+        }
+        if pull.cursor.is_none() && pull.start > peer.start {
+            *peer =
+                PeerProgress { start: pull.start, ..PeerProgress::new(pull.from, false, now_ns) };
+            peer.pull = Some(ExportCursor::Keys(None));
+            self.set_changed(core, ctx);
+        } else if pull.start == peer.start && peer.is_joined() {
+            peer.pull = pull.cursor.and_then(ExportCursor::decode);
+        }
+        self.advance_peer(core, ctx, place);
+        self.propose(core, ctx);
+    }
+
+    fn send_chunk<M: StateMachine, N: Environment>(
+        &mut self,
+        core: &Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+        place: usize,
+        link: LinkIndex,
+    ) {
+        let peer = &mut self.peers[place];
+        let Some(begin) = peer.pull.take() else { return };
+        let is_first = matches!(begin, ExportCursor::Keys(None));
+        let last = core.last(ctx.header);
+        let at = ApplyPosition { pt_ns: ctx.header.pt_ns(), term: last.term, lsn: last.lsn };
+        let bytes_max = core.options.chunk_bytes;
+        let (now, header) = (ctx.now, ctx.header);
+        let chunk = Chunk {
+            partition: core.partition,
+            to: peer.copy,
+            from: core.me,
+            term: header.term(),
+            start: peer.start,
+            is_first,
+            last,
+            ahead_ns: header.ahead_ns(),
+            time_ns: now.mono_ns,
+            pt_ns: header.pt_ns(),
+        };
+        let mut frame = Vec::new();
+        let mut writer = ChunkWriter::new(&chunk, &mut frame);
+        let mut next = match begin {
+            ExportCursor::Keys(from) => {
+                let each = &mut |key: &[u8], state: &frames::KeyState<'_>| writer.key(key, state);
+                let next = ctx.state_machine.export(at, from.as_deref(), bytes_max, each);
+                Some(
+                    next.map_or(ExportCursor::Results(None), |next| ExportCursor::Keys(Some(next))),
+                )
+            }
+            results @ ExportCursor::Results(_) => Some(results),
+        };
+        if let Some(ExportCursor::Results(from)) = next
+            && writer.bytes() < bytes_max + FIELDS_BYTES
+        {
+            let copy = core.copy_generation(header);
+            let left = if core.options.rules.lack(Bug::ChunkWithoutLog) {
+                None
+            } else {
+                ctx.node.export_results(copy, from, bytes_max, &mut writer)
+            };
+            next = left.map(|from| ExportCursor::Results(Some(from)));
+        }
+        let is_last = next.is_none();
+        writer.finish(next.map(|next| next.encode()).as_deref());
+        let end = ctx.node.append(link, now, &mut |out| out.extend_from_slice(&frame));
+        if is_first {
+            peer.origin = end;
+            peer.state = ProgressState::Joined;
+        }
+        if is_last {
+            peer.whole_at = Some(end);
+        }
+        if is_first {
+            self.set_changed(core, ctx);
+        }
+    }
+
+    /// A copy did not take something.
+    pub(super) fn refused<M: StateMachine, N: Environment>(
+        &mut self,
+        core: &mut Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+        link: LinkIndex,
+        refused: &StreamRefusal,
+    ) {
+        let is_meant =
+            |peer: &&mut PeerProgress| peer.link == Some(link) && refused.end >= peer.origin;
+        if refused.term != ctx.header.term() {
+            return;
+        }
+        let Some(peer) = self.peers.iter_mut().find(is_meant) else { return };
+        if !matches!(peer.state, ProgressState::Asked | ProgressState::Joined) {
+            return;
+        }
+        if peer.mandatory {
+            peer.state = ProgressState::Refused;
+            let cause = OpenCause::Refused { term: refused.term, link, from: refused.end };
+            ctx.events.push(ReplicaEvent::Open(Opening { partition: core.partition, cause }));
+        } else {
+            peer.state = ProgressState::Waits;
+            peer.whole_at = None;
+            peer.pull = None;
+            let restart = Restart {
+                partition: core.partition,
+                to: peer.copy,
+                term: ctx.header.term(),
+                start: peer.start,
+            };
+            ctx.node.append(link, ctx.now, &mut |out| restart.encode(out));
+        }
+        self.set_changed(core, ctx);
+        self.advance(core, ctx);
+    }
+
+    /// Asks the controller for what is due, again after a while.
+    pub(super) fn propose<M, N: Environment>(
+        &mut self,
+        core: &Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+    ) {
+        if core.options.rules.lack(Bug::DropSilentBackup) {
+            self.drop_silent(core, ctx);
+        }
+        let Some(transition) = self.proposed_transition(core, ctx) else { return };
+        let change = MapChange { partition: core.partition, ver: core.entry.ver, transition };
+        let now_ns = ctx.now.mono_ns;
+        let is_due = self.proposed.is_none_or(|(asked, at_ns)| {
+            asked != change || now_ns.saturating_sub(at_ns) >= core.options.propose_ns
+        });
+        if is_due {
+            self.proposed = Some((change, now_ns));
+            ctx.events.push(ReplicaEvent::Ask(change));
+        }
+    }
+
+    /// Only where a rule is left out.
+    fn drop_silent<M, N: Environment>(&mut self, core: &Core, ctx: &mut CallContext<'_, M, N, O>) {
+        for place in 0..self.peers.len() {
+            let peer = &self.peers[place];
+            if peer.mandatory && silence_ns(peer, ctx) >= core.options.silent_ns {
+                let link = peer.link;
+                self.peers[place].mandatory = false;
+                self.set_changed(core, ctx);
+                if let Some(link) = link {
+                    removed(core, ctx, link);
+                }
+            }
+        }
+    }
+
+    fn proposed_transition<M, N: Environment>(
+        &self,
+        core: &Core,
+        ctx: &CallContext<'_, M, N, O>,
+    ) -> Option<Transition> {
+        let rules = core.options.rules;
+        let is_gone = |peer: &&PeerProgress| {
+            let is_slow_learner = !peer.in_sync
+                && peer.link.is_some_and(|link| {
+                    peer.state == ProgressState::Joined && ctx.node.quarters(link) >= 2
+                });
+            let is_silent = peer.mandatory && silence_ns(peer, ctx) >= core.options.silent_ns;
+            peer.state == ProgressState::Refused || is_slow_learner || is_silent
+        };
+        if let Some(peer) = self.peers.iter().find(is_gone) {
+            let step =
+                if peer.in_sync { Transition::RemoveInSync } else { Transition::DropLearner };
+            return Some(step(peer.copy));
+        }
+        if let Some(to) = self.transfer_to {
+            let set = ctx.node.set(ctx.header.set());
+            let is_drained = set
+                .mandatory()
+                .iter()
+                .enumerate()
+                .all(|(slot, &link)| ctx.node.acked(link) >= ctx.header.position(slot));
+            let is_joined = self.mandatory().all(PeerProgress::is_joined);
+            let is_in_sync = self.peers.iter().any(|peer| peer.copy == to && peer.in_sync);
+            let may = (is_drained && is_joined) || rules.lack(Bug::TransferUndrained);
+            return (is_in_sync && may).then_some(Transition::Transfer(to));
+        }
+        let is_ready = |peer: &&PeerProgress| {
+            let acked = peer.link.map_or(0, |link| ctx.node.acked(link));
+            let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
+            let holds_all = acked >= peer.needed || rules.lack(Bug::LearnerBehind);
+            let is_mandatory = peer.mandatory || rules.lack(Bug::LateMandatory);
+            !peer.in_sync && peer.is_joined() && is_whole && is_mandatory && holds_all
+        };
+        self.peers.iter().find(is_ready).map(|peer| Transition::AddInSync(peer.copy))
+    }
+}
+
+/// For how long a copy has said nothing though it should have.
+fn silence_ns<M, N: Environment, O>(peer: &PeerProgress, ctx: &CallContext<'_, M, N, O>) -> u64 {
+    match peer.link {
+        Some(link) => ctx.node.silence_ns(link, ctx.now),
+        None => ctx.now.mono_ns.saturating_sub(peer.since_ns),
+    }
+}
+
+/// Pieces wait no more for a copy that was mandatory.
+fn removed<M, N: Environment, O>(core: &Core, ctx: &mut CallContext<'_, M, N, O>, link: LinkIndex) {
+    let cause = OpenCause::Removed { link, up_to: ctx.node.end(link) };
+    ctx.events.push(ReplicaEvent::Open(Opening { partition: core.partition, cause }));
+}

@@ -1,0 +1,341 @@
+//! The classic verbs: `get` to `quit`, one line each, with a data block behind the storage verbs.
+//!
+//! Here: the line parser, and beside it the words of the answers. Not here: the meta verbs, the
+//! native verbs.
+//! Source: memcached's `doc/protocol.txt`; where it is silent, what memcached was measured to do
+//! (argument errors as the newest release words them).
+
+use crate::cluster_admin;
+use crate::decode::{Block, DecodeError, Decoded, Line};
+use crate::error::ProtocolError;
+use crate::key::Key;
+use crate::machinery;
+use crate::native;
+use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
+use crate::reply::{Outcome, Value, encode_number};
+use crate::request::{
+    Admin, Arithmetic, Command, Delete, Exptime, Form, Keys, Operation, Request, Set, SetMode,
+    StatsTopic, Words,
+};
+
+/// Largest data block length that is a length at all: `INT_MAX` less its CRLF, as in memcached.
+const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
+
+/// A line of one blank at most, with a bare line end: malformed, not unknown.
+const SHORT_LINE_BYTES: usize = 2;
+
+/// Decodes a line that begins with `verb`; `rest` is the line behind it.
+pub(crate) fn decode<'a>(
+    line: Line<'a>,
+    verb: &'a [u8],
+    rest: &'a [u8],
+) -> Result<Decoded<'a>, DecodeError> {
+    match verb {
+        _ if line.text.first() == Some(&b' ') => Err(unknown(line, verb)),
+        b"incr" => arithmetic(line, rest, false),
+        b"get" => retrieve(line, rest, false),
+        b"decr" => arithmetic(line, rest, true),
+        b"set" => store(line, rest, SetMode::Set),
+        b"add" => store(line, rest, SetMode::Add),
+        b"gets" => retrieve(line, rest, true),
+        b"delete" => delete(line, rest),
+        b"cas" => compare_and_store(line, rest),
+        b"touch" => touch(line, rest),
+        b"replace" => store(line, rest, SetMode::Replace),
+        b"append" => store(line, rest, SetMode::Append),
+        b"prepend" => store(line, rest, SetMode::Prepend),
+        b"gat" => touch_and_retrieve(line, rest, false),
+        b"gats" => touch_and_retrieve(line, rest, true),
+        b"take" | b"takem" | b"refund" | b"settle" | b"renew" | b"lease" | b"incrx" | b"slide" => {
+            native::decode(line, verb, rest)
+        }
+        _ => admin(line, verb, rest),
+    }
+}
+
+fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'a>, DecodeError> {
+    let quiet = ends_quietly(rest);
+    let admin = match verb {
+        b"version" => Admin::Version,
+        b"quit" => Admin::Quit,
+        b"flush_all" => Admin::FlushAll(flush_delay(line, rest, quiet)?),
+        b"verbosity" => return verbosity(line, rest, quiet),
+        b"stats" => Admin::Stats(stats_topic(line, rest)?),
+        b"cache_memlimit" => match first_number(rest) {
+            Some(megabytes) => Admin::CacheMemlimit(megabytes),
+            None => return Err(line.refuse(ProtocolError::UnknownCommand, quiet)),
+        },
+        b"shutdown" => match Words(rest).next() {
+            None | Some(b"graceful") => Admin::Shutdown,
+            Some(_) => return Err(line.refuse(ProtocolError::BadShutdownMode, false)),
+        },
+        b"slabs" | b"lru" | b"lru_crawler" => machinery::decode(line, verb, rest)?,
+        b"watch" => Admin::Watch,
+        b"config" if is_config_get_cluster(rest) => Admin::ConfigGet,
+        b"cluster" => return cluster_admin::decode(line, rest),
+        _ => return Err(unknown(line, verb)),
+    };
+    line.done(Request::Admin { admin, quiet })
+}
+
+/// The question by which `ElastiCache`'s clients find the nodes; memcached has no `config` at all.
+fn is_config_get_cluster(rest: &[u8]) -> bool {
+    Words(rest).eq([&b"get"[..], b"cluster"])
+}
+
+/// An unknown verb. A request of HTTP is hung up on, as memcached does.
+fn unknown(line: Line<'_>, verb: &[u8]) -> DecodeError {
+    let last = Words(line.text).last().unwrap_or_default();
+    let error = match verb.len() {
+        _ if last.starts_with(b"HTTP/") && verb != last => ProtocolError::Close,
+        0 if line.bytes <= SHORT_LINE_BYTES => ProtocolError::BadFormat,
+        // Lines too short to be a command count as malformed in the newest release.
+        0 | 1 if line.text.first() != Some(&b' ') => ProtocolError::BadFormat,
+        _ => ProtocolError::UnknownCommand,
+    };
+    line.refuse(error, false)
+}
+
+/// Whether the last word is `noreply`.
+fn ends_quietly(rest: &[u8]) -> bool {
+    without_noreply(rest).is_some()
+}
+
+/// What stands before `noreply` where that is the last word.
+pub(crate) fn without_noreply(rest: &[u8]) -> Option<&[u8]> {
+    let blanks = rest.iter().rev().take_while(|byte| **byte == b' ').count();
+    rest[..rest.len() - blanks]
+        .strip_suffix(b"noreply")
+        .filter(|before| before.last().is_none_or(|byte| *byte == b' '))
+}
+
+fn first_number(rest: &[u8]) -> Option<u64> {
+    strict_u64(Words(rest).next()?)
+}
+
+pub(crate) fn exptime(word: &[u8]) -> Option<Exptime> {
+    strict_i32(word.strip_prefix(b"+").unwrap_or(word)).map(Exptime)
+}
+
+fn retrieve<'a>(
+    line: Line<'a>,
+    rest: &'a [u8],
+    with_cas: bool,
+) -> Result<Decoded<'a>, DecodeError> {
+    let keys = Keys::new(rest).ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+    line.done(Request::Retrieve { keys, with_cas, touch: None })
+}
+
+fn touch_and_retrieve<'a>(
+    line: Line<'a>,
+    rest: &'a [u8],
+    with_cas: bool,
+) -> Result<Decoded<'a>, DecodeError> {
+    let mut words = Words(rest);
+    let (Some(when), Some(_)) = (words.next(), words.next()) else {
+        return Err(line.refuse(ProtocolError::BadFormat, false));
+    };
+    let touch = exptime(when).ok_or_else(|| line.refuse(ProtocolError::BadExptime, false))?;
+    let mut words = Words(rest);
+    words.next();
+    let keys =
+        Keys::new(words.rest()).ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+    line.done(Request::Retrieve { keys, with_cas, touch: Some(touch) })
+}
+
+/// A command on one key answered in the classic words.
+fn command<'a>(key: Key<'a>, operation: Operation<'a>, quiet: bool) -> Request<'a> {
+    Request::Command { command: Command { key, operation }, form: Form::Text { quiet } }
+}
+
+fn arithmetic<'a>(
+    line: Line<'a>,
+    rest: &'a [u8],
+    decrement: bool,
+) -> Result<Decoded<'a>, DecodeError> {
+    let mut words = Words(rest);
+    let (Some(key), Some(delta)) = (words.next_long(), words.next()) else {
+        return Err(line.refuse(ProtocolError::BadFormat, false));
+    };
+    let quiet = ends_quietly(words.rest());
+    let key = Key::plain(key).ok_or_else(|| line.refuse(ProtocolError::BadFormat, quiet))?;
+    let delta = strict_u64(delta).ok_or_else(|| line.refuse(ProtocolError::BadDelta, quiet))?;
+    let operation = Operation::Arithmetic(Arithmetic::plain(delta, decrement));
+    line.done(command(key, operation, quiet))
+}
+
+fn delete<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, DecodeError> {
+    let mut words = Words(rest);
+    let key = words.next().ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+    // Old clients send `delete k 0`; the newest memcached ignores whatever stands there.
+    let quiet = ends_quietly(words.rest());
+    let key = Key::plain(key).ok_or_else(|| line.refuse(ProtocolError::BadFormat, quiet))?;
+    line.done(command(key, Operation::Delete(Delete::default()), quiet))
+}
+
+fn touch<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, DecodeError> {
+    let mut words = Words(rest);
+    let (Some(key), Some(when)) = (words.next(), words.next()) else {
+        return Err(line.refuse(ProtocolError::BadFormat, false));
+    };
+    let quiet = ends_quietly(words.rest());
+    let key = Key::plain(key).ok_or_else(|| line.refuse(ProtocolError::BadFormat, quiet))?;
+    let when = exptime(when).ok_or_else(|| line.refuse(ProtocolError::BadExptime, quiet))?;
+    line.done(command(key, Operation::Touch(when), quiet))
+}
+
+fn store<'a>(line: Line<'a>, rest: &'a [u8], mode: SetMode) -> Result<Decoded<'a>, DecodeError> {
+    let mut words = Words(rest);
+    let (Some(key), Some(flags), Some(when), Some(length)) =
+        (words.next_long(), words.next(), words.next(), words.next())
+    else {
+        return Err(line.refuse(ProtocolError::BadFormat, false));
+    };
+    let quiet = ends_quietly(words.rest());
+    let set = StoreLine { key, flags, when, length, mode, compare_cas: None, quiet };
+    set.decode(line)
+}
+
+fn compare_and_store<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, DecodeError> {
+    let mut words = Words(rest);
+    let (Some(key), Some(flags), Some(when), Some(length)) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(line.refuse(ProtocolError::BadFormat, false));
+    };
+    let quiet = ends_quietly(words.rest());
+    // Without a unique the line is refused, but its length holds: the block goes with it.
+    let compare_cas = Some(words.next().unwrap_or_default());
+    let set = StoreLine { key, flags, when, length, mode: SetMode::Set, compare_cas, quiet };
+    set.decode(line)
+}
+
+/// The words of a storage line.
+struct StoreLine<'a> {
+    key: &'a [u8],
+    flags: &'a [u8],
+    when: &'a [u8],
+    length: &'a [u8],
+    mode: SetMode,
+    compare_cas: Option<&'a [u8]>,
+    quiet: bool,
+}
+
+impl<'a> StoreLine<'a> {
+    fn decode(&self, line: Line<'a>) -> Result<Decoded<'a>, DecodeError> {
+        // Without a length nobody knows where the block ends, so the client must hear of it.
+        let length = block_length(self.length)
+            .ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
+        let bad = |error| line.refuse_with(length, error, self.quiet);
+        let key = Key::plain(self.key).ok_or_else(|| bad(ProtocolError::BadFormat))?;
+        let (Some(client_flags), Some(exptime)) =
+            (truncated_u32(self.flags), truncated_i32(self.when).map(Exptime))
+        else {
+            return Err(bad(ProtocolError::BadFormat));
+        };
+        let compare_cas = match self.compare_cas.map(strict_u64) {
+            Some(None) => return Err(bad(ProtocolError::BadFormat)),
+            Some(unique) => unique,
+            None => None,
+        };
+        if !line.bounds.fits(key.as_bytes().len(), length) {
+            let drop = self.mode == SetMode::Set && self.compare_cas.is_none();
+            return line.done_with(length, command(key, Operation::TooLarge { drop }, self.quiet));
+        }
+        let value = match line.block(length) {
+            Block::Whole(value) => value,
+            Block::Incomplete(decoded) => return Ok(decoded),
+            Block::Bad => return Err(bad(ProtocolError::BadDataChunk)),
+        };
+        let set = Set { compare_cas, ..Set::plain(self.mode, client_flags, exptime, value) };
+        line.done_with(length, command(key, Operation::Set(set), self.quiet))
+    }
+}
+
+/// The length of a data block; `None` for what is no length.
+pub(crate) fn block_length(word: &[u8]) -> Option<usize> {
+    let word = word.strip_prefix(b"+").unwrap_or(word);
+    strict_u64(word).filter(|length| *length <= LENGTH_MAX).map(|length| length as usize)
+}
+
+fn flush_delay(line: Line<'_>, rest: &[u8], quiet: bool) -> Result<Exptime, DecodeError> {
+    match Words(rest).next() {
+        None | Some(b"noreply") => Ok(Exptime::NEVER),
+        Some(delay) => exptime(delay).ok_or_else(|| line.refuse(ProtocolError::BadExptime, quiet)),
+    }
+}
+
+fn verbosity<'a>(line: Line<'a>, rest: &'a [u8], quiet: bool) -> Result<Decoded<'a>, DecodeError> {
+    let level = match Words(rest).next() {
+        Some(b"noreply") => 0,
+        Some(word) => {
+            truncated_u32(word).ok_or_else(|| line.refuse(ProtocolError::BadFormat, quiet))?
+        }
+        None => return Err(line.refuse(ProtocolError::BadFormat, false)),
+    };
+    line.done(Request::Admin { admin: Admin::Verbosity(level), quiet })
+}
+
+fn stats_topic<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<StatsTopic<'a>, DecodeError> {
+    let mut words = Words(rest);
+    Ok(match words.next() {
+        None => StatsTopic::General,
+        Some(b"settings") => StatsTopic::Settings,
+        Some(b"items") => StatsTopic::Items,
+        Some(b"slabs") => StatsTopic::Slabs,
+        Some(b"sizes") => StatsTopic::Sizes,
+        Some(b"conns") => StatsTopic::Conns,
+        Some(b"reset") => StatsTopic::Reset,
+        Some(b"detail") => match words.next() {
+            Some(b"on") => StatsTopic::Detail(true),
+            Some(b"off") => StatsTopic::Detail(false),
+            Some(b"dump") => StatsTopic::DetailDump,
+            _ => return Err(line.refuse(ProtocolError::BadDetail, false)),
+        },
+        Some(b"cachedump") => {
+            let number = |word: &[u8]| strict_u64(word).and_then(|n| u32::try_from(n).ok());
+            let (Some(class), Some(count)) = (words.next(), words.next()) else {
+                return Err(line.refuse(ProtocolError::BadLine, false));
+            };
+            let (Some(class), Some(count)) = (number(class), number(count)) else {
+                return Err(line.refuse(ProtocolError::BadFormat, false));
+            };
+            StatsTopic::CacheDump { class, count }
+        }
+        Some(_) => StatsTopic::Other(rest),
+    })
+}
+
+/// Appends the answer to a command on one key, in the classic words.
+pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
+    let line: &[u8] = match outcome {
+        Outcome::Number(item) | Outcome::Refused(item) => match item.value {
+            Value::Number(number) => return encode_number(out, number),
+            Value::Bytes(_) => {
+                item.value.write(out);
+                b"\r\n"
+            }
+        },
+        Outcome::Stored(_) => b"STORED\r\n",
+        Outcome::NotStored => b"NOT_STORED\r\n",
+        Outcome::Exists => b"EXISTS\r\n",
+        Outcome::NotFound | Outcome::Miss => b"NOT_FOUND\r\n",
+        Outcome::Deleted => b"DELETED\r\n",
+        Outcome::Touched => b"TOUCHED\r\n",
+        Outcome::NonNumeric => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+        Outcome::NotAllowed => b"CLIENT_ERROR not allowed on a limit key\r\n",
+        Outcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+        Outcome::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
+        Outcome::Hit(item) | Outcome::Vivified(item) => {
+            crate::reply::encode_hit(out, command.key.as_bytes(), item, false);
+            b"END\r\n"
+        }
+        Outcome::Verdict(_)
+        | Outcome::Settled { .. }
+        | Outcome::Renewed(_)
+        | Outcome::Leased(_)
+        | Outcome::Counted(_)
+        | Outcome::Slid(_) => return native::encode(out, command, outcome),
+    };
+    out.extend_from_slice(line);
+}

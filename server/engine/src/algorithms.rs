@@ -1,0 +1,382 @@
+//! What every limiting algorithm is asked and answers.
+//!
+//! Here: the question, the decision, and the one match over algorithms. Each algorithm is a file of
+//! `algorithms/`: pure arithmetic in integers on a small run of bytes, its state. Not here: where states
+//! lie (`store`), when they go, what a verdict looks like on the wire (`protocol`).
+//!
+//! A state is empty for a key never seen, and an idle state (bucket full, window empty) means the
+//! same as an empty one: that is how memory is bounded.
+
+mod bucket;
+mod warmup;
+
+mod gcra;
+mod leaky;
+mod tat;
+pub(crate) mod wide;
+
+mod fixed;
+mod sliding;
+
+mod log;
+
+mod concurrency;
+mod count;
+
+mod fast;
+
+use protocol::{Algorithm, COUNT_MAX, Policy};
+
+use self::bucket::Bucket;
+pub(crate) use self::bucket::PlainBucket;
+pub(crate) use self::concurrency::{Concurrency, holders_of, state_of};
+pub(crate) use self::count::instant;
+pub(crate) use self::fast::{FastPath, StateBytes};
+use self::fixed::Fixed;
+use self::gcra::Gcra;
+use self::leaky::Leaky;
+use self::log::Log;
+use self::sliding::Sliding;
+pub(crate) use self::sliding::TwoWindows;
+use crate::time::Now;
+
+/// What a caller wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attempt {
+    /// Units, 0 to [`protocol::COUNT_MAX`].
+    pub cost: u64,
+    /// Take what there is when the whole cost is not there.
+    pub part: bool,
+    /// Look, change nothing.
+    pub peek: bool,
+    /// Refused attempts count too (the policy's `over`).
+    pub over: bool,
+    /// The caller's own bound on a wait, in nanoseconds; the policy's holds where it is shorter.
+    pub wait: Option<u64>,
+    /// How long a hold lasts in nanoseconds, where the caller says so. Only `concurrency`.
+    pub hold: Option<u64>,
+    /// The lease that a hold shall have. Only `concurrency`; without one it counts its own.
+    pub lease: Option<u64>,
+    /// The hash of the key, for what is spread over keys (`phase=auto`).
+    pub hash: u64,
+}
+
+/// How it was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of the cost was taken.
+    Allow,
+    /// Nothing was taken.
+    Deny,
+    /// All of the cost was taken, and the caller is to wait before going on.
+    Wait,
+    /// A part of the cost was taken.
+    Part,
+}
+
+/// The answer to an [`Attempt`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// How it was decided.
+    pub verdict: Verdict,
+    /// The limit: capacity, units per window, most holders.
+    pub limit: u64,
+    /// Units left to take at this instant, rounded down, debt not among them: `limit − used`, below 0
+    /// where more is used than the limit. At most 0 while a queue is longer than the wait.
+    pub remaining: i64,
+    /// Usage after the decision (on a peek: as it is), rounded up: the missing tokens of a bucket, the weighted count
+    /// of a window, the level, the holders. Above `limit` only where something is owed or `over`
+    /// counted refused attempts.
+    pub used: u64,
+    /// Units taken; on a peek, those that a take would be granted.
+    pub granted: u64,
+    /// Deny: nanoseconds until the same cost passes if nobody else calls, `None` for never. Part: the
+    /// same for the rest of the cost. Wait: nanoseconds to wait before going on. Allow: 0.
+    pub retry: Option<u64>,
+    /// Nanoseconds until the state is idle if nobody else calls.
+    pub reset: u64,
+    /// Whether the state was changed.
+    pub changed: bool,
+    /// Refused, and counted all the same (`over`): the cost is part of `used`.
+    pub counted: bool,
+    /// The lease of a hold (`concurrency`).
+    pub lease: Option<u64>,
+}
+
+/// Units left of a limit; below 0 what is used beyond it.
+#[inline]
+fn left(limit: u64, used: u64) -> i64 {
+    limit.cast_signed().saturating_sub_unsigned(used)
+}
+
+impl Decision {
+    /// Units left to take; 0 where more is used than the limit.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.remaining.max(0).unsigned_abs()
+    }
+
+    /// The answer of a policy that keeps nothing.
+    fn without_state(limit: u64, attempt: &Attempt) -> Self {
+        let passes = limit > 0;
+        Self {
+            verdict: if passes { Verdict::Allow } else { Verdict::Deny },
+            limit,
+            remaining: limit.cast_signed(),
+            used: 0,
+            granted: if passes { attempt.cost } else { 0 },
+            retry: passes.then_some(0),
+            reset: 0,
+            changed: false,
+            counted: false,
+            lease: None,
+        }
+    }
+}
+
+/// The limiter of a policy.
+enum Limiter {
+    Bucket(Bucket),
+    Gcra(Gcra),
+    Leaky(Leaky),
+    Fixed(Fixed),
+    Sliding(Sliding),
+    Log(Log),
+    Concurrency(Concurrency),
+}
+
+/// Does the same with any limiter.
+macro_rules! with {
+    ($limiter:expr, $each:ident => $do:expr) => {
+        match $limiter {
+            Limiter::Bucket($each) => $do,
+            Limiter::Gcra($each) => $do,
+            Limiter::Leaky($each) => $do,
+            Limiter::Fixed($each) => $do,
+            Limiter::Sliding($each) => $do,
+            Limiter::Log($each) => $do,
+            Limiter::Concurrency($each) => $do,
+        }
+    };
+}
+
+impl Limiter {
+    /// The one match over algorithms; `None` where nothing is kept.
+    #[inline]
+    fn of(policy: &Policy) -> Option<Self> {
+        Some(match policy.algorithm {
+            Algorithm::Unlimited | Algorithm::Block => return None,
+            Algorithm::Bucket { rate, capacity, init, debt, warm, interval } => {
+                Self::Bucket(Bucket { rate, capacity, init, debt, warm, interval })
+            }
+            Algorithm::Gcra { rate, burst } => Self::Gcra(Gcra { rate, burst }),
+            Algorithm::Leaky { rate, capacity, wait } => {
+                Self::Leaky(Leaky { rate, capacity, wait })
+            }
+            Algorithm::Fixed { count, window } => Self::Fixed(Fixed { count, window }),
+            Algorithm::Sliding { rate, slices, oldest } => {
+                Self::Sliding(Sliding { rate, slices, oldest })
+            }
+            Algorithm::Log { rate, entries } => Self::Log(Log { rate, entries }),
+            Algorithm::Concurrency { max, hold } => Self::Concurrency(Concurrency { max, hold }),
+        })
+    }
+
+    /// The usage of a window; `None` for what is no window.
+    fn window_used(&self, state: &[u8], now: Now) -> Option<u64> {
+        match self {
+            Self::Fixed(fixed) => Some(fixed.used(state, now)),
+            Self::Sliding(sliding) => Some(sliding.used(state, now)),
+            Self::Log(log) => Some(log.used(state, now)),
+            Self::Bucket(_) | Self::Gcra(_) | Self::Leaky(_) | Self::Concurrency(_) => None,
+        }
+    }
+}
+
+/// The limiter of holders, where the policy is that.
+pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
+    match Limiter::of(policy)? {
+        Limiter::Concurrency(concurrency) => Some(concurrency),
+        _ => None,
+    }
+}
+
+/// Decides, and keeps the decision unless it is a peek.
+pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
+    take_fast::<PlainBucket>(policy, state, now, attempt)
+        .or_else(|| take_fast::<TwoWindows>(policy, state, now, attempt))
+        .unwrap_or_else(|| take_general(policy, state, now, attempt))
+}
+
+fn take_fast<W: FastPath>(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    now: Now,
+    attempt: &Attempt,
+) -> Option<Decision> {
+    let (decision, after) = W::of(policy)?.take(state, now, attempt)?;
+    if decision.changed {
+        state.resize(after.len(), 0);
+        after.write_at_end(state);
+    }
+    Some(decision)
+}
+
+/// As [`take`], whether there is a short way or not.
+#[inline(never)]
+pub(crate) fn take_general(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    now: Now,
+    attempt: &Attempt,
+) -> Decision {
+    match Limiter::of(policy) {
+        Some(limiter) => with!(limiter, limiter => limiter.take(state, now, attempt)),
+        None if policy.algorithm == Algorithm::Block => Decision::without_state(0, attempt),
+        None => Decision::without_state(COUNT_MAX, attempt),
+    }
+}
+
+/// Gives units back; usage ends at 0.
+pub fn put_back(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
+    if let Some(limiter) = Limiter::of(policy) {
+        with!(limiter, limiter => limiter.put_back(state, now, units));
+    }
+}
+
+/// Sets the usage, at most to the limit.
+pub fn set_used(policy: &Policy, state: &mut Vec<u8>, now: Now, used: u64) {
+    if let Some(limiter) = Limiter::of(policy) {
+        with!(limiter, limiter => limiter.set_used(state, now, used));
+    }
+}
+
+/// Sees to it that at least so many units are used, or the whole limit: of a rate to the tick, as if
+/// they had not been refilled.
+pub(crate) fn cover(policy: &Policy, state: &mut Vec<u8>, now: Now, hash: u64, units: u64) {
+    match Limiter::of(policy) {
+        Some(Limiter::Bucket(bucket)) => bucket.cover(state, now, units),
+        Some(Limiter::Gcra(gcra)) => gcra.cover(state, now, units),
+        Some(Limiter::Leaky(leaky)) => leaky.cover(state, now, units),
+        Some(Limiter::Concurrency(_)) | None => {}
+        Some(window) => with!(window, window => {
+            let attempt = Attempt { peek: true, hash, ..Attempt::default() };
+            let lacks = |state: &mut Vec<u8>| {
+                let seen = window.take(state, now, &attempt);
+                seen.used < units.min(seen.limit)
+            };
+            if !lacks(state) {
+                return;
+            }
+            window.set_used(state, now, units);
+            if lacks(state) {
+                // A window that is over for this key's hash, which setting does not know.
+                state.clear();
+                window.set_used(state, now, units);
+            }
+        }),
+    }
+}
+
+/// Counts so many units, the oldest first, as taken now, where a window slides: for units that were
+/// taken before they were spent.
+pub(crate) fn recount(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
+    match Limiter::of(policy) {
+        Some(Limiter::Sliding(sliding)) => sliding.recount(state, now, units),
+        Some(Limiter::Log(log)) => log.recount(state, now, units),
+        _ => {}
+    }
+}
+
+/// Goes on under `new` with a state written under `old`.
+///
+/// The same algorithm: the new parameters hold at once, as each says. Among windows (fixed, sliding,
+/// log) the usage stays. Otherwise the key begins anew.
+pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
+    if old.algorithm == new.algorithm {
+        return;
+    }
+    let (Some(old), Some(new)) = (Limiter::of(old), Limiter::of(new)) else {
+        return state.clear();
+    };
+    match (&old, &new) {
+        (Limiter::Bucket(old), Limiter::Bucket(new)) => new.adopt(old, state, now),
+        (Limiter::Gcra(old), Limiter::Gcra(new)) => new.adopt(old, state, now),
+        (Limiter::Leaky(old), Limiter::Leaky(new)) => new.adopt(old, state, now),
+        (Limiter::Fixed(old), Limiter::Fixed(new)) => new.adopt(old, state, now),
+        (Limiter::Sliding(old), Limiter::Sliding(new)) => new.adopt(old, state, now),
+        (Limiter::Log(old), Limiter::Log(new)) => new.adopt(old, state, now),
+        (Limiter::Concurrency(old), Limiter::Concurrency(new)) => new.adopt(old, state, now),
+        (old, new) => {
+            let used = old.window_used(state, now);
+            state.clear();
+            if let (Some(used @ 1..), Some(_)) = (used, new.window_used(state, now)) {
+                with!(new, new => new.set_used(state, now, used));
+            }
+        }
+    }
+}
+
+/// Nanoseconds for which a unit taken now counts in full in its window, or would in the one that it
+/// would open; `None` for what is no window.
+pub(crate) fn counted_for(policy: &Policy, state: &[u8], now: Now, hash: u64) -> Option<u64> {
+    match Limiter::of(policy)? {
+        Limiter::Fixed(fixed) => Some(fixed.counted_for(state, now, hash)),
+        Limiter::Sliding(sliding) => Some(sliding.counted_for(state, now)),
+        Limiter::Log(log) => Some(log.rate.period),
+        Limiter::Bucket(_) | Limiter::Gcra(_) | Limiter::Leaky(_) | Limiter::Concurrency(_) => None,
+    }
+}
+
+/// Moves every instant in a state by so many nanoseconds, saturating: for a state that was written
+/// when the monotonic clock had another origin.
+pub fn shift(policy: &Policy, state: &mut Vec<u8>, by: i128) {
+    match Limiter::of(policy) {
+        None => state.clear(),
+        Some(Limiter::Bucket(bucket)) => bucket.shift(state, by),
+        Some(Limiter::Gcra(gcra)) => gcra.shift(state, by),
+        Some(Limiter::Leaky(leaky)) => leaky.shift(state, by),
+        Some(Limiter::Fixed(_)) => Fixed::shift(state, by),
+        Some(Limiter::Sliding(_)) => Sliding::shift(state, by),
+        Some(Limiter::Log(_)) => Log::shift(state, by),
+        Some(Limiter::Concurrency(_)) => Concurrency::shift(state, by),
+    }
+}
+
+/// Ends a hold; false where the policy has none of that lease.
+pub fn settle(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64) -> bool {
+    match Limiter::of(policy) {
+        Some(Limiter::Concurrency(concurrency)) => concurrency.settle(state, now, lease),
+        _ => false,
+    }
+}
+
+/// Begins a hold that was given elsewhere, whether it would pass or not; false where the policy has no
+/// holds of its own.
+pub(crate) fn give(
+    policy: &Policy,
+    state: &mut Vec<u8>,
+    now: Now,
+    (lease, units, for_ns): (u64, u64, u64),
+) -> bool {
+    match Limiter::of(policy) {
+        Some(Limiter::Concurrency(concurrency)) => {
+            concurrency.give(state, now, lease, units, for_ns);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Lets a hold end so many nanoseconds from now; false where the policy has none of that lease.
+pub fn renew(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64, until_after: u64) -> bool {
+    match Limiter::of(policy) {
+        Some(Limiter::Concurrency(concurrency)) => {
+            concurrency.renew(state, now, lease, until_after)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! GCRA: spaces a key's units evenly and lets a burst through early, as redis-cell does.
+//!
+//! Here: the arithmetic on one stored instant, the TAT (`tat`: in ticks, so that no emission interval
+//! is rounded). `tat' = max(now, tat) + n·T`, allowed from `tat' − tau` on, `tau = T·(burst + 1)`.
+//! Source: ITU-T I.371, virtual scheduling form; redis-cell's `CL.THROTTLE` for the figures.
+//!
+//! With `over` a refused attempt costs what it asked, up to 2^53 − 1 units of usage.
+//!
+//! State: the TAT, 8 or 16 bytes. Idle, and empty, once the TAT has passed.
+
+use protocol::Rate;
+
+use super::{Attempt, Decision, Verdict, left, tat};
+use crate::time::Now;
+
+/// The parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gcra {
+    pub(crate) rate: Rate,
+    /// What passes at once, beyond the first unit.
+    pub(crate) burst: u64,
+}
+
+impl Gcra {
+    /// Most units at once.
+    fn limit(&self) -> u64 {
+        self.burst.saturating_add(1)
+    }
+
+    /// The burst span and one emission interval more, tau, in ticks.
+    fn tolerance(&self) -> u128 {
+        tat::cost(self.rate, self.limit())
+    }
+
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
+        let tolerance = self.tolerance();
+        let ticks = tat::ticks(self.rate, now);
+        let stored = tat::decode(state).unwrap_or(0);
+        let ticks = tat::standing(stored, ticks, tat::owed_max(self.rate));
+        // An idle key must not bank credit: bring its TAT up to now before charging it.
+        let before = stored.max(ticks);
+        let with = |units| before.saturating_add(tat::cost(self.rate, units));
+
+        let passes = attempt.cost <= self.limit() && with(attempt.cost) <= ticks + tolerance;
+        let granted = match (passes, attempt.part) {
+            (true, _) => attempt.cost,
+            (false, true) => {
+                tat::units_within(self.rate, (ticks + tolerance).saturating_sub(before))
+            }
+            (false, false) => 0,
+        };
+        let verdict = match (passes, granted) {
+            (true, _) => Verdict::Allow,
+            (false, 0) => Verdict::Deny,
+            (false, _) => Verdict::Part,
+        };
+        let after = match verdict {
+            Verdict::Deny if attempt.over => {
+                with(attempt.cost).min(ticks + tat::owed_max(self.rate))
+            }
+            Verdict::Deny => before,
+            _ => with(granted),
+        };
+
+        let changed = !attempt.peek && after != before;
+        if changed {
+            tat::encode(after, state);
+        }
+        let told = if attempt.peek { before } else { after };
+        let retry = match verdict {
+            Verdict::Deny => self.retry(now, told, attempt.cost),
+            Verdict::Part => self.retry(now, after, attempt.cost - granted),
+            _ => Some(0),
+        };
+        let used = tat::units_of(self.rate, told - ticks);
+        Decision {
+            verdict,
+            limit: self.limit(),
+            remaining: left(self.limit(), used),
+            used,
+            granted,
+            retry,
+            reset: self.nanos_until(now, told),
+            changed,
+            counted: changed && verdict == Verdict::Deny,
+            lease: None,
+        }
+    }
+
+    /// Nanoseconds until so many units pass; `None` for never.
+    fn retry(&self, now: Now, tat: u128, units: u64) -> Option<u64> {
+        let charged = tat.saturating_add(tat::cost(self.rate, units));
+        let allow_at = charged.saturating_sub(self.tolerance());
+        (units <= self.limit()).then(|| self.nanos_until(now, allow_at))
+    }
+
+    fn nanos_until(&self, now: Now, tick: u128) -> u64 {
+        tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
+    }
+
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        if let Some(stored) = tat::decode(state) {
+            let stored = stored.saturating_sub(tat::cost(self.rate, units));
+            self.keep(stored, state, now);
+        }
+    }
+
+    /// Sees to it that at least so many units are used.
+    pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let stored = tat::decode(state).unwrap_or(0);
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
+        let covered = ticks.saturating_add(tat::cost(self.rate, units.min(self.limit())));
+        if stored < covered {
+            tat::encode(covered, state);
+        }
+    }
+
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let stored = tat::decode(state).unwrap_or(0);
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
+        let owed = tat::cost(self.rate, used.min(self.limit()));
+        self.keep(ticks.saturating_add(owed), state, now);
+    }
+
+    /// Units left stay, up to the new limit; what is owed stays owed.
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let Some(stored) = tat::decode(state) else { return state.clear() };
+        let ticks = tat::standing(stored, tat::ticks(old.rate, now), tat::owed_max(old.rate));
+        let owed = stored.saturating_sub(ticks);
+        if owed == 0 {
+            return state.clear();
+        }
+        let (from, to) = ((old.rate, old.tolerance()), (self.rate, self.tolerance()));
+        let owed = tat::missing_after(from, owed, to);
+        self.keep(tat::ticks(self.rate, now).saturating_add(owed), state, now);
+    }
+
+    pub(crate) fn shift(&self, state: &mut Vec<u8>, by: i128) {
+        if let Some(stored) = tat::decode(state) {
+            tat::encode(tat::shift(self.rate, stored, by).0, state);
+        }
+    }
+
+    fn keep(&self, stored: u128, state: &mut Vec<u8>, now: Now) {
+        if stored > tat::ticks(self.rate, now) {
+            tat::encode(stored, state);
+        } else {
+            state.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

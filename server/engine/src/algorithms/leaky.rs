@@ -1,0 +1,197 @@
+//! Leaky bucket: what is taken fills it, and it leaks at the rate.
+//!
+//! As a meter it polices: what would overflow is refused. As a queue (`wait`) it shapes: each taker
+//! has a place in a first-in, first-out line and is told how long to wait for it, which is until
+//! everything before it has leaked; what it takes itself delays those after it. A place that would
+//! come later than the wait allowed, or overflow, is refused and not taken. nginx's `limit_req` with
+//! `rate` and `burst` is a capacity of `burst + 1`: with `nodelay` the meter, else the queue.
+//!
+//! A queue grants a part only where nobody is before it: one answer cannot say both how much and how
+//! long to wait.
+//!
+//! With `over` a refused attempt fills it too, up to 2^53 − 1 units.
+//!
+//! State: the instant of being empty, as a TAT (`tat`), 8 or 16 bytes. Idle, and empty, once it has passed.
+
+use protocol::Rate;
+
+use super::{Attempt, Decision, Verdict, left, tat};
+use crate::time::Now;
+
+/// The parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leaky {
+    /// The leak.
+    pub(crate) rate: Rate,
+    /// Most units held.
+    pub(crate) capacity: u64,
+    /// Longest wait for a place in nanoseconds; `None` for a meter.
+    pub(crate) wait: Option<u64>,
+}
+
+/// What a state says at an instant, in ticks.
+#[derive(Debug, Clone, Copy)]
+struct LeakyLevel {
+    /// The tick it is for this key.
+    clock: u128,
+    /// The tick at which it is empty; never before `clock`.
+    empty: u128,
+}
+
+impl Leaky {
+    /// The capacity in ticks.
+    fn full(&self) -> u128 {
+        tat::cost(self.rate, self.capacity)
+    }
+
+    /// Longest wait of a queue in ticks: the policy's, or the caller's where that is shorter.
+    fn patience(&self, attempt: &Attempt) -> Option<u128> {
+        let wait = self.wait?.min(attempt.wait.unwrap_or(u64::MAX));
+        Some(u128::from(self.rate.count) * u128::from(wait))
+    }
+
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
+        let patience = self.patience(attempt);
+        let before = self.see(state, now);
+        let ahead = before.empty.saturating_sub(tat::ticks(self.rate, now));
+        let may_wait = patience.is_none_or(|patience| attempt.cost == 0 || ahead <= patience);
+        let passes = may_wait && self.fits(before, attempt.cost);
+        let queued = patience.is_some() && ahead > 0;
+        let granted = match (passes, attempt.part && !queued) {
+            (true, _) => attempt.cost,
+            (false, true) => self.room(before),
+            (false, false) => 0,
+        };
+        let verdict = match (passes, granted) {
+            (true, 1..) if queued => Verdict::Wait,
+            (true, _) => Verdict::Allow,
+            (false, 0) => Verdict::Deny,
+            (false, _) => Verdict::Part,
+        };
+        let after = match verdict {
+            Verdict::Deny if attempt.over => self.overfilled(before, attempt.cost),
+            _ => LeakyLevel { empty: before.empty.saturating_add(self.cost(granted)), ..before },
+        };
+
+        let changed = !attempt.peek && after.empty != before.empty;
+        if changed {
+            tat::encode(after.empty, state);
+        }
+        let level = if attempt.peek { before } else { after };
+        let retry = match verdict {
+            Verdict::Allow => Some(0),
+            Verdict::Wait => Some(tat::nanos(self.rate, ahead)),
+            Verdict::Deny => self.retry(now, level, attempt.cost, patience),
+            Verdict::Part => self.retry(now, after, attempt.cost - granted, patience),
+        };
+        let too_long = patience.is_some_and(|patience| {
+            level.empty.saturating_sub(tat::ticks(self.rate, now)) > patience
+        });
+        let used = tat::units_of(self.rate, level.empty - level.clock);
+        let remaining = left(self.capacity, used);
+        Decision {
+            verdict,
+            limit: self.capacity,
+            remaining: if too_long { remaining.min(0) } else { remaining },
+            used,
+            granted,
+            retry,
+            reset: self.nanos_until(now, level.empty),
+            changed,
+            counted: changed && verdict == Verdict::Deny,
+            lease: None,
+        }
+    }
+
+    fn cost(&self, units: u64) -> u128 {
+        tat::cost(self.rate, units)
+    }
+
+    fn see(&self, state: &[u8], now: Now) -> LeakyLevel {
+        let stored = tat::decode(state).unwrap_or(0);
+        let max = tat::owed_max(self.rate);
+        let clock = tat::standing(stored, tat::ticks(self.rate, now), max);
+        LeakyLevel { clock, empty: stored.max(clock) }
+    }
+
+    fn fits(&self, seen: LeakyLevel, units: u64) -> bool {
+        units <= self.capacity
+            && (seen.empty - seen.clock).saturating_add(self.cost(units)) <= self.full()
+    }
+
+    /// Whole units that fit.
+    fn room(&self, seen: LeakyLevel) -> u64 {
+        tat::units_within(self.rate, self.full().saturating_sub(seen.empty - seen.clock))
+    }
+
+    /// After a refusal that counts.
+    fn overfilled(&self, seen: LeakyLevel, units: u64) -> LeakyLevel {
+        let empty = seen.empty.saturating_add(self.cost(units));
+        LeakyLevel { empty: empty.min(seen.clock.saturating_add(tat::owed_max(self.rate))), ..seen }
+    }
+
+    /// Nanoseconds until so many units pass, at once or with a wait; `None` for never.
+    fn retry(&self, now: Now, seen: LeakyLevel, units: u64, patience: Option<u128>) -> Option<u64> {
+        if units > self.capacity {
+            return None;
+        }
+        let fits_at = seen.empty.saturating_add(self.cost(units)).saturating_sub(self.full());
+        let near_at = match patience {
+            Some(patience) if units > 0 => seen.empty.saturating_sub(patience),
+            _ => 0,
+        };
+        Some(self.nanos_until(now, fits_at.max(near_at)))
+    }
+
+    fn nanos_until(&self, now: Now, tick: u128) -> u64 {
+        tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
+    }
+
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        if let Some(stored) = tat::decode(state) {
+            self.keep(stored.saturating_sub(self.cost(units)), state, now);
+        }
+    }
+
+    /// Sees to it that it holds at least so many units.
+    pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let seen = self.see(state, now);
+        let covered = seen.clock.saturating_add(self.cost(units.min(self.capacity)));
+        if seen.empty < covered {
+            tat::encode(covered, state);
+        }
+    }
+
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let clock = self.see(state, now).clock;
+        self.keep(clock.saturating_add(self.cost(used.min(self.capacity))), state, now);
+    }
+
+    /// What it holds stays, up to the new capacity; what was beyond the old one stays beyond.
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let seen = old.see(state, now);
+        let held = seen.empty - seen.clock;
+        let beyond = held.saturating_sub(old.full());
+        let (_, within) = tat::reprice(held - beyond, old.rate, self.rate);
+        let (_, beyond) = tat::reprice(beyond, old.rate, self.rate);
+        let held = within.min(self.full()).saturating_add(beyond);
+        self.keep(tat::ticks(self.rate, now).saturating_add(held), state, now);
+    }
+
+    pub(crate) fn shift(&self, state: &mut Vec<u8>, by: i128) {
+        if let Some(stored) = tat::decode(state) {
+            tat::encode(tat::shift(self.rate, stored, by).0, state);
+        }
+    }
+
+    fn keep(&self, empty: u128, state: &mut Vec<u8>, now: Now) {
+        if empty > tat::ticks(self.rate, now) {
+            tat::encode(empty, state);
+        } else {
+            state.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! Sliding log: every call of the last window with its instant, so the count is exact.
+//!
+//! A call counts for less than a window: at `instant + period` it is gone. Calls of one instant
+//! share an entry. Where the clock goes back before the newest entry, time stands still there.
+//!
+//! There are never more entries than the policy's `entries`, its count, or [`LOG_ENTRIES_MAX`]. With so
+//! many the log is full: it answers as if the limit were used up, `Deny` for any cost but 0 and
+//! nothing left, until the oldest entry is gone. With `over` a full log drops its oldest entry for a refused attempt, which changes no
+//! decision: while the dropped one would count, the log is full of younger ones.
+//!
+//! ```text
+//! | oldest 8 | newest 8 | units 8 | entries 4 | since previous, units | since previous, units | …
+//! ```
+//!
+//! The state: 28 bytes and 2 to 18 an entry, about 6 for single calls milliseconds apart. The first
+//! entry's distance from its predecessor means nothing.
+
+use protocol::{COUNT_MAX, LOG_ENTRIES_MAX, Rate};
+
+use super::count::{CountDecision, StateReader, between, instant, put_count, shifted};
+use super::{Attempt, Decision, Verdict};
+use crate::time::Now;
+
+const HEADER_BYTES: usize = 28;
+
+/// The parameters of `log:`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) rate: Rate,
+    /// Most entries kept.
+    pub(crate) entries: u64,
+}
+
+/// The entries of a state that still count.
+#[derive(Debug, Clone, Copy, Default)]
+struct LiveEntries {
+    /// Where the oldest lies in the state.
+    place: usize,
+    oldest: i64,
+    newest: i64,
+    units: u64,
+    entries: u32,
+}
+
+impl Log {
+    /// Decides an ask, and keeps it unless it is a peek.
+    pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
+        let before = self.read(state, now);
+        let at = before.tick(now);
+        let judged = CountDecision::new(self.rate.count, self.used_of(&before), attempt);
+        let mut after = before;
+        // What is left to wait for when a part was granted shows only once that is kept.
+        let mut scratch = Vec::new();
+        let state = if attempt.peek && judged.verdict == Verdict::Part {
+            scratch.clone_from(state);
+            &mut scratch
+        } else {
+            state
+        };
+        if judged.charge > 0 && (!attempt.peek || judged.verdict == Verdict::Part) {
+            self.push(state, &mut after, at, judged.charge);
+        }
+        let retry = judged.retry(attempt, |cost| self.wait(state, &after, now, cost));
+        let shown = if attempt.peek { &before } else { &after };
+        judged.decision(
+            self.rate.count,
+            self.used_of(shown),
+            retry,
+            self.reset(shown, now),
+            attempt,
+        )
+    }
+
+    /// Gives units back, those of the newest calls first.
+    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let mut live = self.read(state, now);
+        live.trim(state);
+        let mut left = units.min(live.units);
+        live.units -= left;
+        while left > 0 {
+            let Some(last) = pop_count(state) else { break };
+            if last > left {
+                put_count(state, last - left);
+                break;
+            }
+            left -= last;
+            let since_previous = pop_count(state).unwrap_or(0);
+            live.newest = live.newest.saturating_sub_unsigned(since_previous);
+            live.entries -= 1;
+        }
+        live.write(state);
+    }
+
+    /// Counts so many units, the oldest first, as if they had been taken now.
+    pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        let mut live = self.read(state, now);
+        let units = units.min(live.units);
+        if units == 0 {
+            return;
+        }
+        let at = live.tick(now);
+        live.trim(state);
+        let mut left = units;
+        while left > 0 && live.entries > 0 {
+            let mut entries = StateReader(&state[HEADER_BYTES..]);
+            let since_previous = entries.count().unwrap_or(0);
+            let oldest = entries.count().unwrap_or(0);
+            if oldest > left {
+                let rest = entries.0.to_vec();
+                state.truncate(HEADER_BYTES);
+                put_count(state, since_previous);
+                put_count(state, oldest - left);
+                state.extend_from_slice(&rest);
+                live.units -= left;
+                break;
+            }
+            left -= oldest;
+            live.drop_oldest(state);
+        }
+        let before = live.units;
+        if self.is_full(&live) && live.newest != at {
+            // No unit may be lost: the oldest entry counts from now too.
+            live.drop_oldest(state);
+        }
+        let joined = before - live.units;
+        self.push(state, &mut live, at, units + joined);
+    }
+
+    /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
+    pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        let at = self.read(state, now).tick(now);
+        state.clear();
+        let units = used.min(self.rate.count);
+        if units > 0 {
+            self.push(state, &mut LiveEntries::default(), at, units);
+        }
+    }
+
+    /// The count of the last window.
+    pub(crate) fn used(&self, state: &[u8], now: Now) -> u64 {
+        self.read(state, now).units
+    }
+
+    /// Goes on with a state written under `old`: what still counted then counts as long as the new
+    /// window says. A log with more entries than there may be now is full until they are gone.
+    #[expect(clippy::unused_self, reason = "all algorithms are adopted alike")]
+    pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
+        let mut live = old.read(state, now);
+        live.trim(state);
+        live.write(state);
+    }
+
+    /// Moves the stored instants by `by` nanoseconds.
+    pub(crate) fn shift(state: &mut [u8], by: i128) {
+        let instants = state.chunks_exact_mut(8).take(2);
+        for bytes in instants {
+            if let Some(bytes) = bytes.first_chunk_mut() {
+                *bytes = shifted(i64::from_le_bytes(*bytes), by).to_le_bytes();
+            }
+        }
+    }
+
+    fn entries_max(&self) -> u64 {
+        self.entries.min(self.rate.count).clamp(1, LOG_ENTRIES_MAX)
+    }
+
+    /// Whether all entries are used up.
+    fn is_full(&self, live: &LiveEntries) -> bool {
+        u64::from(live.entries) >= self.entries_max()
+    }
+
+    fn used_of(&self, live: &LiveEntries) -> u64 {
+        if self.is_full(live) { live.units.max(self.rate.count) } else { live.units }
+    }
+
+    /// What of the state still counts at `now`.
+    fn read(&self, state: &[u8], now: Now) -> LiveEntries {
+        let Some(mut live) = LiveEntries::decode(state) else { return LiveEntries::default() };
+        let at = live.tick(now);
+        let mut entries = StateReader(&state[HEADER_BYTES..]);
+        let _ = entries.count();
+        while live.entries > 0 && between(live.oldest, at) >= self.rate.period {
+            let Some(units) = entries.count() else { return LiveEntries::default() };
+            live.units = live.units.saturating_sub(units);
+            live.entries -= 1;
+            live.place = state.len() - entries.0.len();
+            if let Some(since_previous) = entries.count() {
+                live.oldest = live.oldest.saturating_add_unsigned(since_previous);
+            }
+        }
+        live
+    }
+
+    fn push(&self, state: &mut Vec<u8>, live: &mut LiveEntries, at: i64, units: u64) {
+        let units = units.min(COUNT_MAX.saturating_sub(live.units));
+        live.trim(state);
+        if live.entries > 0 && live.newest == at {
+            let last = pop_count(state).unwrap_or(0);
+            put_count(state, last + units);
+        } else {
+            if self.is_full(live) {
+                live.drop_oldest(state);
+            }
+            if live.entries == 0 {
+                live.oldest = at;
+                live.newest = at;
+            }
+            put_count(state, between(live.newest, at));
+            put_count(state, units);
+            live.newest = at;
+            live.entries += 1;
+        }
+        live.units += units;
+        live.write(state);
+    }
+
+    /// Nanoseconds until `cost` passes; `None` for never.
+    fn wait(&self, state: &[u8], live: &LiveEntries, now: Now, cost: u64) -> Option<u64> {
+        let room = self.rate.count.checked_sub(cost)?;
+        let mut entries = StateReader(state.get(live.place..).unwrap_or_default());
+        let (mut units, mut left) = (live.units, u64::from(live.entries));
+        let mut at = live.oldest;
+        let _ = entries.count();
+        while let Some(gone) = entries.count() {
+            units = units.saturating_sub(gone);
+            left = left.saturating_sub(1);
+            if units <= room && (cost == 0 || left < self.entries_max()) {
+                break;
+            }
+            at = at.saturating_add_unsigned(entries.count().unwrap_or(0));
+        }
+        Some(self.until_expired(at, now))
+    }
+
+    /// Nanoseconds until nothing counts.
+    fn reset(&self, live: &LiveEntries, now: Now) -> u64 {
+        if live.entries == 0 { 0 } else { self.until_expired(live.newest, now) }
+    }
+
+    fn until_expired(&self, entry: i64, now: Now) -> u64 {
+        between(instant(now), entry.saturating_add_unsigned(self.rate.period))
+    }
+}
+
+impl LiveEntries {
+    fn decode(state: &[u8]) -> Option<Self> {
+        let mut header = StateReader(state);
+        let (oldest, newest) = (header.instant()?, header.instant()?);
+        let (units, rest) = header.0.split_first_chunk()?;
+        let (entries, _) = rest.split_first_chunk()?;
+        Some(Self {
+            place: HEADER_BYTES,
+            oldest,
+            newest,
+            units: u64::from_le_bytes(*units).min(COUNT_MAX),
+            entries: u32::from_le_bytes(*entries),
+        })
+    }
+
+    /// The instant of a call at `now`.
+    fn tick(&self, now: Now) -> i64 {
+        if self.entries == 0 { instant(now) } else { instant(now).max(self.newest) }
+    }
+
+    /// Takes the bytes of entries that no longer count out of the state.
+    fn trim(&mut self, state: &mut Vec<u8>) {
+        if self.entries == 0 {
+            state.clear();
+        }
+        let end = self.place.clamp(HEADER_BYTES, state.len().max(HEADER_BYTES));
+        if state.len() < HEADER_BYTES {
+            state.resize(HEADER_BYTES, 0);
+        } else {
+            state.drain(HEADER_BYTES..end);
+        }
+        self.place = HEADER_BYTES;
+    }
+
+    /// Takes the oldest entry out of a trimmed state.
+    fn drop_oldest(&mut self, state: &mut Vec<u8>) {
+        let mut entries = StateReader(&state[HEADER_BYTES..]);
+        let _ = entries.count();
+        self.units = self.units.saturating_sub(entries.count().unwrap_or(0));
+        self.entries -= 1;
+        self.place = state.len() - entries.0.len();
+        let since_previous = entries.count().unwrap_or(0);
+        self.oldest = self.oldest.saturating_add_unsigned(since_previous);
+        self.trim(state);
+    }
+
+    /// Writes the header of a trimmed state.
+    fn write(&self, state: &mut Vec<u8>) {
+        if self.entries == 0 || state.len() < HEADER_BYTES {
+            state.clear();
+            return;
+        }
+        state[..8].copy_from_slice(&self.oldest.to_le_bytes());
+        state[8..16].copy_from_slice(&self.newest.to_le_bytes());
+        state[16..24].copy_from_slice(&self.units.to_le_bytes());
+        state[24..HEADER_BYTES].copy_from_slice(&self.entries.to_le_bytes());
+    }
+}
+
+/// Takes the last count off a trimmed state. All bytes of a count but its last have the top bit
+/// set, so its beginning shows from behind.
+fn pop_count(state: &mut Vec<u8>) -> Option<u64> {
+    let last = state.len().checked_sub(1).filter(|last| *last >= HEADER_BYTES)?;
+    let start = state[HEADER_BYTES..last]
+        .iter()
+        .rposition(|byte| *byte < 0x80)
+        .map_or(HEADER_BYTES, |before| HEADER_BYTES + before + 1);
+    let count = StateReader(&state[start..]).count();
+    state.truncate(start);
+    count
+}
+
+#[cfg(test)]
+mod tests;

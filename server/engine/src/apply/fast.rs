@@ -1,0 +1,153 @@
+//! The short way of a plain `get`, `incr` and `decr`: an item that is there is read or changed where it
+//! lies.
+//!
+//! Most need no more. All else goes the long way (`apply`), which does the same: the property test
+//! beside the engine goes both ways against one slow twin.
+
+use std::hint::cold_path;
+
+use protocol::Value;
+
+use super::{Engine, Uniques};
+use crate::arena::Slot;
+use crate::item::{ItemFlag, ItemMut};
+use crate::store::ItemChange;
+use crate::time::Now;
+
+/// What came of the short way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FastResult<T> {
+    /// It is done.
+    Done(T),
+    /// There is no item of the key.
+    Missing,
+    /// Nothing is done: the long way.
+    General,
+}
+
+impl Engine {
+    /// Adds to a counter, or takes off without going below 0; the answer is the count after it.
+    #[inline]
+    pub fn count_in_place(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        delta: u64,
+        decrement: bool,
+    ) -> FastResult<u64> {
+        self.flush_if_due(now);
+        let counting = CountInPlace { now, delta, decrement, uniques: &mut self.uniques };
+        let changed = self.store.change(hash, key, counting);
+        match changed {
+            Some(Some((number, former_cas, cas))) => {
+                self.store.note_cas(former_cas, cas);
+                FastResult::Done(number)
+            }
+            Some(None) => FastResult::General,
+            None => {
+                self.note_missing(hash);
+                FastResult::Missing
+            }
+        }
+    }
+
+    /// Reads an item: its value and the client flags.
+    #[inline]
+    pub fn get_in_place(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+    ) -> FastResult<(Value<'_>, u32)> {
+        self.flush_if_due(now);
+        let Some(slot) = self.store.find(hash, key) else {
+            self.note_missing(hash);
+            return FastResult::Missing;
+        };
+        if slot.is_limit_state() {
+            cold_path();
+            return FastResult::General;
+        }
+        let mut item = self.store.item_mut(slot);
+        let found = item.as_item();
+        if found.deadline().is_past(now) {
+            cold_path();
+            return FastResult::General;
+        }
+        item.set_mark(ItemFlag::FETCHED);
+        item.touch(now);
+        let item = item.into_item();
+        FastResult::Done((item.value(), item.client_flags()))
+    }
+}
+
+/// A count after it went up or down.
+pub(super) fn counted(number: u64, delta: u64, decrement: bool) -> u64 {
+    if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) }
+}
+
+/// A change of a counter. The answer is the count after it, and its cas unique before and after; `None`
+/// if nothing is done.
+struct CountInPlace<'a> {
+    now: Now,
+    delta: u64,
+    decrement: bool,
+    uniques: &'a mut Uniques,
+}
+
+impl ItemChange for CountInPlace<'_> {
+    type Answer = Option<(u64, u64, u64)>;
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is the whole of `count_in_place`")]
+    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Self::Answer {
+        let former = item.as_item();
+        let Value::Number(number) = former.value() else {
+            cold_path();
+            return None;
+        };
+        let former_cas = former.cas();
+        let number = counted(number, self.delta, self.decrement);
+        let is_past = former.deadline().is_past(self.now);
+        if slot.is_limit_state() || is_past || !item.set_number(number) {
+            cold_path();
+            return None;
+        }
+        let cas = self.uniques.next(None);
+        item.set_cas(cas);
+        item.touch(self.now);
+        Some((number, former_cas, cas))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use protocol::{Command, Exptime, Key, Operation, Outcome, Set, SetMode};
+
+    use super::*;
+    use crate::{EngineOptions, KeyHasher, MemoryCap};
+
+    #[test]
+    fn an_item_used_by_a_younger_batch_is_not_idle() {
+        let memory_cap = Arc::new(MemoryCap::new(64 << 20));
+        let mut engine =
+            Engine::new(KeyHasher::new([1, 2, 3, 4]), memory_cap, EngineOptions::default());
+        let key = Key::plain(b"hot").expect("a key");
+        let set = Operation::Set(Set::plain(SetMode::Set, 0, Exptime(0), b"1"));
+        let inspect = Command { key: key.clone(), operation: Operation::Inspect };
+        engine.apply(Now::at_ms(1000), 7, &Command { key, operation: set });
+        assert_eq!(
+            engine.count_in_place(Now::at_ms(9000), 7, b"hot", 1, false),
+            FastResult::Done(2)
+        );
+        for (ms, idle) in [(8950, 0), (9000, 0), (12_000, 3)] {
+            let Outcome::Hit(item) = engine.apply(Now::at_ms(ms), 7, &inspect) else {
+                panic!("it is there")
+            };
+            assert_eq!(item.idle_seconds, idle, "{ms}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! How a capacity is divided among clients that want more than there is.
+//!
+//! Here: two rules, exact, each for one client at a time. Not here: what is divided (`lease`).
+//! Source: the rules `FairShare` and `ProportionalShare` of the doorman design (a client-side rate
+//! limiter), from their description.
+//!
+//! Both give everybody what it wants where that fits. Where it does not:
+//!
+//! ```text
+//! capacity 120, wants 1000 / 50 / 10      proportional 69.69 / 40.31 / 10      fair 60 / 50 / 10
+//! ```
+//!
+//! Leases are divided by [`fair`]: under it nobody gains by wanting more than it needs. Under
+//! [`proportional`] a client that asks for ten times as much gets more at the cost of modest ones,
+//! so it is for clients whose wants are known to be true, such as nodes of one cluster.
+
+/// What one client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareRequest {
+    /// Units, at most [`COUNT_MAX`](protocol::COUNT_MAX); more counts as that.
+    pub units: u64,
+    /// Its share beside the others; 0 counts as 1. Only [`fair`] looks at it.
+    pub weight: u32,
+}
+
+/// An exact number of units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Above the line.
+    pub numerator: u128,
+    /// Below the line, at least 1.
+    pub denominator: u128,
+}
+
+/// Most clients a capacity is divided among, so that no product overflows; the others are not seen.
+pub const CLIENTS_MAX: usize = 1024;
+
+impl Share {
+    fn whole(units: u64) -> Self {
+        Self { numerator: units.into(), denominator: 1 }
+    }
+
+    /// Whole units, rounded down.
+    #[must_use]
+    pub fn floor(self) -> u64 {
+        u64::try_from(self.numerator / self.denominator.max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// Hundredths of a unit, rounded to the nearest.
+    #[must_use]
+    pub fn hundredths(self) -> u128 {
+        let denominator = self.denominator.max(1);
+        self.numerator.saturating_mul(100).saturating_add(denominator / 2) / denominator
+    }
+}
+
+impl ShareRequest {
+    fn bounded(self) -> Self {
+        Self { units: self.units.min(protocol::COUNT_MAX), weight: self.weight.max(1) }
+    }
+
+    /// Whether it is served in full where each unit of weight gets `capacity ÷ weights`.
+    fn fits(self, capacity: u64, weights: u64) -> bool {
+        u128::from(self.units) * u128::from(weights)
+            <= u128::from(capacity) * u128::from(self.weight)
+    }
+}
+
+/// Max-min fairness: the share of the client `of`, counted from 0. Whoever wants less than its
+/// weighted part gets what it wants, and what it leaves is divided among the others alike.
+#[must_use]
+pub fn fair(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
+    let wants: Vec<ShareRequest> =
+        wants.iter().take(CLIENTS_MAX).map(|want| want.bounded()).collect();
+    let Some(own) = wants.get(of).copied() else { return Share::whole(0) };
+    let mut left = capacity.min(protocol::COUNT_MAX);
+    let mut weights: u64 = wants.iter().map(|want| u64::from(want.weight)).sum();
+    let mut modest_first = wants;
+    modest_first.sort_unstable_by(|a, b| {
+        let (a, b) = (
+            u128::from(a.units) * u128::from(b.weight),
+            u128::from(b.units) * u128::from(a.weight),
+        );
+        a.cmp(&b)
+    });
+    for want in modest_first {
+        if own.fits(left, weights) {
+            return Share::whole(own.units);
+        }
+        if !want.fits(left, weights) {
+            break;
+        }
+        left -= want.units;
+        weights -= u64::from(want.weight);
+    }
+    let numerator = u128::from(left) * u128::from(own.weight);
+    Share { numerator, denominator: weights.max(1).into() }
+}
+
+/// Equal parts first; what those leave who want less goes to the others in proportion to what they
+/// want beyond an equal part. The share of the client `of`, counted from 0.
+#[must_use]
+pub fn proportional(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
+    let wants = &wants[..wants.len().min(CLIENTS_MAX)];
+    let Some(own) = wants.get(of).map(|want| want.bounded().units) else { return Share::whole(0) };
+    let capacity = u128::from(capacity.min(protocol::COUNT_MAX));
+    let count = wants.len() as u128;
+    // In units of `1 ÷ count`, in which an equal part is the capacity: below 2^73.
+    let (mut spare, mut excess) = (0_u128, 0_u128);
+    for want in wants {
+        let units = u128::from(want.bounded().units) * count;
+        spare += capacity.saturating_sub(units);
+        excess += units.saturating_sub(capacity);
+    }
+    let beyond = (u128::from(own) * count).saturating_sub(capacity);
+    if beyond == 0 || excess <= spare {
+        return Share::whole(own);
+    }
+    // Each product stays below 2^126.
+    Share { numerator: capacity * excess + spare * beyond, denominator: count * excess }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::COUNT_MAX;
+
+    use super::*;
+
+    fn wants(units: &[u64]) -> Vec<ShareRequest> {
+        units.iter().map(|units| ShareRequest { units: *units, weight: 1 }).collect()
+    }
+
+    fn hundredths(
+        rule: fn(u64, &[ShareRequest], usize) -> Share,
+        capacity: u64,
+        units: &[u64],
+    ) -> Vec<u128> {
+        let wants = wants(units);
+        (0..wants.len()).map(|of| rule(capacity, &wants, of).hundredths()).collect()
+    }
+
+    /// The design's golden row "lease shares".
+    #[test]
+    fn golden_lease_shares_of_120_among_1000_50_and_10() {
+        assert_eq!(hundredths(proportional, 120, &[1000, 50, 10]), [6969, 4031, 1000]);
+        assert_eq!(hundredths(fair, 120, &[1000, 50, 10]), [6000, 5000, 1000]);
+    }
+
+    #[test]
+    fn all_get_what_they_want_where_it_fits() {
+        for rule in [fair, proportional] {
+            assert_eq!(hundredths(rule, 60, &[30, 20, 10]), [3000, 2000, 1000]);
+            assert_eq!(hundredths(rule, 61, &[30, 20, 10]), [3000, 2000, 1000]);
+            assert_eq!(hundredths(rule, 0, &[0, 0]), [0, 0]);
+            assert_eq!(hundredths(rule, 0, &[5, 1]), [0, 0]);
+            assert_eq!(rule(10, &wants(&[5]), 1).floor(), 0);
+        }
+        assert_eq!(hundredths(fair, 59, &[30, 20, 10]), [2900, 2000, 1000]);
+    }
+
+    #[test]
+    fn a_heavier_client_gets_more_when_it_wants_it() {
+        let wants =
+            [(100, 3), (100, 1), (5, 1)].map(|(units, weight)| ShareRequest { units, weight });
+        let shares = [0, 1, 2].map(|of| fair(85, &wants, of).floor());
+        assert_eq!(shares, [60, 20, 5]);
+    }
+
+    #[test]
+    fn the_largest_wants_do_not_overflow() {
+        let wants = vec![ShareRequest { units: u64::MAX, weight: u32::MAX }; CLIENTS_MAX + 5];
+        for rule in [fair, proportional] {
+            assert_eq!(rule(u64::MAX, &wants, 0).floor(), COUNT_MAX / CLIENTS_MAX as u64);
+            assert_eq!(rule(u64::MAX, &wants, CLIENTS_MAX).floor(), 0);
+        }
+    }
+
+    /// Fairness the slow way: unit after unit to whoever has least for its weight and wants more.
+    fn poured(capacity: u64, wants: &[ShareRequest]) -> Vec<u64> {
+        let mut has = vec![0_u64; wants.len()];
+        for _ in 0..capacity {
+            let hungry = (0..wants.len()).filter(|of| has[*of] < wants[*of].units);
+            let Some(next) = hungry.min_by(|a, b| {
+                let of = |of: usize, by: usize| (has[of] + 1) * u64::from(wants[by].weight);
+                of(*a, *b).cmp(&of(*b, *a))
+            }) else {
+                break;
+            };
+            has[next] += 1;
+        }
+        has
+    }
+
+    proptest! {
+        #[test]
+        fn a_fair_share_is_what_pouring_gives(
+            capacity in 0..200_u64,
+            wants in prop::collection::vec((0..100_u64, 1..5_u32), 1..8),
+        ) {
+            let wants: Vec<ShareRequest> =
+                wants.into_iter().map(|(units, weight)| ShareRequest { units, weight }).collect();
+            for (of, poured) in poured(capacity, &wants).into_iter().enumerate() {
+                let share = fair(capacity, &wants, of).floor();
+                prop_assert!(poured.abs_diff(share) <= 1 + u64::from(wants[of].weight), "{} {}", poured, share);
+            }
+        }
+
+        #[test]
+        fn shares_never_exceed_the_capacity_nor_the_wants(
+            capacity in 0..=COUNT_MAX,
+            small in any::<bool>(),
+            wants in prop::collection::vec((0..=COUNT_MAX, any::<u32>()), 1..20),
+        ) {
+            let cut = if small { 1000 } else { u64::MAX };
+            let wants: Vec<ShareRequest> =
+                wants.into_iter().map(|(units, weight)| ShareRequest { units: units % cut, weight }).collect();
+            let capacity = capacity % cut;
+            let wanted: u64 = wants.iter().map(|want| want.units).sum();
+            for rule in [fair, proportional] {
+                let shares: Vec<u64> =
+                    (0..wants.len()).map(|of| rule(capacity, &wants, of).floor()).collect();
+                let sum: u64 = shares.iter().sum();
+                prop_assert!(sum <= capacity);
+                // Rounded down, less than a unit each is lost.
+                prop_assert!(sum + wants.len() as u64 > capacity.min(wanted));
+                for (share, want) in shares.iter().zip(&wants) {
+                    prop_assert!(*share <= want.units);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The hash of a key: which shard and which line it falls into, and in a cluster, which partition.
+//!
+//! Here: the seeded hash, the partition's number in it, the hash of ids, and the time of each partition for
+//! whatever looks at items of several. Not here: how a key gets its partition, and a partition its time
+//! (`cluster`).
+//!
+//! ```text
+//! hash of a placed key, high bits first:   partition | of the key | the partition's last bits, reversed
+//!                                          `-- shard               `------- line --------------------'
+//! ```
+//!
+//! So a partition lies in one shard, or in whole ones, and there in lines of its own: hashes in the
+//! order of their bits *reversed* (their spread) run through the lines one after the other, and a
+//! partition is a span of them, however many lines there are.
+
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
+
+use crate::idempotency::IdHash;
+use crate::time::{Nanos, Now};
+
+/// Most bits that a partition's number may have: the lines and their tags need the others.
+const BITS_MAX: u32 = 16;
+
+/// Tells the partition of a key.
+pub trait Partitioner: Send + Sync {
+    /// The number of a key's partition.
+    fn partition(&self, key: &[u8]) -> u64;
+
+    /// The numbers of the partitions of several keys, as many as `numbers`.
+    fn partitions(&self, keys: &[&[u8]], numbers: &mut [u64]) {
+        for (key, number) in keys.iter().zip(numbers) {
+            *number = self.partition(key);
+        }
+    }
+}
+
+impl<F: Fn(&[u8]) -> u64 + Send + Sync> Partitioner for F {
+    fn partition(&self, key: &[u8]) -> u64 {
+        self(key)
+    }
+}
+
+/// Which partition each key belongs to, once that is known, and what time it is in each.
+#[derive(Default)]
+pub struct PartitionPrefix(OnceLock<PrefixLayout>);
+
+/// The partitions.
+struct PrefixLayout {
+    /// Of a partition's number.
+    bits: u32,
+    state: ahash::RandomState,
+    id_key: IdKey,
+    place: Box<dyn Partitioner>,
+    /// By the partition's number, nanoseconds: its time, 0 where none was told; or with [`RUNS`] how far it is ahead
+    /// of `now`.
+    times: Box<[AtomicU64]>,
+    /// The node's monotonic clock in nanoseconds, as it was read last.
+    now: AtomicU64,
+}
+
+/// The bit that marks a time which runs with the node's clock.
+const RUNS: u64 = 1 << 63;
+
+impl PrefixLayout {
+    fn time(&self, time: &AtomicU64) -> Nanos {
+        match time.load(Ordering::Acquire) {
+            ahead if ahead & RUNS != 0 => {
+                Nanos(ahead.wrapping_add(self.now.load(Ordering::Relaxed)) & !RUNS)
+            }
+            time => Nanos(time),
+        }
+    }
+}
+
+/// The secret key of the hash of ids. It is a pseudorandom function of 128 bits, which the hash of keys is not:
+/// an id that collides with another would be answered with the other's answer.
+#[derive(Debug, Clone, Copy)]
+struct IdKey([u64; 2]);
+
+impl IdKey {
+    /// Another use of the same secret seeds, and so under another name.
+    fn of_seeds([a, b, c, d]: [u64; 4]) -> Self {
+        let mut hasher = SipHasher24::new_with_keys(a, b);
+        hasher.write(b"ids");
+        hasher.write_u64(c);
+        hasher.write_u64(d);
+        let hash = hasher.finish128();
+        Self([hash.h1, hash.h2])
+    }
+
+    fn hash(self, key: &[u8], id: &[u8]) -> IdHash {
+        let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
+        // So that no other key and id run together to the same bytes.
+        hasher.write(&[key.len() as u8]);
+        hasher.write(key);
+        hasher.write(id);
+        IdHash(hasher.finish128().as_u128())
+    }
+}
+
+impl PartitionPrefix {
+    /// From now on `place` tells the number of a key's partition, in so many bits: at least 1, at
+    /// most 16. False if that was told before, and then nothing is changed; likewise for other `bits`.
+    ///
+    /// `seeds` take the place of the hasher's own. They are to be the same on all nodes, for
+    /// `phase=auto` comes from the hash, and known to nobody outside.
+    ///
+    /// The hash of every key is another afterwards, so no item may be stored before.
+    pub fn set(&self, bits: u32, seeds: [u64; 4], place: impl Partitioner + 'static) -> bool {
+        let [a, b, c, d] = seeds;
+        let state = ahash::RandomState::with_seeds(a, b, c, d);
+        if !(1..=BITS_MAX).contains(&bits) {
+            return false;
+        }
+        let times = (0..1_usize << bits).map(|_| AtomicU64::new(0)).collect();
+        let (id_key, place) = (IdKey::of_seeds(seeds), Box::new(place));
+        let now = AtomicU64::new(0);
+        self.0.set(PrefixLayout { bits, state, id_key, place, times, now }).is_ok()
+    }
+
+    /// Sets the time of a partition. Items that end later are not swept, nor evicted as past their
+    /// deadline; 0: none of its items are.
+    pub fn set_time(&self, partition: u64, time: Nanos) {
+        self.store(partition, time.0 & !RUNS);
+    }
+
+    /// Makes the time of a partition run with the node's clock, `ahead_ns` nanoseconds ahead of it; the sum
+    /// wraps.
+    pub fn set_ahead(&self, partition: u64, ahead_ns: u64) {
+        self.store(partition, ahead_ns | RUNS);
+    }
+
+    /// Notes the node's monotonic clock.
+    pub fn set_now(&self, now: Nanos) {
+        if let Some(layout) = self.0.get() {
+            layout.now.store(now.0, Ordering::Relaxed);
+        }
+    }
+
+    fn store(&self, partition: u64, time: u64) {
+        let times = self.0.get().map_or(&[][..], |layout| &layout.times);
+        if let Some(known) = usize::try_from(partition).ok().and_then(|index| times.get(index)) {
+            known.store(time, Ordering::Release);
+        }
+    }
+
+    /// The latest time of any partition; 0 where none was told.
+    #[must_use]
+    pub fn latest_time(&self) -> Nanos {
+        let latest =
+            |layout: &PrefixLayout| layout.times.iter().map(|time| layout.time(time)).max();
+        self.0.get().and_then(latest).unwrap_or(Nanos(0))
+    }
+}
+
+impl Debug for PartitionPrefix {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Placer").field(&self.0.get().map(|layout| layout.bits)).finish()
+    }
+}
+
+/// Hashes keys with secret seeds, so that nobody can choose keys that collide.
+#[derive(Debug, Clone)]
+pub struct KeyHasher {
+    state: ahash::RandomState,
+    id_key: IdKey,
+    prefixed: Option<PrefixedHash>,
+}
+
+#[derive(Debug, Clone)]
+struct PrefixedHash {
+    partition_prefix: Arc<PartitionPrefix>,
+    /// So many bits of a hash choose the shard.
+    shard_bits: u32,
+}
+
+impl KeyHasher {
+    /// A hasher of these seeds; the server draws them at random, tests fix them.
+    #[must_use]
+    pub fn new(seeds: [u64; 4]) -> Self {
+        let [a, b, c, d] = seeds;
+        let state = ahash::RandomState::with_seeds(a, b, c, d);
+        Self { state, id_key: IdKey::of_seeds(seeds), prefixed: None }
+    }
+
+    /// A hasher that puts the number of a key's partition in front, as soon as `partition_prefix` is set; the
+    /// first `shard_bits` of a hash choose the shard.
+    #[must_use]
+    pub fn prefixed(
+        seeds: [u64; 4],
+        partition_prefix: Arc<PartitionPrefix>,
+        shard_bits: u32,
+    ) -> Self {
+        Self { prefixed: Some(PrefixedHash { partition_prefix, shard_bits }), ..Self::new(seeds) }
+    }
+
+    /// The hash of a key: the low bits choose a line, the high ones may choose a shard.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        match &self.prefixed {
+            None => hash_of(&self.state, key),
+            Some(placed) => placed.hash(key, &self.state),
+        }
+    }
+
+    /// The hash of a key that is known to be in this partition.
+    #[must_use]
+    pub fn hash_in(&self, partition: u64, key: &[u8]) -> u64 {
+        match &self.prefixed {
+            None => hash_of(&self.state, key),
+            Some(placed) => match placed.partition_prefix.0.get() {
+                None => hash_of(&self.state, key),
+                Some(layout) => placed.hash_in(layout, partition, key),
+            },
+        }
+    }
+
+    /// The hashes of several keys, as many as `hashes`. In a cluster that is cheaper than one by one.
+    #[inline]
+    pub fn hash_all(&self, keys: &[&[u8]], hashes: &mut [u64]) {
+        match &self.prefixed {
+            None => {
+                for (key, hash) in keys.iter().zip(hashes) {
+                    *hash = hash_of(&self.state, key);
+                }
+            }
+            Some(placed) => placed.hash_all(keys, &self.state, hashes),
+        }
+    }
+
+    /// The time of a key's partition; none where there are no partitions, and one time holds for all.
+    pub(crate) fn time_of(&self, key: &[u8], now: Now) -> Option<Now> {
+        let placed = self.prefixed.as_ref()?;
+        let layout = placed.partition_prefix.0.get()?;
+        let partition = placed.hash(key, &self.state) >> (u64::BITS - layout.bits);
+        let time = layout.times.get(usize::try_from(partition).ok()?)?;
+        Some(Now { mono: layout.time(time), ..now })
+    }
+
+    fn layout(&self) -> Option<&PrefixLayout> {
+        self.prefixed.as_ref()?.partition_prefix.0.get()
+    }
+
+    /// The hash of a key and an id that a client chose: the same on all nodes of a cluster.
+    #[must_use]
+    pub fn id_hash(&self, key: &[u8], id: &[u8]) -> IdHash {
+        self.layout().map_or(self.id_key, |layout| layout.id_key).hash(key, id)
+    }
+
+    /// How many bits of a hash are the number of its partition; 0 outside a cluster.
+    #[must_use]
+    pub fn partition_bits(&self) -> u32 {
+        self.layout().map_or(0, |layout| layout.bits)
+    }
+
+    /// The first and the last spread that a hash of `range` in a shard may have.
+    pub(crate) fn spreads(&self, range: HashRange) -> (u64, u64) {
+        let bits = self.prefixed.as_ref().and_then(|placed| placed.line_bits(range.bits));
+        match bits {
+            Some(bits @ 1..) => {
+                let first = range.prefix << (u64::BITS - bits);
+                (first, first | u64::MAX >> bits)
+            }
+            _ => (0, u64::MAX),
+        }
+    }
+}
+
+/// A hash with its bits reversed: in this order hashes run through the lines of an index.
+pub(crate) fn spread_of(hash: u64) -> u64 {
+    hash.reverse_bits()
+}
+
+#[inline]
+fn hash_of(state: &ahash::RandomState, key: &[u8]) -> u64 {
+    let mut hasher = state.build_hasher();
+    hasher.write(key);
+    hasher.finish()
+}
+
+impl PrefixedHash {
+    fn hash(&self, key: &[u8], own: &ahash::RandomState) -> u64 {
+        let Some(layout) = self.partition_prefix.0.get() else { return hash_of(own, key) };
+        self.hash_in(layout, layout.place.partition(key), key)
+    }
+
+    fn hash_all(&self, keys: &[&[u8]], own: &ahash::RandomState, hashes: &mut [u64]) {
+        let Some(layout) = self.partition_prefix.0.get() else {
+            for (key, hash) in keys.iter().zip(hashes) {
+                *hash = hash_of(own, key);
+            }
+            return;
+        };
+        layout.place.partitions(keys, hashes);
+        for (key, hash) in keys.iter().zip(hashes) {
+            *hash = self.hash_in(layout, *hash, key);
+        }
+    }
+
+    /// The hash of a key that is in this partition.
+    #[inline]
+    fn hash_in(&self, layout: &PrefixLayout, partition: u64, key: &[u8]) -> u64 {
+        let bits = layout.bits;
+        let front = partition << (u64::BITS - bits);
+        let rest = hash_of(&layout.state, key) >> bits;
+        match bits.saturating_sub(self.shard_bits) {
+            0 => front | rest,
+            low => {
+                let last = (partition << (u64::BITS - low)).reverse_bits();
+                front | rest >> low << low | last
+            }
+        }
+    }
+
+    /// How many bits of a partition's number choose the line, if partitions have `bits`.
+    fn line_bits(&self, bits: u32) -> Option<u32> {
+        let layout = self.partition_prefix.0.get()?;
+        (layout.bits == bits).then(|| bits.saturating_sub(self.shard_bits))
+    }
+}
+
+/// The hashes that begin with these bits: those of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashRange {
+    /// The first bits, as a number.
+    pub prefix: u64,
+    /// How many they are, at most 32; 0 for all hashes.
+    pub bits: u32,
+}
+
+impl HashRange {
+    /// Whether a hash begins so.
+    #[must_use]
+    pub fn contains(&self, hash: u64) -> bool {
+        self.bits == 0 || hash >> (64 - self.bits) == self.prefix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEDS: [u64; 4] = [1, 2, 3, 4];
+
+    #[test]
+    fn a_partition_is_in_front_once_it_is_known() {
+        let partition_prefix = Arc::new(PartitionPrefix::default());
+        let plain = KeyHasher::new(SEEDS);
+        let hasher = KeyHasher::prefixed(SEEDS, Arc::clone(&partition_prefix), 14);
+        assert_eq!(hasher.hash(b"key"), plain.hash(b"key"));
+        assert!(
+            !partition_prefix.set(0, SEEDS, |_: &[u8]| 0)
+                && !partition_prefix.set(17, SEEDS, |_: &[u8]| 0)
+        );
+        assert!(partition_prefix.set(14, SEEDS, |key: &[u8]| key.len() as u64));
+        assert!(!partition_prefix.set(14, [9; 4], |_: &[u8]| 9));
+        assert_eq!(hasher.clone().hash(b"key"), 3 << 50 | plain.hash(b"key") >> 14);
+        assert!(HashRange { prefix: 3, bits: 14 }.contains(hasher.hash(b"key")));
+        assert!(!HashRange { prefix: 4, bits: 14 }.contains(hasher.hash(b"key")));
+        assert!(HashRange { prefix: 0, bits: 0 }.contains(hasher.hash(b"key")));
+        assert_eq!(format!("{partition_prefix:?}"), "Placer(Some(14))");
+    }
+
+    #[test]
+    fn keys_hash_together_as_each_by_itself() {
+        let partition_prefix = Arc::new(PartitionPrefix::default());
+        let both =
+            [KeyHasher::new(SEEDS), KeyHasher::prefixed(SEEDS, Arc::clone(&partition_prefix), 6)];
+        let keys: [&[u8]; 5] = [b"a", b"key", b"another key", b"", b"key"];
+        let agree = || {
+            for hasher in &both {
+                let mut hashes = [7; 5];
+                hasher.hash_all(&keys, &mut hashes);
+                assert_eq!(hashes, keys.map(|key| hasher.hash(key)));
+                let in_its_own = |key: &[u8]| hasher.hash_in(key.len() as u64, key);
+                assert_eq!(hashes, keys.map(in_its_own));
+            }
+        };
+        agree();
+        assert!(partition_prefix.set(14, SEEDS, |key: &[u8]| key.len() as u64));
+        agree();
+    }
+
+    #[test]
+    fn each_partition_has_a_time_of_its_own() {
+        let partition_prefix = Arc::new(PartitionPrefix::default());
+        let hasher = KeyHasher::prefixed(SEEDS, Arc::clone(&partition_prefix), 0);
+        let now = Now::at_ms(5);
+        partition_prefix.set_time(3, Nanos(7));
+        assert_eq!((hasher.time_of(b"key", now), partition_prefix.latest_time()), (None, Nanos(0)));
+        assert!(partition_prefix.set(4, SEEDS, |key: &[u8]| key.len() as u64));
+        partition_prefix.set_time(3, Nanos(7));
+        partition_prefix.set_time(4, Nanos(9));
+        partition_prefix.set_time(16, Nanos(11));
+        let time = |key: &[u8]| hasher.time_of(key, now).map(|now| now.mono.0);
+        assert_eq!((time(b"key"), time(b"keys"), time(b"k")), (Some(7), Some(9), Some(0)));
+        assert_eq!(partition_prefix.latest_time(), Nanos(9));
+        // One that runs with the node's clock, from before and from behind its zero.
+        for (ahead_ns, shown) in [(100, [100, 150]), (0_u64.wrapping_sub(20), [(1 << 63) - 20, 30])]
+        {
+            partition_prefix.set_ahead(4, ahead_ns);
+            for (now, shown) in [0, 50].into_iter().zip(shown) {
+                partition_prefix.set_now(Nanos(now));
+                let time = |key: &[u8]| hasher.time_of(key, Now::at_ms(5)).map(|now| now.mono.0);
+                assert_eq!((time(b"key"), time(b"keys")), (Some(7), Some(shown)));
+                assert_eq!(partition_prefix.latest_time(), Nanos(shown));
+            }
+        }
+        assert_eq!(KeyHasher::new(SEEDS).time_of(b"key", now), None);
+    }
+
+    #[test]
+    fn ids_hash_alike_wherever_the_seeds_are_the_same() {
+        let partition_prefix = Arc::new(PartitionPrefix::default());
+        let in_cluster = KeyHasher::prefixed([9; 4], Arc::clone(&partition_prefix), 14);
+        let plain = KeyHasher::new(SEEDS);
+        assert_ne!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
+        assert!(partition_prefix.set(14, SEEDS, |_: &[u8]| 0));
+        assert_eq!((in_cluster.partition_bits(), plain.partition_bits()), (14, 0));
+        assert_eq!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
+        // No key and id run together.
+        assert_ne!(plain.id_hash(b"key", b"id"), plain.id_hash(b"keyi", b"d"));
+        assert_ne!(
+            plain.id_hash(b"key", b"id"),
+            KeyHasher::new([1, 2, 3, 5]).id_hash(b"key", b"id")
+        );
+    }
+
+    #[test]
+    fn the_hashes_of_a_partition_are_a_span_of_spreads() {
+        for (bits, shard_bits) in [(14, 6), (8, 6), (6, 6), (4, 6), (16, 0)] {
+            let partition_prefix = Arc::new(PartitionPrefix::default());
+            let hasher = KeyHasher::prefixed(SEEDS, Arc::clone(&partition_prefix), shard_bits);
+            assert!(
+                partition_prefix.set(bits, SEEDS, move |key: &[u8]| key.len() as u64 % (1 << bits))
+            );
+            for length in 0..40 {
+                let key = vec![b'k'; length];
+                let hash = hasher.hash(&key);
+                let range = HashRange { prefix: length as u64 % (1 << bits), bits };
+                let (first, last) = hasher.spreads(range);
+                assert!(range.contains(hash));
+                assert!((first..=last).contains(&spread_of(hash)));
+                assert_eq!(last - first, u64::MAX >> bits.saturating_sub(shard_bits));
+            }
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Items as they travel between nodes: whole, and in one form that every node reads alike. Of a key with
+//! many holders the changes travel, and all of them in pieces.
+//!
+//! Here: whether an item was changed, its copy, putting a copy in place, reading out all items of a
+//! partition, what the numbers are that one node and no other gives. Not here: when and where a copy
+//! is sent (`cluster`), what outlives a process (`snapshot`, `take/snapshot`).
+//!
+//! ```text
+//! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
+//! value: its bytes; of a counter u64; of a state: n u8 | policy n bytes | holds … (as in `limited`)
+//!        of many holders: n u8 | policy n bytes | a piece, or changes (as in `holders`)
+//! ```
+//!
+//! `bits` are those of `item`. Instants are as they lie: all nodes count from one origin. A policy is
+//! written out, for the numbers of rules and limits are a node's own; the limit is known again when
+//! the key is next called.
+
+mod count;
+#[cfg(test)]
+mod tests;
+
+use std::num::NonZeroU64;
+
+use protocol::{KEY_BYTES_MAX, Value};
+
+use crate::apply::Engine;
+use crate::hasher::{HashRange, spread_of};
+use crate::holders::Holders;
+use crate::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout, LimitState};
+use crate::lease::Leases;
+use crate::policy_table::{INLINE, inline};
+use crate::snapshot::{ItemRecord, SnapshotRecord};
+use crate::store::sums::SumKey as HoldKey;
+use crate::store::{HAS_SET, HoldSetId};
+use crate::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
+use crate::time::{Deadline, Now};
+
+/// What lies in front of the value.
+const HEAD_BYTES: usize = 18;
+const BLOB: u8 = 0;
+const COUNTER: u8 = 1;
+const HOLDERS: u8 = 2;
+const STATE: u8 = 3;
+
+/// Least bytes of a piece of the holders of a key.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
+
+/// Tells a changed item from one that was not.
+///
+/// Two marks of a key are equal only if its copy was the same both times. Other keys of the engine
+/// may, rarely, make them differ without need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemMark {
+    cas: u64,
+    client_flags: u32,
+    unseen: u32,
+    deadline: [u8; Deadline::BYTES],
+    marks: u8,
+}
+
+impl ItemMark {
+    /// The item's cas unique.
+    #[must_use]
+    pub fn cas(&self) -> u64 {
+        self.cas
+    }
+}
+
+/// Why a copy was not put in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutError {
+    /// The bytes are not those of [`Engine::copy_of`], or longer than an item may be.
+    NotACopy,
+    /// There is no room; what was there is as it was.
+    NoRoom,
+}
+
+/// How far reading or removing a partition has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionCursor {
+    spread: u64,
+    /// Among the holders of the key there.
+    inside: Option<HoldKey>,
+}
+
+impl PartitionCursor {
+    fn at(spread: u64) -> Self {
+        Self { spread, inside: None }
+    }
+
+    /// Appends it as bytes, for whoever goes on later.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.spread.to_le_bytes());
+        for number in self.inside.into_iter().flat_map(|(lease, end)| [lease, end]) {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// What [`PartitionCursor::encode`] wrote; `None` for other bytes. With any other cursor some items are passed
+    /// over.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let numbers: Vec<u64> = numbers.iter().map(|run| u64::from_le_bytes(*run)).collect();
+        match numbers[..] {
+            _ if !rest.is_empty() => None,
+            [spread] => Some(Self::at(spread)),
+            [spread, lease, end] => Some(Self { spread, inside: Some((lease, end)) }),
+            _ => None,
+        }
+    }
+
+    fn from(after: Option<Self>) -> u64 {
+        after.map_or(0, |cursor| cursor.spread)
+    }
+}
+
+impl Engine {
+    /// A mark that is another after any change of the item that another node must know of; `None`
+    /// where there is no item. One past its deadline counts until it is removed.
+    #[must_use]
+    pub fn mark_of(&self, hash: u64, key: &[u8]) -> Option<ItemMark> {
+        let ItemHeader { cas, client_flags, deadline, marks } =
+            self.store.item(self.store.find(hash, key)?).header();
+        Some(ItemMark {
+            cas,
+            client_flags,
+            unseen: self.store.unseen(),
+            deadline: deadline.to_bytes(),
+            marks: marks & ItemFlag::COPIED,
+        })
+    }
+
+    /// As [`Engine::mark_of`], before a change that [`Engine::copy_of`] is to tell of: of a key with many
+    /// holders that tells what changed since.
+    pub fn mark_before_change(&mut self, hash: u64, key: &[u8]) -> Option<ItemMark> {
+        let slot = self.store.find(hash, key)?;
+        if let Some(set) = self.store.item(slot).state().and_then(HoldSetId::of) {
+            self.store.change_holders(set, Holders::note_changes);
+        }
+        self.mark_of(hash, key)
+    }
+
+    /// Appends the item of a key; false where there is none. One past its deadline counts until it is
+    /// removed. It is whole, but of many holders there is only what changed since
+    /// [`Engine::mark_before_change`].
+    pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
+        let found = self.store.find(hash, key);
+        found.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
+    }
+
+    /// `None`, and nothing appended, for a state whose rule is not known; there is none.
+    fn encode(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
+        let header = item.header();
+        let kind = match item.layout() {
+            ItemLayout::Blob(_) => BLOB,
+            ItemLayout::Narrow | ItemLayout::Wide => COUNTER,
+            ItemLayout::State(_) => {
+                if let Some(set) = item.state().and_then(HoldSetId::of) {
+                    let holders = self.store.holders(set)?;
+                    self.encode_head_of_holders(item, out)?;
+                    holders.encode_changes(out);
+                    return Some(());
+                }
+                STATE
+            }
+        };
+        let policy = match item.state() {
+            Some(state) => Some((self.limits.policies.token_of(state)?, state.own())),
+            None => None,
+        };
+        out.push(kind | header.marks & ItemFlag::COPIED);
+        out.extend_from_slice(&header.cas.to_le_bytes());
+        out.extend_from_slice(&header.client_flags.to_le_bytes());
+        out.extend_from_slice(&header.deadline.to_bytes());
+        match (policy, item.value()) {
+            (Some((token, body)), _) => {
+                // A token has at most 250 bytes.
+                out.push(token.len() as u8);
+                out.extend_from_slice(token);
+                out.extend_from_slice(body);
+            }
+            (None, Value::Number(number)) => out.extend_from_slice(&number.to_le_bytes()),
+            (None, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
+        }
+        Some(())
+    }
+
+    /// Appends what is in front of a piece of the holders of a key, or of changes.
+    fn encode_head_of_holders(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
+        let ItemHeader { cas, client_flags, deadline, marks } = item.header();
+        let token = self.limits.policies.token_of(item.state()?)?;
+        out.push(HOLDERS | marks & ItemFlag::COPIED);
+        out.extend_from_slice(&cas.to_le_bytes());
+        out.extend_from_slice(&client_flags.to_le_bytes());
+        out.extend_from_slice(&deadline.to_bytes());
+        out.push(token.len() as u8);
+        out.extend_from_slice(token);
+        Some(())
+    }
+
+    /// Makes the item of a key what it is on another node, by the bytes of [`Engine::copy_of`] there.
+    ///
+    /// # Errors
+    ///
+    /// A [`PutError`], and then the item is as it was.
+    pub fn put_copy(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        bytes: &[u8],
+    ) -> Result<(), PutError> {
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+            return Err(PutError::NotACopy);
+        }
+        let (kind, header, value) = decode(bytes).ok_or(PutError::NotACopy)?;
+        if kind == HOLDERS {
+            return self.put_holders(now, hash, key, header, value);
+        }
+        let old = self.found(now, hash, key).slot;
+        let content = match kind {
+            BLOB if self.fits(key.len(), value.len()) => Some(Content::Value(Value::Bytes(value))),
+            COUNTER => {
+                let number = <[u8; 8]>::try_from(value).map(u64::from_le_bytes);
+                number.ok().map(|number| Content::Value(Value::Number(number)))
+            }
+            STATE => self.state_of_copy(value).map(Content::State),
+            _ => None,
+        };
+        let content = content.ok_or(PutError::NotACopy)?;
+        self.uniques.raise(header.cas);
+        let written = self.store.write(now, hash, key, old, header, content);
+        written.map(|_| ()).map_err(|_| PutError::NoRoom)
+    }
+
+    /// Takes over a piece of the holders of a key, or changes of them.
+    fn put_holders(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        header: ItemHeader,
+        value: &[u8],
+    ) -> Result<(), PutError> {
+        let (token, piece) = inline(value).ok_or(PutError::NotACopy)?;
+        let policy_id = self.policy_id_of_copy(token).ok_or(PutError::NotACopy)?;
+        let front = if policy_id == INLINE { &value[..value.len() - piece.len()] } else { &[] };
+        self.absorb_holders((now, hash, key), header, (policy_id, front), piece, 0)?;
+        self.uniques.raise(header.cas);
+        Ok(())
+    }
+
+    /// Makes of a state's copy the state as it lies in an item; `None` if it is none.
+    fn state_of_copy<'v>(&mut self, value: &'v [u8]) -> Option<LimitState<'v>> {
+        let (token, body) = inline(value)?;
+        if !is_body(body) {
+            return None;
+        }
+        let policy_id = self.policy_id_of_copy(token)?;
+        // A state that carries its policy begins as a copy of one does.
+        Some(LimitState { policy_id, body: if policy_id == INLINE { value } else { body } })
+    }
+
+    /// The number of the rule that a copy was made under, or [`INLINE`]; `None` for what is no policy.
+    fn policy_id_of_copy(&mut self, token: &[u8]) -> Option<u32> {
+        let rules_max = self.policies_max();
+        let (states, unused) = self.store.unused_policies();
+        self.limits.policies.number_of_copy(token, rules_max, states, unused)
+    }
+
+    /// Removes the item of a key, if there is one.
+    pub fn remove_copy(&mut self, hash: u64, key: &[u8]) {
+        if let Some(slot) = self.store.find(hash, key) {
+            self.store.remove(hash, slot);
+        }
+    }
+
+    /// From now on, until the next call, `unique` is the cas unique of whatever is changed and the
+    /// name of every hold and lease, in place of the engine's own numbers; 0 counts as 1.
+    ///
+    /// To be called before each command, with a number that no node gave before to that key: neither
+    /// the clock, nor other keys of the shard, nor how many shards there are have a part in it. A
+    /// command that is tried again is told the same number again.
+    pub fn begin_at(&mut self, unique: u64) {
+        self.uniques.given = NonZeroU64::new(unique.max(1));
+    }
+
+    /// Runs `work` as after [`Engine::begin_at`]; then the number is again what it was before.
+    #[inline]
+    pub fn with_unique<T>(&mut self, unique: u64, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.uniques.given, NonZeroU64::new(unique.max(1)));
+        let done = work(self);
+        self.uniques.given = before;
+        done
+    }
+
+    /// Shows keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of the
+    /// table, and stops when `bytes_max` bytes are passed. The answer is where to go on, `None` at
+    /// the end.
+    ///
+    /// An item that is there from the first call to the last is shown; one that comes or goes meanwhile
+    /// may be.
+    pub fn export(
+        &self,
+        now: Now,
+        range: HashRange,
+        after: Option<PartitionCursor>,
+        (lines_max, bytes_max): (usize, usize),
+        mut out: impl FnMut(&[u8], &[u8]),
+    ) -> Option<PartitionCursor> {
+        let (mut pieces, mut copy) = (0, Vec::new());
+        let mut inside = after.and_then(|cursor| cursor.inside);
+        let (from, mut stopped) = (PartitionCursor::from(after), None);
+        let next = self.store.read_range(range, from, lines_max, |item| {
+            if stopped.is_some() {
+                return false;
+            }
+            let set = item.state().and_then(HoldSetId::of);
+            let spread = || spread_of(self.store.hash_of(item));
+            let at = inside.take().filter(|_| spread() == from);
+            copy.clear();
+            if item.deadline().is_past(now) {
+                return true;
+            }
+            if let Some(holders) = set.and_then(|set| self.store.holders(set)) {
+                if self.encode_head_of_holders(item, &mut copy).is_none() {
+                    return true;
+                }
+                let room = bytes_max.saturating_sub(pieces).max(CHUNK_BYTES_MIN);
+                let next = holders.encode_chunk(at, room, &mut copy);
+                stopped = next.map(|hold| PartitionCursor { spread: spread(), inside: Some(hold) });
+            } else if self.encode(item, &mut copy).is_none() {
+                return true;
+            }
+            out(item.key(), &copy);
+            pieces += item.key().len() + copy.len();
+            pieces < bytes_max && stopped.is_none()
+        });
+        stopped.or(next.map(PartitionCursor::at))
+    }
+
+    /// Shows what a snapshot keeps, item by item, from `after` on, until `lines_max` lines of the table
+    /// are read or about `bytes_max` bytes are shown; the answer as of [`Engine::export`]. An item that
+    /// is there from the first call to the last is shown once; one of many holders in pieces, the first of
+    /// which begins anew, and each of its holds once.
+    pub fn save_slice(
+        &self,
+        now: Now,
+        after: Option<PartitionCursor>,
+        (lines_max, bytes_max): (usize, usize),
+        mut visit: impl FnMut(SnapshotRecord<'_>),
+    ) -> Option<PartitionCursor> {
+        let (mut shown, mut piece) = (0, Vec::new());
+        let mut inside = after.and_then(|cursor| cursor.inside);
+        let (from, mut stopped) = (PartitionCursor::from(after), None);
+        let all = HashRange { prefix: 0, bits: 0 };
+        let next = self.store.read_range(all, from, lines_max, |item| {
+            if stopped.is_some() {
+                return false;
+            }
+            let spread = || spread_of(self.store.hash_of(item));
+            let at = inside.take().filter(|_| spread() == from);
+            if item.deadline().is_past(now) {
+                return true;
+            }
+            if item.state().is_none() {
+                let record = ItemRecord::of(item, now);
+                shown += record.key.len() + record.value.len();
+                visit(SnapshotRecord::Item(record));
+            } else if let Some(record) = self.limit_record(item, now) {
+                let set = HoldSetId::of_body(record.body);
+                if let Some(holders) = set.and_then(|set| self.store.holders(set)) {
+                    piece.clear();
+                    piece.extend_from_slice(&HAS_SET.to_le_bytes());
+                    let room = bytes_max.saturating_sub(shown).max(CHUNK_BYTES_MIN);
+                    let next = holders.encode_chunk(at, room, &mut piece);
+                    stopped =
+                        next.map(|hold| PartitionCursor { spread: spread(), inside: Some(hold) });
+                    shown += record.key.len() + piece.len();
+                    visit(SnapshotRecord::Limit(LimitRecord { body: &piece, ..record }));
+                } else {
+                    shown += record.key.len() + record.body.len();
+                    visit(SnapshotRecord::Limit(record));
+                }
+            }
+            shown < bytes_max && stopped.is_none()
+        });
+        stopped.or(next.map(PartitionCursor::at))
+    }
+
+    /// Removes the items of `range` in up to `lines_max` lines of the table; the answer as of
+    /// [`Engine::export`].
+    pub fn remove_range(
+        &mut self,
+        range: HashRange,
+        after: Option<PartitionCursor>,
+        lines_max: usize,
+    ) -> Option<PartitionCursor> {
+        self.store
+            .remove_range(range, PartitionCursor::from(after), lines_max)
+            .map(PartitionCursor::at)
+    }
+}
+
+/// What a copy holds, its figures and its value.
+fn decode(bytes: &[u8]) -> Option<(u8, ItemHeader, &[u8])> {
+    let (head, value) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    let [bits, rest @ ..] = head;
+    let (cas, rest) = rest.split_first_chunk()?;
+    let (client_flags, rest) = rest.split_first_chunk()?;
+    let deadline = Deadline::from_bytes(*rest.first_chunk()?);
+    let marks = bits & ItemFlag::COPIED;
+    let header = ItemHeader {
+        marks,
+        ..ItemHeader::new(u64::from_le_bytes(*cas), u32::from_le_bytes(*client_flags), deadline)
+    };
+    Some((bits & !marks, header, value))
+}
+
+/// Whether the holds and leases at the front of these bytes are whole.
+fn is_body(body: &[u8]) -> bool {
+    let Some((marked, rest)) = body.split_first_chunk() else { return false };
+    let marked = u16::from_le_bytes(*marked);
+    let holds = usize::from(marked & !HAS_LEASES);
+    let Some(rest) = rest.get(holds * HOLD_BYTES..) else { return false };
+    let has_leases = marked & HAS_LEASES != 0;
+    holds <= HOLDS_MAX
+        && (!has_leases || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound()))
+}

@@ -1,0 +1,195 @@
+//! The plain verbs on a key that a limit holds: any memcached client's `incr` is a limiter.
+//!
+//! Here: what each classic and meta verb means there (the table of the protocol design, section 2).
+//! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`take`).
+
+use protocol::{
+    Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,
+};
+
+use crate::algorithms::Decision;
+use crate::apply::Engine;
+use crate::policy_table::PolicyRef;
+use crate::take::{Judgement, SetUsage, TakeInfo, TakeParams, TakeResult};
+use crate::time::Now;
+
+/// Where a command applies, and under which policy: that of the limit bound to the key, or `None`
+/// for the one that the key's state remembers.
+#[derive(Clone, Copy)]
+struct LimitedKey<'a> {
+    now: Now,
+    hash: u64,
+    key: &'a [u8],
+    policy_ref: Option<PolicyRef<'a>>,
+}
+
+impl Engine {
+    /// Applies a plain verb to a key that a limit holds; tells how the limit judged, too.
+    pub fn apply_limited(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: Option<PolicyRef<'_>>,
+        operation: &Operation<'_>,
+    ) -> (Outcome<'static>, Judgement) {
+        let place = LimitedKey { now, hash, key, policy_ref };
+        let outcome = match operation {
+            Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
+                counted(self.refund(now, hash, key, policy_ref, units(arithmetic.delta)), 0)
+            }
+            Operation::Arithmetic(arithmetic) => return self.count_limited(place, arithmetic),
+            Operation::Get(_) | Operation::Inspect => self.look_limited(place),
+            Operation::Set(set) if set.mode == SetMode::Add => return self.add_limited(place, set),
+            Operation::Set(set) => self.set_limited(place, set),
+            Operation::Delete(delete) => self.delete_limited(place, delete),
+            Operation::Touch(_) => match self.look_limited(place) {
+                Outcome::Hit(_) => Outcome::Touched,
+                _ => Outcome::NotFound,
+            },
+            Operation::TooLarge { .. } => Outcome::TooLarge,
+            Operation::Native(_) => Outcome::NotAllowed,
+        };
+        (outcome, Judgement::Nothing)
+    }
+
+    fn count_limited(
+        &mut self,
+        place: LimitedKey<'_>,
+        arithmetic: &Arithmetic,
+    ) -> (Outcome<'static>, Judgement) {
+        let LimitedKey { now, hash, key, policy_ref } = place;
+        let take = taking(arithmetic);
+        let limited = self.take(now, hash, key, policy_ref, &take);
+        (counted(limited, take.cost), limited.judgement(&take))
+    }
+
+    fn look_limited(&mut self, place: LimitedKey<'_>) -> Outcome<'static> {
+        match self.look(place.now, place.hash, place.key, place.policy_ref) {
+            Some(facts) if facts.has_state => Outcome::Hit(view(&facts, usage(&facts))),
+            _ => Outcome::Miss,
+        }
+    }
+
+    fn set_limited(&mut self, place: LimitedKey<'_>, set: &Set<'_>) -> Outcome<'static> {
+        let LimitedKey { now, hash, key, policy_ref } = place;
+        if matches!(set.mode, SetMode::Append | SetMode::Prepend | SetMode::Replace) {
+            return Outcome::NotAllowed;
+        }
+        let Some(units) = lenient_u64(set.value) else { return Outcome::NonNumeric };
+        let used = SetUsage {
+            used: self::units(units),
+            client_flags: set.client_flags,
+            compare_cas: set.compare_cas,
+        };
+        match self.set_used(now, hash, key, policy_ref, &used) {
+            TakeResult::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
+            other => undecided(other),
+        }
+    }
+
+    fn add_limited(
+        &mut self,
+        place: LimitedKey<'_>,
+        set: &Set<'_>,
+    ) -> (Outcome<'static>, Judgement) {
+        let LimitedKey { now, hash, key, policy_ref } = place;
+        let Some(take) = adding(set) else { return (Outcome::NonNumeric, Judgement::Nothing) };
+        let limited = self.take(now, hash, key, policy_ref, &take);
+        (added(limited), limited.judgement(&take))
+    }
+
+    fn delete_limited(&mut self, place: LimitedKey<'_>, delete: &Delete) -> Outcome<'static> {
+        let at = self.at(place.now, place.hash, place.key);
+        let Some(slot) = at.slot else { return Outcome::NotFound };
+        if delete.compare_cas.is_some_and(|unique| unique != self.store.item(slot).cas()) {
+            return Outcome::Exists;
+        }
+        self.store.remove(at.hash, slot);
+        Outcome::Deleted
+    }
+}
+
+/// More than any limit is refused as a whole, without a number that no client can read.
+fn units(delta: u64) -> u64 {
+    delta.min(COUNT_MAX)
+}
+
+/// What an `incr` takes from a key that a limit holds. A plain client cannot be told to wait: a queue
+/// admits it at once or not at all.
+#[must_use]
+pub fn taking(arithmetic: &Arithmetic) -> TakeParams {
+    TakeParams {
+        cost: units(arithmetic.delta),
+        wait: Some(0),
+        compare_cas: arithmetic.compare_cas,
+        ..TakeParams::default()
+    }
+}
+
+/// What an `incr` of so many units hears; of none, it is a look.
+#[must_use]
+pub fn counted(limited: TakeResult, units: u64) -> Outcome<'static> {
+    match limited {
+        TakeResult::Decided(facts) if facts.refuses() && units > 0 => {
+            // Above the limit, whatever is owed or spent: that is how a plain client knows.
+            let above = facts.decision.limit.saturating_add(1);
+            let Decision { used, counted, .. } = facts.decision;
+            let attempted = if counted { used } else { used.saturating_add(units) };
+            Outcome::Refused(view(&facts, attempted.max(above).min(COUNT_MAX)))
+        }
+        TakeResult::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
+        other => undecided(other),
+    }
+}
+
+/// What an `add` takes: all of its value where there is no state; `None` for what is no number.
+#[must_use]
+pub fn adding(set: &Set<'_>) -> Option<TakeParams> {
+    Some(TakeParams {
+        cost: units(lenient_u64(set.value)?),
+        wait: Some(0),
+        compare_cas: Some(0),
+        client_flags: Some(set.client_flags),
+        ..TakeParams::default()
+    })
+}
+
+/// What an `add` hears.
+#[must_use]
+pub fn added(limited: TakeResult) -> Outcome<'static> {
+    match limited {
+        TakeResult::Decided(facts) if facts.refuses() => Outcome::NotStored,
+        TakeResult::Decided(facts) => Outcome::Stored(view(&facts, usage(&facts))),
+        TakeResult::Exists(_) => Outcome::NotStored,
+        other => undecided(other),
+    }
+}
+
+/// Usage as a plain client sees it: 0 up to the limit.
+fn usage(facts: &TakeInfo) -> u64 {
+    facts.decision.used.min(facts.decision.limit)
+}
+
+fn view(facts: &TakeInfo, number: u64) -> ItemView<'static> {
+    let reset_seconds = facts.decision.reset.div_ceil(1_000_000_000);
+    let seconds = u32::try_from(reset_seconds).unwrap_or(u32::MAX);
+    ItemView {
+        value: Value::Number(number),
+        client_flags: facts.client_flags,
+        cas: facts.cas,
+        ttl_seconds: Some(seconds),
+        former_ttl_seconds: Some(seconds),
+        ..ItemView::default()
+    }
+}
+
+/// What is answered when nothing was decided.
+#[must_use]
+pub fn undecided(limited: TakeResult) -> Outcome<'static> {
+    match limited {
+        TakeResult::Exists(_) => Outcome::Exists,
+        TakeResult::NotFound => Outcome::NotFound,
+        TakeResult::Full | TakeResult::Decided(_) => Outcome::OutOfMemory,
+    }
+}

@@ -1,0 +1,415 @@
+//! The rules that a shard's states remember, each kept once and named by a number.
+//!
+//! A rule is a policy and the limit it belongs to. A state says under which it was written in four
+//! bytes. The store counts the states of each number, so what no state uses any more is found
+//! without looking at states, and what a limit has at work is known. Where clients wrote out more policies
+//! than there is room for, a state carries its policy itself, before its own bytes:
+//!
+//! ```text
+//! rule INLINE | n u8 | policy token n bytes | the state as it lies under a number
+//! ```
+//!
+//! Not here: what a policy means (`algorithms`).
+
+#[cfg(test)]
+mod twin;
+
+use std::cell::OnceCell;
+use std::io::Write as _;
+
+use hashbrown::HashMap;
+use protocol::Policy;
+
+use crate::item::LimitState;
+
+/// Rules a shard may keep whatever its share of memory.
+const POLICIES_MIN: usize = 64;
+
+/// In place of the number of a rule: the state carries its policy.
+pub(crate) const INLINE: u32 = u32::MAX;
+
+/// What a rule takes: itself, its places in list, tables and free list, their slack, its token twice.
+pub(crate) const POLICY_BYTES: usize = 512;
+
+/// A policy as a caller brings it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyRef<'a> {
+    /// What decides.
+    pub policy: &'a Policy,
+    /// The limit it belongs to, as the caller numbers limits; 0 for one that a client wrote out.
+    pub limit: u32,
+}
+
+impl<'a> From<&'a Policy> for PolicyRef<'a> {
+    fn from(policy: &'a Policy) -> Self {
+        Self { policy, limit: 0 }
+    }
+}
+
+/// A rule that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct OwnedPolicy {
+    pub(crate) policy: Policy,
+    pub(crate) limit: u32,
+}
+
+/// A rule that has a number.
+struct PolicyEntry {
+    policy: OwnedPolicy,
+    /// Its policy's token, once a copy was made of a state under it.
+    token: OnceCell<Box<[u8]>>,
+}
+
+impl PolicyEntry {
+    fn token(&self) -> &[u8] {
+        self.token.get_or_init(|| self.policy.policy.to_string().into_bytes().into())
+    }
+}
+
+/// Numbers of rules that may be unused. The store adds those whose last state goes.
+#[derive(Debug, Default)]
+pub(crate) struct UnusedPolicies {
+    numbers: Vec<u32>,
+    /// There were too many to list: any may be unused.
+    all: bool,
+}
+
+/// Most numbers that are listed.
+const UNUSED_LISTED_MAX: usize = 1024;
+
+impl UnusedPolicies {
+    pub(crate) fn add(&mut self, number: u32) {
+        if self.numbers.len() < UNUSED_LISTED_MAX {
+            self.numbers.push(number);
+        } else {
+            self.all = true;
+        }
+    }
+
+    pub(crate) fn add_all(&mut self) {
+        self.all = true;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && !self.all
+    }
+}
+
+/// Rules by number.
+#[repr(C)]
+pub(crate) struct PolicyTable {
+    /// In front, for its place in memory ([`Engine`](crate::Engine)).
+    entries: Vec<Option<PolicyEntry>>,
+    numbers: HashMap<OwnedPolicy, u32>,
+    /// Numbers of rules without a limit, by their policy's token: those that came from another node.
+    copied: HashMap<Box<[u8]>, u32>,
+    free: Vec<u32>,
+}
+
+impl PolicyTable {
+    /// Where the bytes end that a lookup reads.
+    pub(crate) const LOOKUP_END: usize = std::mem::offset_of!(Self, numbers);
+
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            numbers: HashMap::new(),
+            copied: HashMap::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// The rule of a number that a state holds.
+    pub(crate) fn get(&self, number: u32) -> Option<&OwnedPolicy> {
+        Some(&self.entries.get(number as usize)?.as_ref()?.policy)
+    }
+
+    /// How the policy of a rule is written.
+    pub(crate) fn token(&self, number: u32) -> Option<&[u8]> {
+        Some(self.entries.get(number as usize)?.as_ref()?.token())
+    }
+
+    /// How the policy that a state is under is written.
+    pub(crate) fn token_of<'s>(&'s self, state: LimitState<'s>) -> Option<&'s [u8]> {
+        match state.policy_id {
+            INLINE => Some(inline(state.body)?.0),
+            number => self.token(number),
+        }
+    }
+
+    /// The rule that a state is under, and the state's own bytes.
+    pub(crate) fn policy_of<'s>(&self, state: LimitState<'s>) -> Option<(OwnedPolicy, &'s [u8])> {
+        if state.policy_id != INLINE {
+            return Some((*self.get(state.policy_id)?, state.body));
+        }
+        let (token, body) = inline(state.body)?;
+        Some((OwnedPolicy { policy: Policy::parse(token).ok()?, limit: 0 }, body))
+    }
+
+    /// The number of the rule that a copy from another node was made under, there of whatever limit;
+    /// [`INLINE`] where there is no room for it, `None` for what is no policy.
+    pub(crate) fn number_of_copy(
+        &mut self,
+        token: &[u8],
+        rules_max: usize,
+        states: &[u32],
+        unused: &mut UnusedPolicies,
+    ) -> Option<u32> {
+        if let Some(number) = self.copied.get(token) {
+            return Some(*number);
+        }
+        let owned = OwnedPolicy { policy: Policy::parse(token).ok()?, limit: 0 };
+        let number = self.number(&owned, rules_max, states, unused);
+        if number == INLINE {
+            return Some(INLINE);
+        }
+        // Of the spellings of one policy only one is remembered.
+        if self.token(number)? == token {
+            self.copied.insert(token.into(), number);
+        }
+        Some(number)
+    }
+
+    /// Each limit with a rule that is kept, and the number of that rule.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let known = self.entries.iter().enumerate();
+        known.filter_map(|(index, kept)| Some((kept.as_ref()?.policy.limit, index as u32)))
+    }
+
+    /// The number of a rule, a new one if need be. `states` tells how many states have a number.
+    ///
+    /// [`INLINE`] where `rules_max` are in use: any client can write policies out, and each takes memory
+    /// beside the store. Rules of limits always have a place; the limits file bounds them.
+    pub(crate) fn number(
+        &mut self,
+        owned: &OwnedPolicy,
+        rules_max: usize,
+        states: &[u32],
+        unused: &mut UnusedPolicies,
+    ) -> u32 {
+        if let Some(number) = self.numbers.get(owned) {
+            return *number;
+        }
+        self.drop_unused(states, unused);
+        if owned.limit == 0 && self.numbers.len() >= rules_max.max(POLICIES_MIN) {
+            return INLINE;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        self.entries[number as usize] =
+            Some(PolicyEntry { policy: *owned, token: OnceCell::new() });
+        self.numbers.insert(*owned, number);
+        // Its first state may find no room.
+        unused.add(number);
+        number
+    }
+
+    /// Forgets the rules that no state is under.
+    pub(crate) fn drop_unused(&mut self, states: &[u32], unused: &mut UnusedPolicies) {
+        if unused.is_empty() {
+            return;
+        }
+        if std::mem::take(&mut unused.all) {
+            unused.numbers.clear();
+            for index in 0..self.entries.len() {
+                self.drop_if_unused(index as u32, states);
+            }
+        }
+        for number in unused.numbers.drain(..) {
+            self.drop_if_unused(number, states);
+        }
+        if self.numbers.is_empty() {
+            *self = Self::new();
+        }
+    }
+
+    fn drop_if_unused(&mut self, number: u32, states: &[u32]) {
+        let is_used = states.get(number as usize).is_some_and(|count| *count > 0);
+        let Some(place) = self.entries.get_mut(number as usize).filter(|_| !is_used) else {
+            return;
+        };
+        let Some(known) = place.take() else { return };
+        self.numbers.remove(&known.policy);
+        if known.policy.limit == 0
+            && let Some(token) = known.token.get()
+        {
+            self.copied.remove(token);
+        }
+        self.free.push(number);
+    }
+
+    /// How many rules are kept.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+/// The policy token and the own bytes of a state that carries its policy.
+pub(crate) fn inline(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (token_bytes, rest) = body.split_first()?;
+    rest.split_at_checked((*token_bytes).into())
+}
+
+/// Appends what a state that carries its policy has in front.
+pub(crate) fn put_inline(policy: &Policy, out: &mut Vec<u8>) {
+    let place = out.len();
+    out.push(0);
+    // Writing to a vector cannot fail. A token has at most 250 bytes.
+    let _ = write!(out, "{policy}");
+    out[place] = (out.len() - place - 1) as u8;
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Algorithm, Rate};
+
+    use super::*;
+
+    fn kept(count: u64) -> OwnedPolicy {
+        let rate = Rate { count, period: 1_000_000_000 };
+        let algorithm = Algorithm::Gcra { rate, burst: 0 };
+        OwnedPolicy { policy: Policy { algorithm, over: false, shadow: false }, limit: 0 }
+    }
+
+    /// The number of a rule where at most so many are kept and these states are there.
+    fn number(
+        policies: &mut PolicyTable,
+        owned: OwnedPolicy,
+        rules_max: usize,
+        states: &[u32],
+    ) -> u32 {
+        let mut unused = UnusedPolicies::default();
+        unused.add_all();
+        policies.number(&owned, rules_max, states, &mut unused)
+    }
+
+    #[test]
+    fn a_rule_has_one_number() {
+        let (mut policies, states) = (PolicyTable::new(), [1; 3]);
+        let mut of = |owned| number(&mut policies, owned, 0, &states);
+        let (first, second) = (of(kept(1)), of(kept(2)));
+        let other = of(OwnedPolicy { limit: 7, ..kept(1) });
+        assert!(first != second && first != other && second != other);
+        assert_eq!(of(kept(1)), first);
+        assert_eq!(policies.get(second), Some(&kept(2)));
+        assert_eq!((policies.get(99), policies.get(INLINE)), (None, None));
+        assert!(policies.limits().any(|pair| pair == (7, other)));
+    }
+
+    #[test]
+    fn rules_nobody_uses_do_not_pile_up() {
+        let (mut policies, mut unused) = (PolicyTable::new(), UnusedPolicies::default());
+        assert_eq!(policies.number(&kept(1), 1000, &[], &mut unused), 0);
+        for count in 2..100_000 {
+            assert!(policies.number(&kept(count), 1000, &[1], &mut unused) != INLINE);
+            assert!(policies.len() <= 2);
+        }
+        assert_eq!(policies.get(0), Some(&kept(1)));
+        policies.drop_unused(&[], &mut unused);
+        assert_eq!((policies.len(), policies.entries.len()), (1, 2));
+        unused.add(0);
+        policies.drop_unused(&[0], &mut unused);
+        assert_eq!((policies.len(), policies.entries.capacity(), unused.is_empty()), (0, 0, true));
+    }
+
+    #[test]
+    fn policies_in_use_have_a_bound_and_those_of_limits_a_place() {
+        let (mut policies, in_use) = (PolicyTable::new(), [1; 2000]);
+        for count in 1..=1000 {
+            assert!(number(&mut policies, kept(count), 1000, &in_use) != INLINE);
+        }
+        assert_eq!(number(&mut policies, kept(1001), 1000, &in_use), INLINE);
+        assert!(number(&mut policies, kept(1000), 1000, &in_use) != INLINE);
+        assert!(
+            number(&mut policies, OwnedPolicy { limit: 3, ..kept(1001) }, 1000, &in_use) != INLINE
+        );
+        // When states go there is room again.
+        assert!(number(&mut policies, kept(1001), 1000, &in_use[..10]) != INLINE);
+    }
+
+    #[test]
+    fn rules_of_copies_have_one_number_while_there_is_room() {
+        let (mut policies, mut unused, in_use) =
+            (PolicyTable::new(), UnusedPolicies::default(), [1; 2000]);
+        let token = |count: u64| kept(count).policy.to_string().into_bytes();
+        let mut of = |policies: &mut PolicyTable, token: &[u8], states: &[u32]| {
+            policies.number_of_copy(token, 1000, states, &mut unused)
+        };
+        for count in 1..=1000 {
+            let number = of(&mut policies, &token(count), &in_use).expect("a policy");
+            assert_eq!(number, super::tests::number(&mut policies, kept(count), 0, &in_use));
+            assert_eq!(of(&mut policies, &token(count), &in_use), Some(number));
+            assert_eq!(policies.token(number), Some(&token(count)[..]));
+        }
+        assert_eq!(of(&mut policies, b"gcra:1/1s,burst=0", &in_use), Some(0));
+        assert_eq!(of(&mut policies, b"gcra", &in_use), None);
+        assert_eq!(of(&mut policies, &token(1001), &in_use), Some(INLINE));
+        // Those no state uses go, and their tokens with them.
+        for count in 1001..50_000 {
+            assert!(of(&mut policies, &token(count), &[]).is_some());
+        }
+        assert!(policies.copied.len() <= policies.len() && policies.len() <= 1000);
+    }
+
+    #[test]
+    fn a_state_carries_its_policy_and_says_which_it_is() {
+        let mut body = Vec::new();
+        put_inline(&kept(5).policy, &mut body);
+        body.extend_from_slice(b"own");
+        let state = LimitState { policy_id: INLINE, body: &body };
+        let policies = PolicyTable::new();
+        assert_eq!(policies.policy_of(state), Some((kept(5), &b"own"[..])));
+        for cut in 0..body.len() - 3 {
+            assert_eq!(policies.policy_of(LimitState { body: &body[..cut], ..state }), None);
+        }
+        assert_eq!(policies.policy_of(LimitState { policy_id: 7, body: &body }), None);
+    }
+
+    #[test]
+    fn the_keys_at_work_are_those_that_have_a_state() {
+        use std::sync::Arc;
+
+        use crate::{Engine, EngineOptions, KeyHasher, MemoryCap, Now, TakeParams};
+
+        let hasher = KeyHasher::new([1, 2, 3, 4]);
+        let memory_cap = Arc::new(MemoryCap::new(300 << 10));
+        let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
+        let policies = ["bucket:5/60s", "log:9/2s", "fixed:5/1s", "sliding:3/s,slices=4"]
+            .map(|token| Policy::parse(token.as_bytes()).expect("a good policy"));
+        let take = TakeParams { cost: 1, ..TakeParams::default() };
+        let mut draw = 1_u64;
+        for step in 0..40_000_u64 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+            let [a, b, c, ..] = draw.to_be_bytes();
+            let now = Now::at_ms(1000 + step);
+            let key = format!("key{}", u64::from(a) + (step / 5000) * 200);
+            let hash = hasher.hash(key.as_bytes());
+            let limit = u32::from(b % 3);
+            let policy_ref = PolicyRef { policy: &policies[usize::from(c % 4)], limit };
+            match b {
+                ..5 => {
+                    engine.refund(now, hash, key.as_bytes(), None, 9);
+                }
+                5 => {
+                    engine.sweep(now, 100);
+                }
+                _ => {
+                    engine.take(now, hash, key.as_bytes(), Some(policy_ref), &take);
+                }
+            }
+            if step % 1000 == 0 {
+                let mut counted = 0;
+                engine.active_keys(|limit, count| {
+                    assert!(limit < 3 && count > 0);
+                    counted += count;
+                });
+                assert_eq!(counted, engine.len() as u64, "step {step}");
+            }
+        }
+        engine.flush(Now::at_ms(90_000), protocol::Exptime(0));
+        engine.active_keys(|_, _| panic!("there is nothing left"));
+    }
+}

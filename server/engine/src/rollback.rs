@@ -1,0 +1,164 @@
+//! Taking back what was done to a limit's state, when of several keys that are charged together one
+//! cannot be.
+//!
+//! Not here: charging several keys together (`server/src/multi_key.rs`).
+
+use crate::apply::Engine;
+use crate::arena::Slot;
+use crate::holders::Holders;
+use crate::item::{Content, ItemHeader, LimitState};
+use crate::policy_table::OwnedPolicy;
+use crate::store::HoldSetId;
+use crate::store::sums::SumKey as HoldKey;
+use crate::time::Now;
+
+/// How a key stood before it was charged. The bytes of its state lie in the caller's buffer, without
+/// the number of its rule: where no state is left under a rule its number may be given to another.
+#[derive(Debug, Clone, Copy)]
+pub struct SavedState {
+    content: SavedContent,
+    /// Of a key with many holders, the newest hold.
+    newest: Option<HoldKey>,
+    start: usize,
+    end: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum SavedContent {
+    /// Or a plain item, which counts as none and which a state replaces.
+    Nothing,
+    State(ItemHeader, OwnedPolicy),
+}
+
+impl Engine {
+    /// Notes how a key stands; the bytes go behind what is in `bytes`.
+    pub fn save(&mut self, now: Now, hash: u64, key: &[u8], bytes: &mut Vec<u8>) -> SavedState {
+        let start = bytes.len();
+        let mut newest = None;
+        let was = match self.at(now, hash, key).slot {
+            Some(slot) if slot.is_limit_state() => {
+                let item = self.store.item(slot);
+                let rule = item.state().and_then(|state| {
+                    let (owned, body) = self.limits.policies.policy_of(state)?;
+                    bytes.extend_from_slice(body);
+                    let holders = HoldSetId::of_body(body).and_then(|set| self.store.holders(set));
+                    newest = holders.and_then(Holders::newest);
+                    Some(owned)
+                });
+                rule.map_or(SavedContent::Nothing, |owned| {
+                    SavedContent::State(item.header(), owned)
+                })
+            }
+            _ => SavedContent::Nothing,
+        };
+        SavedState { content: was, newest, start, end: bytes.len() }
+    }
+
+    /// Makes the key stand as it did, under the same lock; a plain item that a state replaced is gone,
+    /// and counts as nothing. Where there is no room for that any more
+    /// what was taken stays taken, as after a refund that got lost: less passes, never more.
+    pub fn rollback(&mut self, now: Now, hash: u64, key: &[u8], saved: &SavedState, bytes: &[u8]) {
+        let slot = self.at(now, hash, key).slot.filter(|slot| Slot::is_limit_state(*slot));
+        match (saved.content, slot) {
+            (SavedContent::State(header, owned), slot) => {
+                let own = bytes.get(saved.start..saved.end).unwrap_or_default();
+                if let Some(set) = HoldSetId::of_body(own) {
+                    let named = slot.and_then(|slot| self.store.item(slot).state());
+                    if named.and_then(HoldSetId::of) != Some(set) {
+                        // The holds are gone, which is no more than if the key had been evicted.
+                        return;
+                    }
+                    self.store.change_holders(set, |holders| holders.roll_back(saved.newest));
+                }
+                let mut body = Vec::new();
+                let policy_id = self.policy_id(&owned, &mut body);
+                let body = if body.is_empty() {
+                    own
+                } else {
+                    body.extend_from_slice(own);
+                    &body
+                };
+                let content = Content::State(LimitState { policy_id, body });
+                let _ = self.store.write(now, hash, key, slot, header, content);
+            }
+            (SavedContent::Nothing, Some(slot)) => self.store.remove(hash, slot),
+            (SavedContent::Nothing, None) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use protocol::{Policy, Value};
+
+    use super::*;
+    use crate::{
+        EngineOptions, ItemRecord, KeyHasher, MemoryCap, PolicyRef, TakeParams, TakeResult,
+    };
+
+    #[test]
+    fn what_is_taken_back_was_never_taken() {
+        let hasher = KeyHasher::new([1, 2, 3, 4]);
+        let memory_cap = Arc::new(MemoryCap::new(1 << 20));
+        let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
+        for policy in ["bucket:5/60s", "sliding:5/60s,slices=3", "log:5/60s", "concurrency:5"] {
+            let policy = Policy::parse(policy.as_bytes()).expect("a good policy");
+            let (now, key) = (Now::at_ms(1000), policy.to_string().into_bytes());
+            let hash = hasher.hash(&key);
+            let take = TakeParams { cost: 1, ..TakeParams::default() };
+            let look =
+                |engine: &mut Engine| engine.look(now, hash, &key, Some(PolicyRef::from(&policy)));
+            let plain = ItemRecord {
+                key: &key,
+                value: Value::Number(7),
+                client_flags: 0,
+                cas: 1,
+                left_ms: None,
+                stale: false,
+                won: false,
+                base64: false,
+            };
+            assert!(engine.restore(now, hash, &plain));
+            for before in 0..2 {
+                let stood = look(&mut engine);
+                let mut bytes = b"other".to_vec();
+                let saved = engine.save(now, hash, &key, &mut bytes);
+                for _ in 0..3 {
+                    let taken = engine.take(now, hash, &key, Some(PolicyRef::from(&policy)), &take);
+                    assert!(matches!(taken, TakeResult::Decided(facts) if !facts.refuses()));
+                }
+                assert_ne!(look(&mut engine), stood, "{policy} {before}");
+                engine.rollback(now, hash, &key, &saved, &bytes);
+                assert_eq!(look(&mut engine), stood, "{policy} {before}");
+                engine.take(now, hash, &key, Some(PolicyRef::from(&policy)), &take);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_brought_back_is_under_its_rule_though_that_was_forgotten() {
+        let hasher = KeyHasher::new([1, 2, 3, 4]);
+        let memory_cap = Arc::new(MemoryCap::new(8 << 20));
+        let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
+        let (now, key) = (Now::at_ms(1000), b"key");
+        let hash = hasher.hash(key);
+        let take = TakeParams { cost: 1, ..TakeParams::default() };
+        let of = |count: u64| {
+            Policy::parse(format!("fixed:{count}/60s").as_bytes()).expect("a good policy")
+        };
+        engine.take(now, hash, key, Some(PolicyRef::from(&of(7))), &take);
+        let mut bytes = Vec::new();
+        let saved = engine.save(now, hash, key, &mut bytes);
+        engine.take(now, hash, key, Some(PolicyRef::from(&of(8))), &take);
+        for count in 100..2_000 {
+            let other = format!("other{}", count % 10).into_bytes();
+            let hash = hasher.hash(&other);
+            engine.take(now, hash, &other, Some(PolicyRef::from(&of(count))), &take);
+        }
+        engine.rollback(now, hash, key, &saved, &bytes);
+        let facts = engine.look(now, hash, key, None).expect("it is there");
+        assert_eq!((facts.decision.limit, facts.decision.used), (7, 1));
+    }
+}

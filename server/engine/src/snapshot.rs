@@ -1,0 +1,63 @@
+//! What of an item outlives the process: the content of a snapshot, without its encoding.
+//!
+//! Not here: the file (`server/src/snapshot.rs`).
+
+use protocol::Value;
+
+use crate::item::{Item, ItemFlag, ItemHeader};
+use crate::take::LimitRecord;
+use crate::time::{Deadline, Now};
+
+/// An item as it is saved. Times are relative: instants mean nothing to another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemRecord<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The value; a counter stays a counter.
+    pub value: Value<'a>,
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Milliseconds left; `None` for an item that stays.
+    pub left_ms: Option<u64>,
+    /// Marked stale.
+    pub stale: bool,
+    /// A client has been told to recache it.
+    pub won: bool,
+    /// The key came in base64.
+    pub base64: bool,
+}
+
+/// One entry of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotRecord<'a> {
+    /// A plain item.
+    Item(ItemRecord<'a>),
+    /// The state of a limit.
+    Limit(LimitRecord<'a>),
+}
+
+impl<'a> ItemRecord<'a> {
+    pub(crate) fn of(item: Item<'a>, now: Now) -> Self {
+        Self {
+            key: item.key(),
+            value: item.value(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            left_ms: item.deadline().left_ms(now),
+            stale: item.has(ItemFlag::STALE),
+            won: item.has(ItemFlag::WON),
+            base64: item.has(ItemFlag::BASE64),
+        }
+    }
+
+    pub(crate) fn header(&self, now: Now) -> ItemHeader {
+        let deadline =
+            self.left_ms.map_or(Deadline::NEVER, |left_ms| Deadline::after_ms(now, left_ms));
+        ItemHeader::new(self.cas, self.client_flags, deadline)
+            .mark(ItemFlag::STALE, self.stale)
+            .mark(ItemFlag::WON, self.won)
+            .mark(ItemFlag::BASE64, self.base64)
+    }
+}

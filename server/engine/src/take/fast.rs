@@ -1,0 +1,386 @@
+//! The short way of a take: a state is read, decided on and written where it lies.
+//!
+//! Most takes need no more: there is a state without holds and leases, of the rule that is asked for.
+//! It may be past its deadline, for a key whose calls are few is idle again before the next: its
+//! place is used again as it is. All else goes the long way (`take`), which answers the same.
+
+use std::hint::cold_path;
+
+use protocol::Policy;
+
+use super::{TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches, release_large};
+use crate::algorithms::{
+    self, Attempt, Decision, FastPath, PlainBucket, StateBytes, TwoWindows, Verdict,
+};
+use crate::apply::{Engine, Uniques};
+use crate::arena::Slot;
+use crate::item::{Content, ItemFlag, ItemHeader, ItemMut, LimitState};
+use crate::policy_table::{PolicyRef, PolicyTable};
+use crate::store::{Full, ItemChange};
+use crate::time::{Deadline, Nanos, Now};
+
+impl Engine {
+    /// As [`Engine::take`] of so many units, without anything else that a take may ask for: most are
+    /// that. What is decided is handed to `report` where it lies; false if nothing is. `state` is memory of the
+    /// caller's: any of the shard's own goes from processor to processor.
+    pub fn take_units(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        policy_ref: PolicyRef<'_>,
+        cost: u64,
+        state: &mut Vec<u8>,
+        mut report: impl FnMut(&TakeInfo),
+    ) -> bool {
+        let take = TakeParams { cost, ..TakeParams::default() };
+        if let Some(taken) =
+            self.take_in_place(now, (hash, key), Some(policy_ref), take, state, &mut report)
+        {
+            return taken.is_ok();
+        }
+        self.take_units_general(now, (hash, key), policy_ref, cost, &mut report)
+    }
+
+    #[cold]
+    fn take_units_general(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        policy_ref: PolicyRef<'_>,
+        cost: u64,
+        report: &mut dyn FnMut(&TakeInfo),
+    ) -> bool {
+        let at = self.at(now, hash, key);
+        let take = TakeParams { cost, ..TakeParams::default() };
+        let TakeResult::Decided(facts) = self.take_general(at, Some(policy_ref), &take) else {
+            return false;
+        };
+        report(&facts);
+        true
+    }
+
+    /// Takes from a state that is there, though it may be past its deadline, and tells what is decided; `None` if
+    /// it is no such take, and then nothing is changed. The state is decided on in `state`, whatever lies there.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
+    pub(super) fn take_in_place(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        policy_ref: Option<PolicyRef<'_>>,
+        take: TakeParams,
+        state: &mut Vec<u8>,
+        report: &mut impl FnMut(&TakeInfo),
+    ) -> Option<Result<(), Full>> {
+        let is_simple =
+            take.hold.is_none() && take.compare_cas.is_none() && take.client_flags.is_none();
+        if !is_simple {
+            cold_path();
+            return None;
+        }
+        self.flush_if_due(now);
+        let (policies, uniques) = (&self.limits.policies, &mut self.uniques);
+        let mut resized = None;
+        let anew_at = &mut resized;
+        let taking = TakeInPlace {
+            now,
+            hash,
+            policy_ref,
+            take,
+            policies,
+            uniques,
+            state,
+            report,
+            resized_at: anew_at,
+        };
+        let taken = self.store.change(hash, key, taking)??;
+        if let Some(is_unfetched) = taken.expired {
+            cold_path();
+            self.store.losses.note_expired(is_unfetched);
+        }
+        if let Some((former, cas)) = taken.uniques {
+            self.store.note_cas(former, cas);
+        }
+        let mut written = Ok(());
+        if let Some(ResizedState { slot, policy_id, deadline, facts }) = resized {
+            cold_path();
+            state.splice(..0, [0, 0]);
+            let header = ItemHeader { cas: facts.cas, deadline, ..self.store.item(slot).header() };
+            let content = Content::State(LimitState { policy_id, body: state });
+            written = self.store.write(now, hash, key, Some(slot), header, content).map(|_| ());
+            if written.is_ok() {
+                report(&facts);
+            }
+        }
+        release_large(state);
+        Some(written)
+    }
+}
+
+/// A take from the state of an item that is found, told as soon as it is decided. The answer is `None` if it is
+/// not to be taken from so.
+struct TakeInPlace<'a, F> {
+    now: Now,
+    hash: u64,
+    policy_ref: Option<PolicyRef<'a>>,
+    take: TakeParams,
+    policies: &'a PolicyTable,
+    uniques: &'a mut Uniques,
+    state: &'a mut Vec<u8>,
+    report: &'a mut F,
+    resized_at: &'a mut Option<ResizedState>,
+}
+
+/// What was done to an item.
+struct TakeEffect {
+    /// The cas unique before and after, if it was changed.
+    uniques: Option<(u64, u64)>,
+    /// It was past its deadline; whether nobody had fetched it.
+    expired: Option<bool>,
+}
+
+/// A state of another length under the same rule: the item is to be written, and then it is to be told.
+struct ResizedState {
+    slot: Slot,
+    policy_id: u32,
+    deadline: Deadline,
+    facts: TakeInfo,
+}
+
+impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
+    type Answer = Option<TakeEffect>;
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is most of `take_in_place`")]
+    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Self::Answer {
+        if !slot.is_limit_state() {
+            cold_path();
+            return None;
+        }
+        let now = self.now;
+        let TakeParams { cost, part, peek, wait, .. } = self.take;
+        let former = item.as_item();
+        // Neither holds nor leases.
+        let Some(LimitState { policy_id: number, body: [0, 0, own @ ..] }) = former.state() else {
+            cold_path();
+            return None;
+        };
+        let Some(owned) = self.policies.get(number) else {
+            cold_path();
+            return None;
+        };
+        let policy = &owned.policy;
+        let is_past = former.deadline().is_past(now);
+        let is_asked_for = match self.policy_ref {
+            Some(policy_ref) => policy_ref.limit == owned.limit && policy_ref.policy == policy,
+            None => !is_past,
+        };
+        if !is_asked_for || holds_by_itself(policy) {
+            cold_path();
+            return None;
+        }
+        let former = StateBefore {
+            policy,
+            cas: former.cas(),
+            client_flags: if is_past { 0 } else { former.client_flags() },
+            expired: is_past.then(|| !former.has(ItemFlag::FETCHED)),
+            own_bytes: own.len(),
+            behind_state: former.bytes_to_flags(),
+        };
+        let own = if is_past { &[][..] } else { own };
+        let (over, hash) = (policy.over, self.hash);
+        let attempt = Attempt { cost, part, peek, over, wait, hold: None, lease: None, hash };
+        let Self { uniques, state, report, .. } = self;
+        if let Some((decision, short)) = former.short::<PlainBucket>(own, now, &attempt) {
+            let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
+            return Some(former.keep(item, decision, (now, peek), uniques, report, write));
+        }
+        if let Some((decision, short)) = former.short::<TwoWindows>(own, now, &attempt) {
+            let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
+            return Some(former.keep(item, decision, (now, peek), uniques, report, write));
+        }
+        state.clear();
+        state.extend_from_slice(own);
+        // A copy: what is handed on lies in memory, and the others would too.
+        let attempt = Attempt { ..attempt };
+        let decision = algorithms::take_general(policy, state, now, &attempt);
+        let stays = decision.changed && state.len() == former.own_bytes;
+        if (is_past && !stays) || (decision.changed && state.is_empty()) {
+            cold_path();
+            return None;
+        }
+        if decision.changed && !stays {
+            cold_path();
+            let deadline = deadline(now, &decision);
+            let facts = former.facts(&mut item, decision, peek);
+            let facts = TakeInfo { cas: uniques.next(None), ..facts };
+            *self.resized_at = Some(ResizedState { slot, policy_id: number, deadline, facts });
+            return Some(TakeEffect { uniques: None, expired: None });
+        }
+        let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, &state[..]);
+        Some(former.keep(item, decision, (now, peek), uniques, report, write))
+    }
+}
+
+/// What is there before a take.
+struct StateBefore<'a> {
+    policy: &'a Policy,
+    cas: u64,
+    client_flags: u32,
+    /// It is past its deadline; whether nobody has fetched it.
+    expired: Option<bool>,
+    /// Of the state.
+    own_bytes: usize,
+    behind_state: usize,
+}
+
+impl StateBefore<'_> {
+    /// What the short way of an algorithm decides, if it is that of the policy, and the state lies where it lay.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn short<W: FastPath>(
+        &self,
+        own: &[u8],
+        now: Now,
+        attempt: &Attempt,
+    ) -> Option<(Decision, W::State)> {
+        let (decision, state) = W::of(self.policy)?.take(own, now, attempt)?;
+        let stays = decision.changed && state.len() == self.own_bytes;
+        (stays || !decision.changed && self.expired.is_none()).then_some((decision, state))
+    }
+
+    /// Keeps a decision where the state stays as it is, or is written over by `write`, and tells it.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn keep(
+        &self,
+        mut item: ItemMut<'_>,
+        decision: Decision,
+        (now, peek): (Now, bool),
+        uniques: &mut Uniques,
+        report: &mut impl FnMut(&TakeInfo),
+        write: impl FnOnce(&mut ItemMut<'_>),
+    ) -> TakeEffect {
+        let deadline = deadline(now, &decision);
+        let mut facts = self.facts(&mut item, decision, peek);
+        if facts.decision.changed {
+            facts.cas = uniques.next(None);
+            item.set_cas(facts.cas);
+            item.set_deadline(deadline);
+            write(&mut item);
+        }
+        report(&facts);
+        let uniques = facts.decision.changed.then_some((self.cas, facts.cas));
+        TakeEffect { uniques, expired: self.expired }
+    }
+
+    /// Marks the item, and puts together what is told.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a decision is not copied")]
+    fn facts(&self, item: &mut ItemMut<'_>, mut decision: Decision, peek: bool) -> TakeInfo {
+        if self.expired.is_some() {
+            item.clear_marks();
+        }
+        if decision.verdict == Verdict::Deny && !peek {
+            item.set_mark(ItemFlag::REFUSED);
+        }
+        let shadow = only_watches(self.policy, &mut decision);
+        let Self { cas, client_flags, .. } = *self;
+        TakeInfo { decision, cas, client_flags, has_state: true, shadow }
+    }
+}
+
+/// Until when a state is kept.
+#[inline]
+fn deadline(now: Now, decision: &Decision) -> Deadline {
+    Deadline::not_before(Nanos(now.mono.0.saturating_add(decision.reset)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{EngineOptions, KeyHasher, MemoryCap, Now};
+
+    const POLICIES: [&str; 12] = [
+        "bucket:5/1s",
+        "bucket:5/1s,debt=3,over",
+        "bucket:9/2s,init=2",
+        "bucket:4/1s,interval,shadow",
+        "gcra:5/1s,burst=3",
+        "leaky:5/1s,capacity=4,wait=300ms",
+        "fixed:5/1s",
+        "sliding:200/2s",
+        "sliding:6/1s,slices=4",
+        "log:4/1s",
+        "concurrency:3,hold=1s",
+        "unlimited",
+    ];
+
+    fn engine() -> Engine {
+        let memory_cap = Arc::new(MemoryCap::new(64 << 20));
+        Engine::new(KeyHasher::new([1, 2, 3, 4]), memory_cap, EngineOptions::default())
+    }
+
+    /// Milliseconds: some keys are idle before their next take, most are not.
+    fn any_gap() -> impl Strategy<Value = u64> {
+        prop_oneof![4 => 0_u64..60, 1 => 0_u64..900]
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_answer_and_keep_the_same(
+            has_flags: bool,
+            steps in prop::collection::vec(
+                (0..POLICIES.len(), 0..POLICIES.len(), 0_u64..7, any_gap(), any::<[bool; 4]>()), 1..200,
+            ),
+        ) {
+            let policies = POLICIES.map(|word| Policy::parse(word.as_bytes()).expect(word));
+            let (mut fast, mut general) = (engine(), engine());
+            let mut state = b"of another key".to_vec();
+            let mut ms = 1000;
+            for (policy, index, cost, later, [part, peek, remembered, holds]) in steps {
+                ms += later;
+                let (now, key) = (Now::at_ms(ms), format!("key{index}"));
+                let hash = KeyHasher::new([1, 2, 3, 4]).hash(key.as_bytes());
+                let hold = (holds && later < 9).then_some(500_000_000);
+                let client_flags = (has_flags && holds && later == 9).then_some(7);
+                let take = TakeParams { cost, part, peek, hold, client_flags, ..TakeParams::default() };
+                // Mostly one policy a key, so that states are met again.
+                let policy = if later == 7 { &policies[policy] } else { &policies[index] };
+                let policy_ref = (!remembered).then_some(PolicyRef { policy, limit: 0 });
+                let one = match policy_ref {
+                    Some(policy_ref) if take == (TakeParams { cost, ..TakeParams::default() }) => {
+                        let mut told = None;
+                        let at = (hash, key.as_bytes());
+                        let report = |facts: &TakeInfo| told = Some(TakeResult::Decided(*facts));
+                        fast.take_units(now, at, policy_ref, cost, &mut state, report);
+                        told.expect("there is room")
+                    }
+                    policy_ref => fast.take(now, hash, key.as_bytes(), policy_ref, &take),
+                };
+                let at = general.at(now, hash, key.as_bytes());
+                let other = general.take_general(at, policy_ref, &take);
+                prop_assert_eq!(one, other);
+                let [one, other] = [&fast, &general].map(|engine| {
+                    let item = engine.store.find_item(hash, key.as_bytes()).map(|(_, item)| item);
+                    item.map(|item| (item.client_flags(), item.has(ItemFlag::REFUSED), item.has(ItemFlag::FETCHED)))
+                });
+                prop_assert_eq!(one, other);
+                // Room for flags stays where an item is used again.
+                prop_assert!(has_flags || fast.item_bytes() == general.item_bytes());
+                prop_assert_eq!(fast.losses(), general.losses());
+                // A key that was idle lies where it lay, or last.
+                let [one, other] = [&fast, &general].map(|engine| {
+                    let mut records: Vec<_> = engine.limit_records(now).collect();
+                    records.sort_by_key(|record| record.key);
+                    records
+                });
+                prop_assert_eq!(one, other);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What becomes of a hold after it is taken: it is settled, or renewed.
+//!
+//! Not here: taking one (`take`), holds of `concurrency` (`algorithms/concurrency`).
+
+use super::{HOLDS_MAX, Hold, TakeResult, is_state};
+use crate::algorithms::Attempt;
+use crate::apply::Engine;
+use crate::policy_table::PolicyRef;
+use crate::store::Full;
+use crate::time::Now;
+
+/// A hold that somebody else gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForeignHold {
+    /// Its name.
+    pub lease: u64,
+    /// What it holds.
+    pub units: u64,
+    /// Nanoseconds after which it ends by itself.
+    pub for_ns: u64,
+}
+
+impl Engine {
+    /// Ends a hold: `actual` is what it came to; less is given back, more is taken, into debt if
+    /// need be.
+    pub fn settle(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        lease: u64,
+        actual: u64,
+    ) -> TakeResult {
+        let at = self.at(now, hash, key);
+        if !is_state(at) {
+            return TakeResult::NotFound;
+        }
+        let mut loaded = self.load(at, None);
+        if self.settle_hold(&mut loaded, now, lease) {
+            return self.store_and_look(at, loaded);
+        }
+        let Some(place) = loaded.holds.iter().position(|hold| hold.lease == lease) else {
+            self.recycle(loaded);
+            return TakeResult::NotFound;
+        };
+        let hold = loaded.holds.swap_remove(place);
+        if actual < hold.units {
+            self.put_back_units(&mut loaded, now, hold.units - actual);
+        } else {
+            // What was used is used: it is counted whether it would pass or not.
+            let attempt =
+                Attempt { cost: actual - hold.units, over: true, hash, ..Attempt::default() };
+            self.decide(&mut loaded, now, &attempt);
+        }
+        self.store_and_look(at, loaded)
+    }
+
+    /// Counts units that were used without asking, whether they would pass or not: into debt if need
+    /// be.
+    pub fn charge(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: PolicyRef<'_>,
+        units: u64,
+    ) -> TakeResult {
+        let at = self.at(now, hash, key);
+        let mut loaded = self.load(at, Some(policy_ref));
+        let attempt = Attempt { cost: units, over: true, hash, ..Attempt::default() };
+        self.decide(&mut loaded, now, &attempt);
+        self.store_and_look(at, loaded)
+    }
+
+    /// Counts a hold that was given without asking, whether it would pass or not. A hold of this lease
+    /// that is here already lasts as long, and is not counted twice.
+    pub fn charge_hold(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: PolicyRef<'_>,
+        hold: &ForeignHold,
+    ) -> TakeResult {
+        let ForeignHold { lease, units, for_ns } = *hold;
+        let renewed = self.renew(now, hash, key, lease, for_ns);
+        if renewed != TakeResult::NotFound {
+            return renewed;
+        }
+        let at = self.at(now, hash, key);
+        let at = match self.room_to_hold(at) {
+            Ok(at) => at,
+            Err(Full) => return TakeResult::Full,
+        };
+        let mut loaded = self.load(at, Some(policy_ref));
+        if !self.give_hold(&mut loaded, now, hold) {
+            let attempt = Attempt { cost: units, over: true, hash, ..Attempt::default() };
+            self.decide(&mut loaded, now, &attempt);
+            if loaded.holds.len() < HOLDS_MAX {
+                let end = now.mono.0.saturating_add(for_ns);
+                loaded.holds.push(Hold { lease, units, end });
+            }
+        }
+        self.store_and_look(at, loaded)
+    }
+
+    /// Lets a hold last `for_ns` nanoseconds from now; the answer is whether there is such a hold.
+    pub fn renew(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        lease: u64,
+        for_ns: u64,
+    ) -> TakeResult {
+        let at = self.at(now, hash, key);
+        if !is_state(at) {
+            return TakeResult::NotFound;
+        }
+        let mut loaded = self.load(at, None);
+        let end = now.mono.0.saturating_add(for_ns);
+        let known = if self.renew_hold(&mut loaded, now, lease, for_ns) {
+            true
+        } else if let Some(hold) = loaded.holds.iter_mut().find(|hold| hold.lease == lease) {
+            hold.end = end;
+            true
+        } else {
+            false
+        };
+        if !known {
+            self.recycle(loaded);
+            return TakeResult::NotFound;
+        }
+        self.store_and_look(at, loaded)
+    }
+}

@@ -1,0 +1,201 @@
+//! Decisions on any state, whether it lies in its item or its holds lie beside it.
+//!
+//! Not here: the arithmetic of both (`algorithms`, `algorithms/concurrency/many`), where holds lie (`store`).
+
+use super::{ForeignHold, LoadedState};
+use crate::PutError;
+use crate::algorithms::{self, Attempt, Decision, Verdict};
+use crate::apply::{Engine, Located};
+use crate::arena::Slot;
+use crate::holders::{HOLDERS_MAX, Holders, read_chunk};
+use crate::item::{Content, ItemHeader, LimitState};
+use crate::store::{Full, HoldSetId};
+use crate::time::Now;
+
+/// What a hold takes in memory, in nodes that are three quarters full.
+const HOLD_BYTES_HERE: usize = 64;
+
+impl Engine {
+    /// Decides, and keeps the decision unless it is a peek.
+    pub(crate) fn decide(
+        &mut self,
+        loaded: &mut LoadedState,
+        now: Now,
+        attempt: &Attempt,
+    ) -> Decision {
+        if let (Some(set), Some(limit)) = (loaded.set, algorithms::concurrency(&loaded.policy)) {
+            let take = |holders: &mut Holders| limit.take_of_many(holders, now, attempt);
+            if let Some(decision) = self.store.change_holders(set, take) {
+                return decision;
+            }
+        }
+        algorithms::take(&loaded.policy, &mut loaded.state, now, attempt)
+    }
+
+    /// The state as it stands, unchanged.
+    pub(super) fn look_at(
+        &mut self,
+        loaded: &mut LoadedState,
+        now: Now,
+        attempt: Attempt,
+    ) -> Decision {
+        self.decide(loaded, now, &Attempt { peek: true, ..attempt })
+    }
+
+    /// Gives units back; usage ends at 0.
+    pub(super) fn put_back_units(&mut self, loaded: &mut LoadedState, now: Now, units: u64) {
+        match loaded.set {
+            Some(set) => {
+                let now = algorithms::instant(now);
+                self.store.change_holders(set, |holders| holders.put_back(units, now));
+            }
+            None => algorithms::put_back(&loaded.policy, &mut loaded.state, now, units),
+        }
+    }
+
+    /// Begins a hold of `concurrency` that was given elsewhere, whether it would pass or not; false where
+    /// the policy has no holds of its own.
+    pub(super) fn give_hold(
+        &mut self,
+        loaded: &mut LoadedState,
+        now: Now,
+        hold: &ForeignHold,
+    ) -> bool {
+        let ForeignHold { lease, units, for_ns } = *hold;
+        let Some(set) = loaded.set else {
+            return algorithms::give(
+                &loaded.policy,
+                &mut loaded.state,
+                now,
+                (lease, units, for_ns),
+            );
+        };
+        let now = algorithms::instant(now);
+        let end = now.saturating_add_unsigned(for_ns.max(1));
+        self.store.change_holders(set, |holders| {
+            holders.forget_ended(now);
+            // With so many holds the limit counts as used up anyway.
+            if units > 0 && holders.all().len < HOLDERS_MAX {
+                holders.begin(units, end, Some(lease));
+            }
+        });
+        true
+    }
+
+    /// Ends a hold of `concurrency`; whether there is such a hold.
+    pub(super) fn settle_hold(&mut self, loaded: &mut LoadedState, now: Now, lease: u64) -> bool {
+        match loaded.set {
+            Some(set) => {
+                let now = algorithms::instant(now);
+                let settled = |holders: &mut Holders| holders.settle(lease, now);
+                self.store.change_holders(set, settled).unwrap_or(false)
+            }
+            None => algorithms::settle(&loaded.policy, &mut loaded.state, now, lease),
+        }
+    }
+
+    /// Lets a hold of `concurrency` last for so many nanoseconds from now; whether there is such a hold.
+    pub(super) fn renew_hold(
+        &mut self,
+        loaded: &mut LoadedState,
+        now: Now,
+        lease: u64,
+        for_ns: u64,
+    ) -> bool {
+        match loaded.set {
+            Some(set) => {
+                let now = algorithms::instant(now);
+                let end = now.saturating_add_unsigned(for_ns);
+                let renewed = |holders: &mut Holders| holders.renew(lease, now, end);
+                self.store.change_holders(set, renewed).unwrap_or(false)
+            }
+            None => algorithms::renew(&loaded.policy, &mut loaded.state, now, lease, for_ns),
+        }
+    }
+
+    /// Makes room for one more hold of a key that has many. Items may lie elsewhere then.
+    pub(super) fn room_to_hold<'k>(&mut self, at: Located<'k>) -> Result<Located<'k>, Full> {
+        let set = at.slot.filter(|slot| Slot::is_limit_state(*slot)).and_then(|slot| {
+            let item = self.store.item(slot);
+            HoldSetId::of(item.state()?)
+        });
+        if set.is_none() {
+            return Ok(at);
+        }
+        self.store.room_for_holders(at.now, 0, at.key)?;
+        Ok(self.at(at.now, at.hash, at.key))
+    }
+
+    /// Removes a set that no item came to name.
+    pub(super) fn drop_unnamed(&mut self, at: Located<'_>, set: HoldSetId) {
+        let found = self.store.find(at.hash, at.key);
+        let named = found.and_then(|slot| HoldSetId::of(self.store.item(slot).state()?));
+        if named != Some(set) {
+            self.store.drop_holders(set);
+        }
+    }
+
+    /// Puts the holds beside the item where they are many.
+    pub(super) fn move_holds_to_set(&mut self, loaded: &mut LoadedState) {
+        if loaded.set.is_none()
+            && algorithms::concurrency(&loaded.policy).is_some()
+            && let Some(holders) = algorithms::holders_of(&loaded.state)
+            && self.store.has_room_for_holders(holders.bytes())
+        {
+            loaded.set = Some(self.store.add_holders(holders));
+            loaded.state.clear();
+        }
+    }
+
+    /// Takes the holds into the item where they are few again.
+    pub(super) fn join_few(&mut self, loaded: &mut LoadedState, now: Now) {
+        if let Some(set) = loaded.set
+            && let Some(holders) = self.store.holders(set)
+            && algorithms::state_of(holders, now, &mut loaded.state)
+        {
+            loaded.set = None;
+        }
+    }
+
+    /// Applies a piece of the holds of another node or process, or changes of them, to those of a key.
+    /// `front` is the policy as it lies before a state's own bytes, where `policy_id` is
+    /// [`INLINE`](crate::policies::INLINE).
+    pub(crate) fn absorb_holders(
+        &mut self,
+        (now, hash, key): (Now, u64, &[u8]),
+        header: ItemHeader,
+        (policy_id, front): (u32, &[u8]),
+        piece: &[u8],
+        shift: i128,
+    ) -> Result<(), PutError> {
+        let (is_anew, puts) = read_chunk(piece).ok_or(PutError::NotACopy)?;
+        let room = self.store.room_for_holders(now, puts * HOLD_BYTES_HERE, key);
+        room.map_err(|Full| PutError::NoRoom)?;
+        let at = self.found(now, hash, key);
+        let known = at.slot.and_then(|slot| HoldSetId::of(self.store.item(slot).state()?));
+        let set = match known.filter(|_| !is_anew) {
+            Some(set) => set,
+            None => self.store.add_holders(Holders::default()),
+        };
+        self.store.change_holders(set, |holders| holders.absorb(piece, shift));
+        let mut body = Vec::with_capacity(front.len() + set.body().len());
+        body.extend_from_slice(front);
+        body.extend_from_slice(&set.body());
+        let content = Content::State(LimitState { policy_id, body: &body });
+        let written = self.store.write(now, hash, key, at.slot, header, content);
+        if written.is_err() {
+            self.drop_unnamed(at, set);
+        }
+        written.map(|_| ()).map_err(|Full| PutError::NoRoom)
+    }
+}
+
+/// Refuses what would pass, for the key has as many estimates to be settled as it can have; the first of
+/// them ends so many nanoseconds from now.
+pub(super) fn without_hold(seen: Decision, first_end: u64) -> Decision {
+    let retry = seen.retry.map(|retry| retry.max(first_end));
+    Decision { verdict: Verdict::Deny, granted: 0, retry, ..seen }
+}
+
+#[cfg(test)]
+mod tests;

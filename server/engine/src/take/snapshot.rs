@@ -1,0 +1,126 @@
+//! The states of limits as they outlive the process: read out, and put back.
+//!
+//! Not here: the file they are written to (`server/src/snapshot.rs`).
+
+use protocol::Policy;
+
+use super::{HAS_LEASES, HOLD_BYTES, read_u64};
+use crate::algorithms;
+use crate::apply::Engine;
+use crate::item::{Content, Item, ItemHeader, LimitState};
+use crate::lease::Leases;
+use crate::policy_table::OwnedPolicy;
+use crate::store::HAS_SET;
+use crate::time::{Deadline, Now};
+
+/// A state of a limit as it is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitRecord<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Milliseconds until it is idle.
+    pub left_ms: u64,
+    /// The policy it was written under.
+    pub policy: Policy,
+    /// Holds, leases and the algorithm's own state; instants in it are of the process that wrote it.
+    pub body: &'a [u8],
+}
+
+impl Engine {
+    /// Each live state of a limit with all that has to outlive the process, but for the holds of a key that
+    /// has many ([`Engine::save_slice`]).
+    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
+        let live = self.store.items().filter(move |item| !item.deadline().is_past(now));
+        live.filter_map(move |item| self.limit_record(item, now))
+    }
+
+    /// The state of a limit with all that has to outlive the process; `None` for any other item.
+    pub(crate) fn limit_record<'s>(&'s self, item: Item<'s>, now: Now) -> Option<LimitRecord<'s>> {
+        let (rule, body) = self.limits.policies.policy_of(item.state()?)?;
+        Some(LimitRecord {
+            key: item.key(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            left_ms: item.deadline().left_ms(now).unwrap_or(0),
+            policy: rule.policy,
+            body,
+        })
+    }
+
+    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
+    /// process's clock. False when there is no room, or when the body is no state.
+    pub fn restore_limit(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
+            return false;
+        };
+        if marked & HAS_SET != 0 {
+            return self.restore_holders(now, hash, record, shift);
+        }
+        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
+        let (Some(holds), Some(mut state)) =
+            (record.body.get(2..holds_end), record.body.get(holds_end..))
+        else {
+            return false;
+        };
+        let mut leases = None;
+        if marked & HAS_LEASES != 0 {
+            let Some((read, rest)) = Leases::decode(state) else { return false };
+            leases = read.shifted(shift);
+            if leases.is_none() {
+                return false;
+            }
+            state = rest;
+        }
+        self.uniques.raise(record.cas);
+        let at = self.at(now, hash, record.key);
+        let owned = OwnedPolicy { policy: record.policy, limit: 0 };
+        let mut body = Vec::new();
+        let policy_id = self.policy_id(&owned, &mut body);
+        body.extend_from_slice(&marked.to_le_bytes());
+        for hold in holds.chunks_exact(HOLD_BYTES) {
+            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
+            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
+            body.extend_from_slice(&hold[..16]);
+            body.extend_from_slice(&end.to_le_bytes());
+        }
+        if let Some(leases) = leases {
+            leases.encode(&mut body);
+        }
+        let mut state = state.to_vec();
+        algorithms::shift(&record.policy, &mut state, shift);
+        body.extend_from_slice(&state);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let header = ItemHeader::new(record.cas, record.client_flags, deadline);
+        let content = Content::State(LimitState { policy_id, body: &body });
+        self.store.write(now, hash, record.key, at.slot, header, content).is_ok()
+    }
+
+    /// Puts back a piece of the holds of a key that has many.
+    fn restore_holders(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        self.uniques.raise(record.cas);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let header = ItemHeader::new(record.cas, record.client_flags, deadline);
+        let owned = OwnedPolicy { policy: record.policy, limit: 0 };
+        let mut front = Vec::new();
+        let policy_id = self.policy_id(&owned, &mut front);
+        let piece = record.body.get(2..).unwrap_or_default();
+        self.absorb_holders((now, hash, record.key), header, (policy_id, &front), piece, shift)
+            .is_ok()
+    }
+}

@@ -1,0 +1,71 @@
+//! Usage that is given back, or set, whatever made it.
+//!
+//! Not here: holds (`holds`), the arithmetic (`algorithms`).
+
+use super::{TakeResult, is_state};
+use crate::algorithms::{self, Attempt};
+use crate::apply::Engine;
+use crate::policy_table::PolicyRef;
+use crate::time::Now;
+
+/// Usage as a caller sets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetUsage {
+    /// Units; more than the limit counts as the limit.
+    pub used: u64,
+    /// The client's 32 bits, kept beside the state.
+    pub client_flags: u32,
+    /// Only if the state has this cas unique.
+    pub compare_cas: Option<u64>,
+}
+
+impl Engine {
+    /// Gives `units` back.
+    pub fn refund(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: Option<PolicyRef<'_>>,
+        units: u64,
+    ) -> TakeResult {
+        let at = self.at(now, hash, key);
+        if !is_state(at) {
+            return TakeResult::NotFound;
+        }
+        let mut loaded = self.load(at, policy_ref);
+        self.put_back_units(&mut loaded, now, units);
+        self.store_and_look(at, loaded)
+    }
+
+    /// Makes usage what the caller says. `compare_cas` as for a take.
+    pub fn set_used(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: Option<PolicyRef<'_>>,
+        set: &SetUsage,
+    ) -> TakeResult {
+        let at = self.at(now, hash, key);
+        if policy_ref.is_none() && !is_state(at) {
+            return TakeResult::NotFound;
+        }
+        let mut loaded = self.load(at, policy_ref);
+        if let Some(unique) = set.compare_cas {
+            if loaded.slot.is_none() {
+                self.recycle(loaded);
+                return TakeResult::NotFound;
+            }
+            if unique != loaded.header.cas {
+                let decision =
+                    self.look_at(&mut loaded, now, Attempt { hash, ..Attempt::default() });
+                return TakeResult::Exists(self.facts(loaded, decision, false));
+            }
+        }
+        loaded.set = None;
+        algorithms::set_used(&loaded.policy, &mut loaded.state, now, set.used);
+        loaded.header.client_flags = set.client_flags;
+        self.store_and_look(at, loaded)
+    }
+}

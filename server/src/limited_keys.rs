@@ -1,0 +1,295 @@
+//! The plain verbs on keys that a limit is bound to, and the keys beside them.
+//!
+//! Here: which key and policy a command means, its parents, companions, how a refusal is told. Not
+//! here: which limit a key has (`limits`), what each verb does to a state (`engine`), the native
+//! verbs (`native`).
+
+use engine::algorithms::{Attempt, take};
+use engine::{
+    Judgement, PolicyRef, TakeInfo, TakeParams, TakeResult, added, adding, counted, taking,
+};
+use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
+
+use crate::items::{encode_outcome, line};
+use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
+use crate::multi_key::{Adjustment, ChargeContext, ChargeResult};
+use crate::session::ExecContext;
+
+/// What a key is bound to; `None` for a plain one.
+pub(crate) type KeyLimit<'a> = Result<Option<LimitMatch<'a>>, LimitedKeyError>;
+
+/// Nanoseconds as milliseconds, rounded up.
+pub(crate) fn milliseconds(nanos: u64) -> u64 {
+    nanos.div_ceil(1_000_000)
+}
+
+impl<'a> ExecContext<'a> {
+    /// Where keys that are charged together lie.
+    pub(crate) fn charge_context(&self) -> ChargeContext<'a> {
+        ChargeContext {
+            now: self.now,
+            shards: self.service.shards(),
+            active_limits: self.active_limits,
+            worker: self.worker,
+        }
+    }
+}
+
+impl ExecContext<'_> {
+    /// The rule of a bound key.
+    pub(crate) fn policy_of<'f>(&self, found: &LimitMatch<'f>) -> PolicyRef<'f> {
+        self.active_limits.policy_ref(found.limit().index(), found.policy())
+    }
+
+    /// Whether others are to be charged with a bound key.
+    pub(crate) fn charges_parents(&self, found: &LimitMatch<'_>) -> bool {
+        found.has_parents() && !self.alone
+    }
+
+    /// Counts what a limit judged.
+    pub(crate) fn note_judgement(&self, limit: usize, judgement: Judgement) {
+        if let Some(metrics) = self.active_limits.metrics(limit) {
+            metrics.note(self.worker, judgement);
+        }
+    }
+
+    /// Answers a classic or meta verb on a bound key; `hash` is that of the counted key.
+    pub(crate) fn limited_command(
+        &mut self,
+        found: &LimitMatch<'_>,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let meta = matches!(form, Form::Meta { .. });
+        self.counters.cmd_meta.add(u64::from(meta));
+        let mut text = Vec::new();
+        let outcome = match self.limited_outcome(found, &command.operation, hash, &mut text) {
+            Ok(outcome) => outcome,
+            Err(error) => return write_error(&error.to_string(), form, out),
+        };
+        self.write_limited_reply(found, command, form, outcome, out);
+    }
+
+    /// Tells a client what became of its command on a bound key.
+    pub(crate) fn write_limited_reply(
+        &mut self,
+        found: &LimitMatch<'_>,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        outcome: Outcome<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let meta = matches!(form, Form::Meta { .. });
+        let outcome = match outcome {
+            Outcome::Refused(_) if meta && found.limit().deny() == Deny::Ns => Outcome::NotStored,
+            Outcome::Refused(item) => Outcome::Refused(self.above_limit(found, item)),
+            outcome => outcome,
+        };
+        self.note(command, &outcome, meta);
+        encode_outcome(out, command, form, &outcome);
+    }
+
+    /// A plain client compares with the limit and knows of no override: what a smaller one refuses is
+    /// told above both.
+    pub(crate) fn above_limit<'t>(
+        &self,
+        found: &LimitMatch<'_>,
+        item: ItemView<'t>,
+    ) -> ItemView<'t> {
+        let Value::Number(told) = item.value else { return item };
+        if found.overridden().is_none() {
+            return item;
+        }
+        let attempt = Attempt { cost: 0, peek: true, ..Attempt::default() };
+        let limit = take(found.limit().policy(), &mut Vec::new(), self.now, &attempt).limit;
+        let told = told.max(limit.saturating_add(1)).min(protocol::COUNT_MAX);
+        ItemView { value: Value::Number(told), ..item }
+    }
+
+    /// Answers one key of a retrieval.
+    pub(crate) fn limited_retrieve(
+        &mut self,
+        found: &LimitMatch<'_>,
+        command: &Command<'_>,
+        hash: u64,
+        with_cas: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let mut text = Vec::new();
+        // Only what charges parents can fail.
+        let Ok(outcome) = self.limited_outcome(found, &command.operation, hash, &mut text) else {
+            return;
+        };
+        self.note(command, &outcome, false);
+        if let Outcome::Hit(item) = &outcome {
+            encode_hit(out, command.key.as_bytes(), item, with_cas);
+        }
+    }
+
+    /// Answers `ma` or `mg` that brings its own policy (`P`).
+    pub(crate) fn inline_policy_command(
+        &mut self,
+        token: &[u8],
+        counted_key: &[u8],
+        command: &Command<'_>,
+        form: &Form<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let policy_id = match self.scratch.policy_cache.parse(token) {
+            Ok(policy_id) => policy_id,
+            Err(why) => return write_error(&format!("CLIENT_ERROR {why}"), form, out),
+        };
+        self.counters.cmd_meta.add(1);
+        let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
+        let (outcome, _) = self.apply_limited(counted_key, hash, policy_ref, &command.operation);
+        self.note(command, &outcome, true);
+        encode(out, command, form, &outcome);
+    }
+
+    fn limited_outcome<'t>(
+        &mut self,
+        found: &LimitMatch<'_>,
+        operation: &Operation<'_>,
+        hash: u64,
+        text: &'t mut Vec<u8>,
+    ) -> Result<Outcome<'t>, LimitedKeyError> {
+        if let Some(companion) = found.companion() {
+            return Ok(self.companion(found, companion, operation, hash, text));
+        }
+        if self.charges_parents(found) {
+            match operation {
+                Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
+                    let change = Adjustment::Refund(arithmetic.delta.min(protocol::COUNT_MAX));
+                    let changed = self.adjust_all(found, change)?;
+                    return Ok(counted(changed, 0));
+                }
+                Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
+                    let take = taking(arithmetic);
+                    self.list_charges(found)?;
+                    let answer = |charged: ChargeResult| counted(charged.first, take.cost);
+                    return Ok(self.take_listed(&take, None, answer));
+                }
+                Operation::Set(set) if set.mode == SetMode::Add => {
+                    let Some(take) = adding(set) else { return Ok(Outcome::NonNumeric) };
+                    self.list_charges(found)?;
+                    return Ok(self.take_listed(&take, None, |charged| added(charged.first)));
+                }
+                _ => {}
+            }
+        }
+        let (outcome, judgement) =
+            self.apply_limited(found.key(), hash, self.policy_of(found), operation);
+        self.note_judgement(found.limit().index(), judgement);
+        Ok(outcome)
+    }
+
+    fn apply_limited(
+        &self,
+        key: &[u8],
+        hash: u64,
+        policy_ref: PolicyRef<'_>,
+        operation: &Operation<'_>,
+    ) -> (Outcome<'static>, Judgement) {
+        let done = self.service.shards().with_room(self.now, hash, |engine| {
+            match engine.apply_limited(self.now, hash, key, Some(policy_ref), operation) {
+                (Outcome::OutOfMemory, _) => None,
+                done => Some(done),
+            }
+        });
+        done.unwrap_or((Outcome::OutOfMemory, Judgement::Nothing))
+    }
+
+    /// Changes a bound key and its parents.
+    pub(crate) fn adjust_all(
+        &mut self,
+        found: &LimitMatch<'_>,
+        change: Adjustment,
+    ) -> Result<TakeResult, LimitedKeyError> {
+        self.list_charges(found)?;
+        let (charge_ctx, charges) = (self.charge_context(), &self.scratch.charges);
+        let changed =
+            charges.locked(charge_ctx, |engines| charges.change(charge_ctx, engines, change));
+        Ok(changed.unwrap_or(TakeResult::Full))
+    }
+
+    /// Lists a bound key and its parents, to be charged together.
+    pub(crate) fn list_charges(&mut self, found: &LimitMatch<'_>) -> Result<(), LimitedKeyError> {
+        let charges = &mut self.scratch.charges;
+        charges.clear();
+        charges.add(self.active_limits.limits(), self.service.shards(), found, 0)
+    }
+
+    /// A key beside a bound key: to be read. Those that limiter libraries keep there themselves may
+    /// be written, and what is written is of no effect: the live state is told.
+    fn companion<'t>(
+        &self,
+        found: &LimitMatch<'_>,
+        companion: Companion,
+        operation: &Operation<'_>,
+        hash: u64,
+        text: &'t mut Vec<u8>,
+    ) -> Outcome<'t> {
+        let of_a_library = matches!(companion, Companion::Expires | Companion::Expire);
+        match operation {
+            Operation::Get(_) | Operation::Inspect => {}
+            Operation::Set(set)
+                if of_a_library && matches!(set.mode, SetMode::Set | SetMode::Add) =>
+            {
+                return Outcome::Stored(ItemView::default());
+            }
+            Operation::Delete(_) if of_a_library => return Outcome::Deleted,
+            Operation::Touch(_) if of_a_library => return Outcome::Touched,
+            _ => return Outcome::NotAllowed,
+        }
+        // One unit: what a caller asks itself is when the next passes.
+        let look = TakeParams { cost: 1, peek: true, wait: Some(0), ..TakeParams::default() };
+        let looked = self.service.shards().with_room(self.now, hash, |engine| {
+            Some(engine.take(self.now, hash, found.key(), Some(self.policy_of(found)), &look))
+        });
+        let Some(TakeResult::Decided(TakeInfo { decision, has_state, .. })) = looked else {
+            return Outcome::Miss;
+        };
+        let (reset_ms, unix_ms) = (milliseconds(decision.reset), self.now.unix_ms);
+        let retry_ms = decision.retry.map_or(-1, |nanos| milliseconds(nanos).cast_signed());
+        let number = match companion {
+            Companion::Limit => decision.limit,
+            Companion::Remaining => decision.left(),
+            Companion::Reset => reset_ms,
+            Companion::Expires if has_state => (unix_ms + reset_ms).div_ceil(1000),
+            Companion::Expire if has_state => unix_ms + reset_ms,
+            Companion::Expires | Companion::Expire => return Outcome::Miss,
+            Companion::Retry | Companion::Info => {
+                let words = match companion {
+                    Companion::Retry => retry_ms.to_string(),
+                    _ => format!("{} {} {retry_ms} {reset_ms}", decision.limit, decision.left()),
+                };
+                text.extend_from_slice(words.as_bytes());
+                return Outcome::Hit(ItemView { value: Value::Bytes(text), ..ItemView::default() });
+            }
+        };
+        Outcome::Hit(ItemView { value: Value::Number(number), ..ItemView::default() })
+    }
+}
+
+/// The policy that `P` of a meta command brings, where it may bring one. memcached leaves the flag to
+/// proxies, and what they write there is not for us.
+pub(crate) fn inline_policy<'a>(operation: &Operation<'_>, form: &Form<'a>) -> Option<&'a [u8]> {
+    let may_bring = matches!(operation, Operation::Arithmetic(_) | Operation::Get(_));
+    let is_policy =
+        |token: &[u8]| token.contains(&b':') || matches!(token, b"unlimited" | b"block");
+    match form {
+        Form::Meta { policy: Some(token), .. } if may_bring && is_policy(token) => Some(token),
+        _ => None,
+    }
+}
+
+/// Tells the client why nothing was done, unless it asked for silence: a meta command never does
+/// for an error.
+pub(crate) fn write_error(why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
+    if matches!(form, Form::Meta { .. }) || !form.is_quiet() {
+        line(out, why);
+    }
+}

@@ -1,0 +1,304 @@
+//! The limits in force, replaced as a whole while requests use them, and what each has judged.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use crossbeam::utils::CachePadded;
+use engine::{Judgement, PolicyRef};
+use parking_lot::{Mutex, MutexGuard};
+use protocol::Policy;
+
+use super::{Limits, LimitsError};
+use crate::counters::Counter;
+
+/// What one worker has seen a limit judge.
+#[derive(Debug, Default)]
+struct WorkerVerdicts {
+    allowed: Counter,
+    denied: Counter,
+    shadow_denied: Counter,
+}
+
+/// What a limit has judged: one set per worker, which alone writes it. It stays with the name of
+/// the limit when the file is read again.
+#[derive(Debug)]
+pub struct LimitMetrics {
+    /// What the engine knows the limit by, from 1; never given to another.
+    number: u32,
+    workers: Box<[CachePadded<WorkerVerdicts>]>,
+}
+
+/// The figures of a limit over all workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitTotals {
+    /// Attempts that passed.
+    pub allowed: u64,
+    /// Attempts that were refused.
+    pub denied: u64,
+    /// Attempts that would have been refused, but the limit only watches.
+    pub shadow_denied: u64,
+}
+
+impl LimitMetrics {
+    fn new(number: u32, workers: usize) -> Self {
+        Self { number, workers: (0..workers.max(1)).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// What the engine knows the limit by.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Counts a judgement; `worker` is who calls.
+    pub fn note(&self, worker: usize, judgement: Judgement) {
+        let Some(judged) = self.workers.get(worker) else { return };
+        match judgement {
+            Judgement::Nothing => {}
+            Judgement::Allowed => judged.allowed.add(1),
+            Judgement::Denied => judged.denied.add(1),
+            Judgement::ShadowDenied => judged.shadow_denied.add(1),
+        }
+    }
+
+    /// All workers together.
+    #[must_use]
+    pub fn sums(&self) -> LimitTotals {
+        self.workers.iter().fold(LimitTotals::default(), |sums, judged| LimitTotals {
+            allowed: sums.allowed + judged.allowed.get(),
+            denied: sums.denied + judged.denied.get(),
+            shadow_denied: sums.shadow_denied + judged.shadow_denied.get(),
+        })
+    }
+
+    fn reset(&self) {
+        for judged in &self.workers {
+            for counter in [&judged.allowed, &judged.denied, &judged.shadow_denied] {
+                counter.reset();
+            }
+        }
+    }
+}
+
+/// The limits in force, and the figures of each in their order.
+#[derive(Debug)]
+pub struct ActiveLimits {
+    limits: Limits,
+    metrics: Box<[Arc<LimitMetrics>]>,
+    /// The number of the next limit that is new.
+    next_number: u32,
+}
+
+impl ActiveLimits {
+    fn new(limits: Limits, before: Option<&Self>, workers: usize) -> Self {
+        let of = |name: &str| {
+            let before = before?;
+            Some(Arc::clone(&before.metrics[before.limits.by_name(name.as_bytes())?.index()]))
+        };
+        let mut next_number = before.map_or(1, |before| before.next_number);
+        let metrics = limits
+            .iter()
+            .map(|limit| {
+                of(limit.name()).unwrap_or_else(|| {
+                    next_number += 1;
+                    Arc::new(LimitMetrics::new(next_number - 1, workers))
+                })
+            })
+            .collect();
+        Self { limits, metrics, next_number }
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The policy of a key as the engine takes it; `limit` is the index of the limit it is of.
+    #[must_use]
+    pub fn policy_ref<'p>(&self, limit: usize, policy: &'p Policy) -> PolicyRef<'p> {
+        PolicyRef { policy, limit: self.metrics.get(limit).map_or(0, |metrics| metrics.number) }
+    }
+
+    /// The figures of the limit with this index.
+    #[must_use]
+    pub fn metrics(&self, limit: usize) -> Option<&LimitMetrics> {
+        self.metrics.get(limit).map(Arc::as_ref)
+    }
+}
+
+/// The current [`ActiveLimits`]. A worker loads it once a round and uses the same to its end.
+#[derive(Debug)]
+pub struct LimitsHandle {
+    current: ArcSwap<ActiveLimits>,
+    workers: usize,
+    /// Rises after `current` was replaced, never before.
+    generation: AtomicU64,
+    /// Reloads that were refused.
+    refused: AtomicU64,
+    /// Why the last one was, until one is not.
+    fault: Mutex<Option<String>>,
+    /// Held while replacing, so that of two reloads the one that read last wins.
+    replacing: Mutex<()>,
+}
+
+impl LimitsHandle {
+    /// Begins with these, as generation 0.
+    #[must_use]
+    pub fn new(limits: Limits, workers: usize) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(ActiveLimits::new(limits, None, workers)),
+            workers,
+            generation: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            fault: Mutex::default(),
+            replacing: Mutex::new(()),
+        }
+    }
+
+    /// The limits now, to keep.
+    #[must_use]
+    pub fn load(&self) -> Arc<ActiveLimits> {
+        self.current.load_full()
+    }
+
+    /// How often the limits were replaced. Who keeps limits reads this **before** loading them, and
+    /// loads again when it has changed; then nothing stale is kept for longer than one reading.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// How often a file was refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Why what should be in force is not; none: it is.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().clone()
+    }
+
+    /// Reads the file anew; answers the new generation.
+    ///
+    /// # Errors
+    ///
+    /// The file is refused or unreadable: the limits stay as they are.
+    pub fn reload(&self, path: &Path) -> Result<u64, LimitsError> {
+        let only = self.replacing.lock();
+        let had_any = !self.current.load().limits.is_empty();
+        let loaded = Limits::load(path).and_then(|limits| {
+            // A copy that is half written must not turn all limits off.
+            if limits.is_empty() && had_any && !limits.allow_empty() {
+                return Err(LimitsError::Emptied { path: path.to_owned() });
+            }
+            Ok(limits)
+        });
+        match loaded {
+            Ok(limits) => Ok(self.store(limits, &only)),
+            Err(error) => {
+                self.refuse(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts these limits in force; answers the new generation.
+    pub fn replace(&self, limits: Limits) -> u64 {
+        self.store(limits, &self.replacing.lock())
+    }
+
+    /// Notes that what should be in force is refused.
+    pub fn refuse(&self, error: &LimitsError) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        *self.fault.lock() = Some(error.to_string());
+    }
+
+    /// What should be in force was read, and is on its way.
+    pub fn clear_fault(&self) {
+        *self.fault.lock() = None;
+    }
+
+    /// The guard shows that no other thread does so.
+    fn store(&self, limits: Limits, _only: &MutexGuard<'_, ()>) -> u64 {
+        let next = ActiveLimits::new(limits, Some(&self.current.load()), self.workers);
+        self.current.store(Arc::new(next));
+        *self.fault.lock() = None;
+        self.generation.fetch_add(1, Ordering::Release) + 1
+    }
+
+    /// Zeroes the figures, as `stats reset` does.
+    pub fn reset_metrics(&self) {
+        for metrics in &self.current.load().metrics {
+            metrics.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_bad_file_keeps_the_last_good_one() {
+        let dir = tempfile::tempdir().expect("a directory for one file");
+        let path = dir.path().join("limits.toml");
+        let limit = "[[limit]]\nname = \"a\"\nmatch = \"a:{x}\"\npolicy = \"fixed:5/s\"\n";
+        let handle = LimitsHandle::new(Limits::default(), 1);
+        assert!(handle.reload(&path).is_err(), "there is no file yet");
+        assert_eq!((handle.generation(), handle.load().limits().len()), (0, 0));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("the directory is ours");
+        assert!(handle.reload(&path).is_err(), "nobody will ever write into it");
+        fs::remove_file(&path).expect("it is there");
+
+        fs::write(&path, limit).expect("the directory is ours");
+        assert_eq!(handle.reload(&path).expect("a good file"), 1);
+        let kept = handle.load();
+        fs::write(&path, format!("{limit}wrong = 1\n")).expect("the directory is ours");
+        let error = handle.reload(&path).expect_err("a bad file").to_string();
+        assert_eq!(error, format!("{}:5: unknown field `wrong`", path.display()));
+        assert_eq!((handle.generation(), handle.refused()), (1, 3));
+        assert_eq!(handle.fault(), Some(error));
+        assert!(Arc::ptr_eq(&kept, &handle.load()));
+
+        for empty in ["", "# nothing\n", "allow_empty = false\n"] {
+            fs::write(&path, empty).expect("the directory is ours");
+            let error = handle.reload(&path).expect_err("it may be half written").to_string();
+            assert!(error.ends_with("unless it says `allow_empty = true` at its top"), "{error}");
+            assert!(Arc::ptr_eq(&kept, &handle.load()));
+        }
+        fs::write(&path, "allow_empty = true\n").expect("the directory is ours");
+        assert_eq!(handle.reload(&path).expect("no limits are limits too"), 2);
+        assert_eq!((handle.load().limits().len(), kept.limits().len()), (0, 1));
+        assert_eq!(handle.fault(), None);
+    }
+
+    #[test]
+    fn figures_stay_with_the_name_of_their_limit() {
+        let dir = tempfile::tempdir().expect("a directory for one file");
+        let path = dir.path().join("limits.toml");
+        let limit = |name: &str| {
+            format!("[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{x}}\"\npolicy = \"block\"\n")
+        };
+        let handle = LimitsHandle::new(Limits::default(), 2);
+        fs::write(&path, limit("a")).expect("the directory is ours");
+        handle.reload(&path).expect("a good file");
+        let before = handle.load();
+        before.metrics(0).expect("one limit").note(0, Judgement::Denied);
+        fs::write(&path, limit("b") + &limit("a")).expect("the directory is ours");
+        handle.reload(&path).expect("a good file");
+        // A worker that still uses what was in force is counted too.
+        before.metrics(0).expect("one limit").note(1, Judgement::Denied);
+        let now = handle.load();
+        assert_eq!(now.metrics(0).expect("two limits").sums(), LimitTotals::default());
+        assert_eq!(now.metrics(1).expect("two limits").sums().denied, 2);
+        handle.reset_metrics();
+        assert_eq!(now.metrics(1).expect("two limits").sums().denied, 0);
+    }
+}

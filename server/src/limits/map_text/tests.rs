@@ -1,0 +1,238 @@
+//! Bodies and texts: what is kept is what was said, and edits do what they say.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const FILE: &str = r##"
+# Of no account.
+[[limit]]
+name = "api"
+match = "api:{tenant}:{user}"   # nor this
+policy = "sliding:300/5m,slices=10"
+key = "api:{user}:{tenant}"
+parents = ["tenant:{tenant}"]
+overrides = [
+  { key = "api:bob:*", policy = "unlimited" },
+  { key = "api:\"eve\\:x", policy = "block" },
+]
+companions = ["#limit", "/expires"]
+on_unavailable = "deny"
+deny = "ns"
+shadow = true
+
+[[limit]]
+name = "tenant"
+regex = '^tenant:\d+$'
+policy = "bucket:100/60s,capacity=200,debt=5"
+over = true
+
+[[limit]]
+name = "rest"
+match = "x:{any}"
+policy = "concurrency:5,hold=2m"
+"##;
+
+fn texts(file: &str) -> Vec<LimitText> {
+    let file = LimitText::of_file("l.toml", file.as_bytes());
+    file.unwrap_or_else(|error| panic!("{error}")).limits
+}
+
+fn text(name: &str, policy: &str) -> LimitText {
+    let toml = format!("[[limit]]\nname = '{name}'\nmatch = '{name}:{{x}}'\npolicy = '{policy}'");
+    LimitText::of_one(name, toml.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// `a1 b2`: limits `a` and `b` of one and two a second.
+fn list(words: &str) -> Vec<LimitText> {
+    let one = |word: &str| text(&word[..1], &format!("fixed:{}/s", &word[1..]));
+    words.split(' ').filter(|word| !word.is_empty()).map(one).collect()
+}
+
+fn shared(texts: Vec<LimitText>) -> Vec<OrderedLimit> {
+    let mut entries: Vec<OrderedLimit> =
+        texts.into_iter().map(|text| OrderedLimit { text, order: None }).collect();
+    number(&mut entries);
+    entries
+}
+
+/// As `list` takes it.
+fn told(entries: &[OrderedLimit]) -> String {
+    let one = |entry: &OrderedLimit| {
+        let (_, policy) = entry.text.toml.split_once("fixed:").expect("a policy of the test");
+        format!("{}{}", entry.text.name, &policy[..1])
+    };
+    entries.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn bodies(entries: &[OrderedLimit]) -> Vec<(String, Vec<u8>)> {
+    entries.iter().map(|entry| (entry.text.name.clone(), entry.body())).collect()
+}
+
+fn read(bodies: &[(String, Vec<u8>)]) -> Vec<OrderedLimit> {
+    entries(bodies.iter().map(|(name, body)| (name.as_str(), body.as_slice())))
+}
+
+#[test]
+fn a_text_says_all_that_the_file_said_and_no_more() {
+    let all = texts(FILE);
+    insta::assert_snapshot!(as_file(&shared(all.clone())));
+    assert_eq!(texts(&as_file(&shared(all.clone()))), all, "written once more it is the same");
+    for text in &all {
+        assert_eq!(
+            LimitText::of_one(&text.name, text.toml.as_bytes()).expect("it stands alone"),
+            *text
+        );
+    }
+    let whole = Limits::parse("l.toml", FILE.as_bytes()).expect("a good file");
+    let made = limits(&shared(all)).expect("the same limits");
+    let says = |limits: &Limits| format!("{:?}", limits.iter().collect::<Vec<_>>());
+    assert_eq!(says(&made), says(&whole));
+}
+
+#[test]
+fn bodies_come_back_in_their_order() {
+    let all = shared(list("c1 a2 b3"));
+    let mut kept = bodies(&all);
+    kept.sort();
+    assert_eq!(read(&kept), all);
+    assert_eq!(String::from_utf8_lossy(&kept[0].1).lines().next(), Some("order = 8589934592"));
+}
+
+#[test]
+fn texts_that_do_not_agree_are_told_by_name() {
+    let parent = "[[limit]]\nname = 'a'\nmatch = 'a:{x}'\npolicy = 'block'\nparents = ['b:{x}']";
+    let mut entries =
+        shared(vec![LimitText::of_one("a", parent.as_bytes()).expect("alone it is good")]);
+    let error = limits(&entries).expect_err("there is no b").to_string();
+    assert_eq!(error, "limit a:5: `b:{x}`: the parent matches no limit");
+    put(&mut entries, text("b", "block"), None).expect("it can be put");
+    limits(&entries).expect("there is a b");
+    let all = "[[limit]]\nname = 'all'\nmatch = '{x}'\npolicy = 'block'";
+    let all = LimitText::of_one("all", all.as_bytes()).expect("alone it is good");
+    put(&mut entries, all, Some("b")).expect("there is a b");
+    let error = limits(&entries).expect_err("b is hidden").to_string();
+    assert_eq!(error, "limit b:3: never reached: `all` takes all its keys");
+}
+
+#[test]
+fn what_is_no_limit_by_itself_is_refused() {
+    for (toml, expected) in [
+        ("", "limit a:1: it is not one `[[limit]]`"),
+        ("[[limit]]\nname = 'a'", "limit a:1: the limit lacks its `match`"),
+        ("order = 1", "limit a:1: unknown field `order`"),
+        (
+            "[[limit]]\nname = 'b'\nmatch = 'b'\npolicy = 'block'",
+            "limit a:2: its name is a elsewhere",
+        ),
+        (
+            "[[limit]]\nname = 'a'\nmatch = '{'\npolicy = 'block'",
+            "limit a:3: `{`: a `{` is not closed",
+        ),
+    ] {
+        let error = LimitText::of_one("a", toml.as_bytes()).expect_err(toml).to_string();
+        assert_eq!(error, expected);
+    }
+    let two = as_file(&shared(list("a1 b1")));
+    assert!(LimitText::of_one("b", two.as_bytes()).is_err(), "two are not one");
+    for body in [&b"\xff"[..], b"order = x\n", b"", b"order = 1\n[[limit]]\n"] {
+        let entries = entries([("a", body)]);
+        assert!(limits(&entries).is_err(), "{body:?}");
+        assert_eq!(changes(&entries, &entries), [], "it is left alone");
+    }
+}
+
+#[test]
+fn a_limit_is_put_where_it_is_or_where_it_should_be() {
+    let start = shared(list("a1 b1 c1"));
+    let check = |word: &str, before: Option<&str>, expected: &str, changed: &[&str]| {
+        let mut after = start.clone();
+        put(&mut after, list(word).remove(0), before).expect("it can be put");
+        number(&mut after);
+        assert_eq!(told(&after), expected);
+        let changes = changes(&start, &after);
+        assert!(changes.iter().map(|(name, _)| name).eq(changed), "{changes:?}");
+        let mut kept = bodies(&after);
+        kept.sort();
+        assert_eq!(read(&kept), after);
+    };
+    check("b2", None, "a1 b2 c1", &["b"]);
+    check("b1", None, "a1 b1 c1", &[]);
+    check("d1", None, "a1 b1 c1 d1", &["d"]);
+    check("d1", Some("a"), "d1 a1 b1 c1", &["d"]);
+    check("d1", Some("c"), "a1 b1 d1 c1", &["d"]);
+    check("a1", Some("c"), "b1 a1 c1", &["a"]);
+    check("c2", Some("a"), "c2 a1 b1", &["c"]);
+    let mut entries = start.clone();
+    let error = put(&mut entries, list("d1").remove(0), Some("x")).expect_err("no x");
+    assert_eq!(error.to_string(), "there is no limit x");
+    assert_eq!(remove(&mut entries, "x"), Err(EditError::NoLimit("x".to_owned())));
+    remove(&mut entries, "b").expect("there is a b");
+    assert_eq!(changes(&start, &entries), [("b".to_owned(), None)]);
+}
+
+#[test]
+fn of_a_file_only_what_it_changed_is_changed() {
+    let check = |present: &str, last: &str, now: &str, expected: &str| {
+        let mut entries = shared(list(present));
+        follow_file(&mut entries, &list(last), &list(now));
+        assert_eq!(told(&entries), expected, "{present} when {last} becomes {now}");
+    };
+    check("a1 b1", "a1 b1", "a1 b1", "a1 b1");
+    check("a1 b1", "a1 b1", "a2 b1", "a2 b1");
+    check("a1 b1", "a1 b1", "a1 c1 b1", "a1 c1 b1");
+    check("a1 b1", "a1 b1", "c1 a1 b1", "c1 a1 b1");
+    check("a1 b1", "a1 b1", "b1", "b1");
+    check("a1 b1 c1", "a1 b1 c1", "c1 a1 b1", "c1 a1 b1");
+    // What others put stays, and what they changed or removed stays so.
+    check("z1 a9 y1", "a1 b1", "a1 b1 c1", "z1 a9 c1 y1");
+    check("a9 b1", "a1 b1", "a1 b2", "a9 b2");
+    check("b1", "a1 b1", "a1 b2", "b2");
+    check("b1", "a1 b1", "a2 b1", "a2 b1");
+    check("x1 a9 y1 b1", "a1 b1", "b1 a1", "x1 b1 a9 y1");
+    // Nodes with the same file, one after the other.
+    check("a2 c1", "a1 b1", "a2 c1", "a2 c1");
+    check("", "", "a1 b1", "a1 b1");
+}
+
+#[test]
+fn there_is_always_room_between_two() {
+    let mut entries = shared(list("a1 z1"));
+    for turn in 0..100_u8 {
+        let name = char::from(b'b' + turn % 24).to_string();
+        if place_of(&entries, &name).is_some() {
+            remove(&mut entries, &name).expect("it is there");
+        }
+        put(&mut entries, text(&name, "fixed:1/s"), Some("z")).expect("there is a z");
+        number(&mut entries);
+        assert!(entries.is_sorted_by(|one, other| one.order < other.order), "{turn}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn numbers_grow_along_the_list(
+        orders in proptest::collection::vec(proptest::option::of(any::<i64>()), 0..40),
+    ) {
+        let mut orders = orders;
+        let mut kept: Vec<i64> = orders.iter().flatten().copied().collect();
+        kept.sort_unstable();
+        let mut next = kept.into_iter();
+        for order in orders.iter_mut().flatten() {
+            *order = next.next().expect("as many as before");
+        }
+        let of = |order| OrderedLimit { text: text("a", "block"), order };
+        let mut entries: Vec<OrderedLimit> = orders.iter().copied().map(of).collect();
+        number(&mut entries);
+        let numbers: Vec<i64> = entries.iter().map(|entry| entry.order.expect("all have one")).collect();
+        prop_assert!(numbers.is_sorted());
+        if orders.iter().any(Option::is_none) && orders.iter().flatten().is_sorted_by(|a, b| a < b) {
+            prop_assert!(numbers.is_sorted_by(|a, b| a < b), "{:?} {:?}", orders, numbers);
+        }
+    }
+
+    #[test]
+    fn any_body_is_read_or_refused(body in proptest::collection::vec(any::<u8>(), 0..60)) {
+        let _ = limits(&entries([("a", body.as_slice())]));
+    }
+}

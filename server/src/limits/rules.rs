@@ -1,0 +1,459 @@
+//! Drafts → [`Limits`]: everything that has to hold between the parts of a file.
+//!
+//! Each limit alone first (pattern, templates), then each against the others: is it reached, can
+//! its overrides match, do its parents exist and end. The first mistake refuses the file. Not
+//! here: which fields there are (`file`).
+
+use std::cell::LazyCell;
+
+use hashbrown::{HashMap, HashSet};
+use protocol::{KEY_BYTES_MAX, Policy};
+
+use super::file::{Draft, File, PatternText, WithLine};
+use super::index::PatternIndex;
+use super::map_text::TEXT_BYTES_MAX;
+use super::networks::Network;
+use super::overrides::{OverrideKeys, Overrides};
+use super::pattern::{CaptureClass, Captures, Glob, Pattern};
+use super::regex::Regex;
+use super::shape::{Bytes, Shape};
+use super::template::Template;
+use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents};
+
+/// Texts that captures of a class may hold, to try patterns with. Each class is in `Any`'s too.
+const SAMPLES: [&str; 4] = ["q", "7", "192.0.2.1", "2001:db8::1"];
+
+/// No file has more lines: behind them are those of texts that are read one by one.
+pub(super) const LINES_MAX: usize = 1 << 32;
+
+/// Checks a draft by itself.
+pub(super) fn check_one(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
+    compile_one(file, 0, draft)?;
+    check_length(file, draft)
+}
+
+/// Checks that a cluster's map can keep the draft. A lone server asks for it too, so that a file that
+/// is good is good everywhere.
+pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
+    let bytes = draft.write().len();
+    if bytes <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!(
+        "the limit has {bytes} bytes without its comments, and may have {TEXT_BYTES_MAX}: \
+         divide it into several limits"
+    );
+    Err(file.refuse(draft.line, reason))
+}
+
+/// Checks the drafts and compiles them.
+pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, LimitsError> {
+    let mut names = HashMap::<Box<[u8]>, u32>::new();
+    let mut limits = Vec::with_capacity(drafts.len());
+    for (index, draft) in (0..).zip(drafts) {
+        let limit = compile_one(file, index, draft)?;
+        if let Some(other) = names.insert(limit.name.as_bytes().into(), index) {
+            let line = drafts[other as usize].name.line;
+            let reason = format!("the name `{}` is taken by line {line}", limit.name);
+            return Err(file.refuse(draft.name.line, reason));
+        }
+        limits.push(limit);
+    }
+    let index = PatternIndex::new(limits.iter().map(|limit| &limit.pattern));
+    let companions = limits.iter().map(|limit| limit.companions);
+    let companions = companions.fold(Companions::default(), Companions::or);
+    let mut limits = Limits { limits, names, index, companions, allow_empty: false };
+    let checks = Checks { file, limits: &limits, drafts };
+    checks.reached()?;
+    let overrides: Vec<_> =
+        (0..drafts.len()).map(|at| checks.overrides(at)).collect::<Result<_, _>>()?;
+    checks.parents()?;
+    for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
+        limit.overrides = overrides;
+    }
+    Ok(limits)
+}
+
+/// What can be said of a limit without the others.
+fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, LimitsError> {
+    let name = &draft.name.value;
+    if !(1..=KEY_BYTES_MAX).contains(&name.len()) || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        let reason = "a name is 1 to 250 visible ASCII characters without blanks";
+        return Err(file.refuse(draft.name.line, reason));
+    }
+    let (text, compiled) = match &draft.pattern.value {
+        PatternText::Match(text) => {
+            (text, Glob::parse(text).map(|(glob, names)| (Pattern::Glob(glob), names)))
+        }
+        PatternText::Regex(text) => {
+            (text, Regex::parse(text).map(|(regex, names)| (Pattern::Regex(regex), names)))
+        }
+    };
+    let wrong = |at: &WithLine<String>, reason: String| {
+        file.refuse(at.line, format!("`{}`: {reason}", at.value))
+    };
+    let (pattern, names) = compiled
+        .map_err(|reason| file.refuse(draft.pattern.line, format!("`{text}`: {reason}")))?;
+    if pattern.least() > KEY_BYTES_MAX {
+        let reason = format!("no key matches it: a key has 1 to {KEY_BYTES_MAX} bytes");
+        return Err(file.refuse(draft.pattern.line, format!("`{text}`: {reason}")));
+    }
+    let template = |at: &WithLine<String>| {
+        Template::parse(&at.value, &names, &pattern).map_err(|reason| wrong(at, reason))
+    };
+    let key = draft.key.as_ref().map(template).transpose()?;
+    let parents = draft.parents.iter().map(template).collect::<Result<Vec<_>, _>>()?;
+    if let Some(at) = draft.parents.get(PARENTS_MAX) {
+        return Err(wrong(at, format!("a limit has at most {PARENTS_MAX} parents")));
+    }
+    for (number, parent) in parents.iter().enumerate() {
+        if parents[..number].contains(parent) {
+            return Err(wrong(&draft.parents[number], "it is a parent already".into()));
+        }
+    }
+    Ok(Limit {
+        index,
+        name: name.as_str().into(),
+        text: text.as_str().into(),
+        pattern,
+        policy: draft.policy.value,
+        key,
+        parents,
+        overrides: None,
+        companions: draft.companions,
+        on_unavailable: draft.on_unavailable,
+        deny: draft.deny,
+    })
+}
+
+struct Checks<'c> {
+    file: &'c File<'c>,
+    /// Without overrides: none of the checks needs them.
+    limits: &'c Limits,
+    drafts: &'c [Draft],
+}
+
+impl Checks<'_> {
+    fn name(&self, index: usize) -> String {
+        let (name, line) = (&self.limits.limits[index].name, self.drafts[index].line);
+        if line > LINES_MAX {
+            // One of several texts, of which the name says enough.
+            return format!("`{name}`");
+        }
+        format!("`{name}` of line {line}")
+    }
+
+    /// No limit stands behind one that takes all its keys.
+    fn reached(&self) -> Result<(), LimitsError> {
+        // Patterns that take whatever begins so: with the least length of their keys.
+        let mut open = HashMap::<Vec<u8>, (usize, usize)>::new();
+        let mut regexes = HashMap::<&str, usize>::new();
+        for (index, limit) in self.limits.limits.iter().enumerate() {
+            let by = match &limit.pattern {
+                Pattern::Glob(glob) => self.covered(index, glob),
+                Pattern::Regex(regex) => {
+                    let twin = regexes.insert(regex.text(), index);
+                    let prefix = regex.prefix();
+                    twin.or_else(|| {
+                        (0..=prefix.len())
+                            .filter_map(|len| open.get(&prefix[..len]))
+                            .find_map(|(by, least)| (*least <= regex.least()).then_some(*by))
+                    })
+                }
+            };
+            if let Some(by) = by {
+                let name = self.name(by);
+                let reason = format!("never reached: {name} takes all its keys");
+                return Err(self.file.refuse(self.drafts[index].pattern.line, reason));
+            }
+            if let Pattern::Glob(Glob { steps, .. }) = &limit.pattern
+                && let [sub_request] = &steps[..]
+                && sub_request.takes_the_rest()
+            {
+                let least = limit.pattern.least();
+                open.entry(limit.pattern.prefix()).or_insert((index, least));
+            }
+        }
+        Ok(())
+    }
+
+    /// The earlier limit that takes every key of this pattern.
+    fn covered(&self, index: usize, glob: &Glob) -> Option<usize> {
+        // Whoever takes all keys takes this one; for most limits nobody else does.
+        let sample = sample(glob, SAMPLES[0])?;
+        let mut earlier = Vec::new();
+        self.limits.index.candidates(&sample, |list| {
+            let list = list.iter().map(|candidate| candidate.limit as usize);
+            earlier.extend(list.take_while(|other| *other < index));
+        });
+        if earlier.is_empty() {
+            return None;
+        }
+        earlier.sort_unstable();
+        earlier.dedup();
+        let own = Shape::of_glob(glob);
+        earlier.into_iter().find(|other| {
+            let pattern = &self.limits.limits[*other].pattern;
+            pattern.matches(&sample, &mut Captures::default())
+                && matches!(pattern, Pattern::Glob(other) if Shape::of_glob(other).covers(&own))
+        })
+    }
+
+    /// Compiles the overrides of a limit, each of which can match.
+    fn overrides(&self, index: usize) -> Result<Option<Box<Overrides>>, LimitsError> {
+        if self.drafts[index].overrides.is_empty() {
+            return Ok(None);
+        }
+        let limit = &self.limits.limits[index];
+        let counted = CountedKeys::of(limit);
+        let mut seen = HashSet::new();
+        let mut overrides = Vec::<(OverrideKeys, Policy)>::new();
+        for (at, policy) in &self.drafts[index].overrides {
+            let wrong =
+                |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
+            let keys = counted.keys(&at.value).map_err(|reason| wrong(&reason))?;
+            if let (OverrideKeys::Exact(key), None) = (&keys, &limit.key)
+                && let Some((other, _)) = self.limits.lookup(key)
+                && other.index != limit.index
+            {
+                let other = self.name(other.index as usize);
+                return Err(wrong(&format!("it cannot match: {other} takes that key")));
+            }
+            if !seen.insert(keys.clone()) {
+                return Err(wrong("there is an override of it already"));
+            }
+            overrides.push((keys, *policy));
+        }
+        Ok(Some(Box::new(Overrides::new(overrides))))
+    }
+
+    /// Every parent is bound, no limit is its own ancestor, and no key has too many of them.
+    fn parents(&self) -> Result<(), LimitsError> {
+        let limits = &self.limits.limits;
+        let mut edges = vec![Vec::new(); limits.len()];
+        let shapes = LazyCell::new(|| -> Vec<_> {
+            limits.iter().map(|limit| Shape::of(&limit.pattern)).collect()
+        });
+        for (index, limit) in limits.iter().enumerate() {
+            for (parent, at) in limit.parents.iter().zip(&self.drafts[index].parents) {
+                let wrong =
+                    |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
+                let mut targets = self.targets(limit, parent);
+                if targets.is_empty() {
+                    let shape = parent.shape(&limit.pattern);
+                    if !shapes.iter().any(|other| other.meets(&shape)) {
+                        return Err(wrong("the parent matches no limit"));
+                    }
+                }
+                if targets.contains(&index) {
+                    return Err(wrong("the parent is of this same limit"));
+                }
+                edges[index].append(&mut targets);
+            }
+        }
+        for index in 0..limits.len() {
+            if let Some(first) = self.drafts[index].parents.first() {
+                if ancestors(&edges, index).contains(&index) {
+                    let reason = format!("the parents of {} lead back to it", self.name(index));
+                    return Err(self.file.refuse(first.line, reason));
+                }
+                self.few_ancestors(index, first.line)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The limits that take a parent's key, as far as samples tell.
+    fn targets(&self, limit: &Limit, parent: &Template) -> Vec<usize> {
+        let mut targets: Vec<_> = SAMPLES
+            .iter()
+            .filter_map(|text| {
+                let key = match &limit.pattern {
+                    Pattern::Glob(glob) => {
+                        let mut texts = [text.as_bytes(); super::pattern::VARIABLES_MAX];
+                        for sub_request in &glob.steps {
+                            if let Some(slot) = texts.get_mut(usize::from(sub_request.slot)) {
+                                *slot = fitting(sub_request.class, text).as_bytes();
+                            }
+                        }
+                        parent.fill(&texts)
+                    }
+                    Pattern::Regex(_) => {
+                        parent.fill(&[text.as_bytes(); super::pattern::VARIABLES_MAX])
+                    }
+                };
+                let (found, _) = self.limits.lookup(&key)?;
+                Some(found.index as usize)
+            })
+            .collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
+
+    /// Renders the parents of sample keys as a request does.
+    fn few_ancestors(&self, index: usize, line: usize) -> Result<(), LimitsError> {
+        let Pattern::Glob(glob) = &self.limits.limits[index].pattern else { return Ok(()) };
+        let (mut scratch, mut parents) = (Vec::new(), Parents::default());
+        for key in SAMPLES.iter().filter_map(|text| sample(glob, text)) {
+            if let Ok(Some(found)) = self.limits.find(&key, &mut scratch)
+                && found.limit().index as usize == index
+                && let Err(super::LimitedKeyError::TooManyParents) =
+                    self.limits.parents(&found, &mut parents)
+            {
+                let reason = format!("with its parents' parents it has more than {PARENTS_MAX}");
+                return Err(self.file.refuse(line, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything that `from` leads to.
+fn ancestors(edges: &[Vec<usize>], from: usize) -> HashSet<usize> {
+    let mut seen = HashSet::new();
+    let mut waiting = edges[from].clone();
+    while let Some(next) = waiting.pop() {
+        if seen.insert(next) {
+            waiting.extend(&edges[next]);
+        }
+    }
+    seen
+}
+
+/// The keys that a limit counts under, to tell which overrides can match.
+struct CountedKeys<'l> {
+    shape: Shape,
+    /// When it is that simple; then its last capture tells where an address begins.
+    glob: Option<Glob>,
+    regex: Option<&'l Regex>,
+    prefix_len: usize,
+}
+
+impl<'l> CountedKeys<'l> {
+    fn of(limit: &'l Limit) -> Self {
+        let (shape, glob) = match (&limit.key, &limit.pattern) {
+            (Some(key), pattern) => (key.shape(pattern), key.glob(pattern)),
+            (None, pattern @ Pattern::Glob(glob)) => (Shape::of(pattern), Some(glob.clone())),
+            (None, pattern) => (Shape::of(pattern), None),
+        };
+        let regex = match (&limit.key, &limit.pattern) {
+            (None, Pattern::Regex(regex)) => Some(regex),
+            _ => None,
+        };
+        let first = glob.as_ref().map_or(0, |glob| glob.first.bytes.len());
+        Self { shape, glob, regex, prefix_len: first }
+    }
+
+    /// Reads an override's key.
+    fn keys(&self, text: &str) -> Result<OverrideKeys, String> {
+        if text.is_empty() || text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+            return Err("a key is not empty and has neither blanks nor control bytes".into());
+        }
+        if text.len() > KEY_BYTES_MAX + "*".len() + "/128".len() {
+            return Err(format!("a key has at most {KEY_BYTES_MAX} bytes"));
+        }
+        let cannot = "it cannot match: the limit counts no such key";
+        if let Some(prefix) = text.strip_suffix('*') {
+            let mut shape = Shape::default();
+            shape.text(prefix.as_bytes());
+            shape.many(Bytes::of(|_| true));
+            let fits = prefix.len() <= KEY_BYTES_MAX && shape.meets(&self.shape);
+            return if fits { Ok(OverrideKeys::Prefix(prefix.into())) } else { Err(cannot.into()) };
+        }
+        if let Some((at, network)) = self.network(text) {
+            if !network.is_whole() {
+                let bits = network.bits;
+                return Err(format!("{} has bits set behind the first {bits}", network.address));
+            }
+            let (literal, _) = text.split_at(at);
+            let fits = around(literal.as_bytes(), network).meets(&self.shape);
+            return if fits {
+                Ok(OverrideKeys::Network(literal.into(), network))
+            } else {
+                Err(cannot.into())
+            };
+        }
+        let key = text.as_bytes();
+        let captures = &mut Captures::default();
+        let fits = key.len() <= KEY_BYTES_MAX
+            && match (&self.glob, &self.regex) {
+                (Some(glob), _) => glob.matches(key, captures),
+                (None, Some(regex)) => regex.matches(key, captures),
+                (None, None) => Shape::of_glob(&Glob::literal(key)).meets(&self.shape),
+            };
+        if fits { Ok(OverrideKeys::Exact(key.into())) } else { Err(cannot.into()) }
+    }
+
+    /// Where in an override's text a network begins, if it ends with one.
+    ///
+    /// `beef:2001:db8::/32` could begin at the start or behind `beef:`: it begins where the
+    /// pattern's last capture does, else as early as its first literal allows.
+    fn network(&self, text: &str) -> Option<(usize, Network)> {
+        let starts = (0..text.len()).filter(|at| text.is_char_boundary(*at));
+        let all: Vec<_> =
+            starts.filter_map(|at| Some((at, Network::parse(&text[at..])?))).collect();
+        let captured = |(at, network): &&(usize, Network)| {
+            let key = format!("{}{}", &text[..*at], network.address);
+            let glob = self.glob.as_ref()?;
+            let last = glob.steps.last().filter(|sub_request| sub_request.then.bytes.is_empty())?;
+            let mut captures = Captures::default();
+            let kept = usize::from(last.slot) < super::pattern::VARIABLES_MAX;
+            let matches = kept && glob.matches(key.as_bytes(), &mut captures);
+            (matches && captures.span(last.slot).0 == *at).then_some(())
+        };
+        let found = all.iter().find(|one| captured(one).is_some());
+        let found = found.or_else(|| all.iter().find(|(at, _)| *at >= self.prefix_len));
+        found.or(all.first()).copied()
+    }
+}
+
+/// The keys of a network's addresses.
+fn around(literal: &[u8], network: Network) -> Shape {
+    let mut shape = Shape::default();
+    shape.text(literal);
+    let digits = Bytes::of(|byte| byte.is_ascii_digit());
+    let hex = Bytes::of(|byte| CaptureClass::Ip.has(byte));
+    if network.address.is_ipv4() {
+        for part in 0..4 {
+            if part > 0 {
+                shape.text(b".");
+            }
+            shape.one(digits);
+            shape.many(digits);
+        }
+    } else {
+        shape.many(hex);
+        shape.text(b":");
+        shape.many(hex);
+    }
+    shape
+}
+
+/// `text`, or what a capture of this class takes instead.
+fn fitting(class: CaptureClass, text: &str) -> &str {
+    let whole = text.bytes().all(|byte| class.has(byte));
+    match class {
+        CaptureClass::Any | CaptureClass::Digits | CaptureClass::Alnum | CaptureClass::Hex
+            if whole =>
+        {
+            text
+        }
+        CaptureClass::Ip if super::pattern::ip(text.as_bytes()).is_some() => text,
+        CaptureClass::Ip => SAMPLES[2],
+        _ => SAMPLES[1],
+    }
+}
+
+/// A key of the pattern, its captures filled with `text` where that fits.
+fn sample(glob: &Glob, text: &str) -> Option<Vec<u8>> {
+    let chunk = |bytes: &[Option<u8>]| bytes.iter().map(|byte| byte.unwrap_or(b'?')).collect();
+    let mut key: Vec<u8> = chunk(&glob.first.bytes);
+    for sub_request in &glob.steps {
+        if sub_request.least > 0 {
+            key.extend_from_slice(fitting(sub_request.class, text).as_bytes());
+        }
+        key.extend(chunk(&sub_request.then.bytes));
+    }
+    (1..=KEY_BYTES_MAX).contains(&key.len()).then_some(key)
+}

@@ -1,0 +1,83 @@
+//! A limit as text, written one way only: what means the same reads the same.
+//!
+//! Here: a draft → the TOML of one `[[limit]]`, without comments and without what is so anyway. Not
+//! here: reading it (`file`), whose texts are compared and kept (`map_text`).
+
+use std::fmt::Write as _;
+
+use protocol::{Algorithm, Policy};
+
+use super::companion::Companion;
+use super::file::{Draft, PatternText};
+use super::{Deny, OnUnavailable};
+
+/// Text in quotes, as TOML's basic strings are.
+struct Quoted<'t>(&'t str);
+
+impl std::fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_char('"')?;
+        for letter in self.0.chars() {
+            match letter {
+                '"' | '\\' => write!(f, "\\{letter}")?,
+                letter if letter.is_control() => write!(f, "\\u{:04X}", u32::from(letter))?,
+                letter => f.write_char(letter)?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+/// The word for a value.
+fn word<T: PartialEq>(all: &[(&'static str, T)], wanted: &T) -> &'static str {
+    all.iter().find(|(_, meant)| meant == wanted).map_or("", |(word, _)| word)
+}
+
+impl Draft {
+    /// The limit as text, which reads as the same draft.
+    pub(super) fn write(&self) -> String {
+        let mut text = "[[limit]]\n".to_owned();
+        let mut field = |name: &str, value: &dyn std::fmt::Display| {
+            writeln!(text, "{name} = {value}").expect("a String takes every write");
+        };
+        field("name", &Quoted(&self.name.value));
+        match &self.pattern.value {
+            PatternText::Match(pattern) => field("match", &Quoted(pattern)),
+            PatternText::Regex(pattern) => field("regex", &Quoted(pattern)),
+        }
+        field("policy", &Quoted(&self.policy.value.to_string()));
+        if let Some(key) = &self.key {
+            field("key", &Quoted(&key.value));
+        }
+        let list = |words: Vec<String>| format!("[{}]", words.join(", "));
+        if !self.parents.is_empty() {
+            let parents = self.parents.iter().map(|at| Quoted(&at.value).to_string());
+            field("parents", &list(parents.collect()));
+        }
+        if !self.overrides.is_empty() {
+            let one = |key: &str, policy: &Policy| {
+                let (key, policy) = (Quoted(key), policy.to_string());
+                format!("    {{ key = {key}, policy = {} }},\n", Quoted(&policy))
+            };
+            let overrides = self.overrides.iter().map(|(key, policy)| one(&key.value, policy));
+            field("overrides", &format!("[\n{}]", overrides.collect::<String>()));
+        }
+        if !self.companions.is_empty() {
+            let on = Companion::ALL.into_iter().filter(|one| self.companions.has(*one));
+            field("companions", &list(on.map(|one| Quoted(one.suffix()).to_string()).collect()));
+        }
+        if let Some(on_unavailable) = &self.on_unavailable {
+            field("on_unavailable", &Quoted(word(&OnUnavailable::ALL, on_unavailable)));
+        }
+        if self.deny != Deny::default() {
+            field("deny", &Quoted(word(&Deny::ALL, &self.deny)));
+        }
+        let mut policies =
+            self.overrides.iter().map(|(_, policy)| policy).chain([&self.policy.value]);
+        if policies.any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
+            // Its own text cannot say so, and only a limit that watches as a whole has such a one.
+            field("shadow", &true);
+        }
+        text
+    }
+}

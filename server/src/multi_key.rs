@@ -1,0 +1,580 @@
+//! Several keys charged in one step: all of them or none.
+//!
+//! Here: what is charged together (a key and its parents, the keys of a `takem`), the decision over
+//! all, and the one answer that tells of it. Not here: locks (`shards`), one key (`engine`).
+//!
+//! First every key is looked at; one refusal is a refusal of all. Then each is charged. Where one
+//! finds no room after all, those before it are brought back, and the whole is tried again after
+//! others made room.
+
+use std::ops::Range;
+
+use engine::algorithms::{Decision, Verdict};
+use engine::{
+    Engine, Judgement, LeaseParams, LeaseResult, Now, PolicyRef, SavedState, TakeInfo, TakeParams,
+    TakeResult, is_leasable,
+};
+use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
+
+use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
+use crate::native::waits_in_vain;
+use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
+
+/// One key of several.
+#[derive(Debug)]
+struct KeyCharge {
+    /// In [`ChargeSet::keys`].
+    key: Range<usize>,
+    hash: u64,
+    policy: Policy,
+    /// The index of its limit.
+    limit: usize,
+    /// Which key of the request it is charged for, from 0.
+    member: usize,
+    /// How often the request charges it.
+    times: u64,
+}
+
+/// Keys that are charged together. Made once, used again.
+#[derive(Debug, Default)]
+pub(crate) struct ChargeSet {
+    rows: Vec<KeyCharge>,
+    keys: Vec<u8>,
+    parents: Parents,
+}
+
+/// What is noted while keys are charged: the figures of each, and how each stood. Made once, used
+/// again.
+#[derive(Debug, Default)]
+pub(crate) struct ChargeScratch {
+    facts: Vec<TakeInfo>,
+    saved: Vec<SavedState>,
+    bytes: Vec<u8>,
+}
+
+/// Memory for saved states that a worker keeps from request to request.
+const SAVED_BYTES_KEPT: usize = 64 << 10;
+
+/// Where keys are charged.
+#[derive(Clone, Copy)]
+pub(crate) struct ChargeContext<'a> {
+    pub(crate) now: Now,
+    pub(crate) shards: &'a Shards,
+    pub(crate) active_limits: &'a ActiveLimits,
+    /// Which worker counts what the limits judge.
+    pub(crate) worker: usize,
+}
+
+/// What charging together came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChargeResult {
+    /// The answer for all: the figures are those of the key that has least left, or of the one that
+    /// refuses for longest.
+    pub(crate) all: TakeResult,
+    /// The figures of the first key, with the decision for all.
+    pub(crate) first: TakeResult,
+    /// The key of the request that refused, from 0.
+    pub(crate) at: usize,
+}
+
+/// A key that is listed, for whoever charges it elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChargeRow<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    /// The index of its limit.
+    pub(crate) limit: usize,
+    /// Attempts count though they are refused.
+    pub(crate) counts_refused: bool,
+    /// What it counts are holders.
+    pub(crate) holds: bool,
+    /// Which key of the request it is charged for, from 0.
+    pub(crate) member: usize,
+    /// How often the request charges it.
+    pub(crate) times: u64,
+}
+
+impl ChargeResult {
+    /// All agreed: the figures of the key that has least left.
+    pub(crate) fn allowed(facts: &[TakeInfo], granted: u64, cost: u64) -> Self {
+        let first = facts[0];
+        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
+        let tightest =
+            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
+        let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
+        let verdict = match () {
+            () if granted < cost => Verdict::Part,
+            () if waits => Verdict::Wait,
+            () => Verdict::Allow,
+        };
+        let longest = decisions().map(|decision| decision.retry.unwrap_or(u64::MAX)).max();
+        let retry = longest.filter(|retry| *retry < u64::MAX);
+        let lease = facts.iter().find_map(|facts| facts.decision.lease);
+        let shadow = facts.iter().any(|facts| facts.shadow);
+        let of = |decision: Decision| {
+            let decision = Decision { verdict, granted, retry, lease, ..decision };
+            TakeResult::Decided(TakeInfo { decision, shadow, ..first })
+        };
+        Self { all: of(tightest), first: of(first.decision), at: 0 }
+    }
+
+    /// Key `index` refuses, for key `member` of the request.
+    pub(crate) fn refused(facts: &[TakeInfo], index: usize, member: usize) -> Self {
+        let first = facts[0];
+        let denied = |facts: TakeInfo| {
+            let decision = Decision { verdict: Verdict::Deny, granted: 0, ..facts.decision };
+            TakeResult::Decided(TakeInfo { decision, shadow: false, ..facts })
+        };
+        let all = TakeInfo { cas: first.cas, ..facts[index] };
+        Self { all: denied(all), first: denied(first), at: member }
+    }
+
+    pub(crate) fn undecided(limited: TakeResult) -> Self {
+        Self { all: limited, first: limited, at: 0 }
+    }
+}
+
+/// A change of several keys that cannot be refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adjustment {
+    /// So many units are given back.
+    Refund(u64),
+    /// A hold ends at its true cost.
+    Settle {
+        /// The hold.
+        lease: u64,
+        /// What it cost.
+        actual: u64,
+    },
+    /// A hold lasts for so many nanoseconds from now.
+    Renew {
+        /// The hold.
+        lease: u64,
+        /// Nanoseconds.
+        for_ns: u64,
+    },
+}
+
+impl Adjustment {
+    /// Makes the change on one key.
+    pub(crate) fn apply(
+        self,
+        engine: &mut Engine,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: Option<PolicyRef<'_>>,
+    ) -> TakeResult {
+        match self {
+            Self::Refund(units) => engine.refund(now, hash, key, policy_ref, units),
+            Self::Settle { lease, actual } => engine.settle(now, hash, key, lease, actual),
+            Self::Renew { lease, for_ns } => engine.renew(now, hash, key, lease, for_ns),
+        }
+    }
+}
+
+impl ChargeSet {
+    /// Forgets the keys.
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.keys.clear();
+    }
+
+    /// Adds a bound key and its parents; what is there already is charged once more.
+    ///
+    /// # Errors
+    ///
+    /// A parent's key cannot be made, or there are too many keys.
+    pub(crate) fn add(
+        &mut self,
+        limits: &Limits,
+        shards: &Shards,
+        found: &LimitMatch<'_>,
+        member: usize,
+    ) -> Result<(), LimitedKeyError> {
+        let mut parents = std::mem::take(&mut self.parents);
+        let listed = if found.has_parents() { limits.parents(found, &mut parents) } else { Ok(()) };
+        let added = listed.and_then(|()| {
+            let limit = found.limit().index();
+            self.push(shards, found.key(), found.policy(), limit, member)?;
+            if !found.has_parents() {
+                return Ok(());
+            }
+            parents
+                .iter()
+                .try_for_each(|row| self.push(shards, row.key, row.policy, row.limit, member))
+        });
+        self.parents = parents;
+        added
+    }
+
+    fn push(
+        &mut self,
+        shards: &Shards,
+        key: &[u8],
+        policy: &Policy,
+        limit: usize,
+        member: usize,
+    ) -> Result<(), LimitedKeyError> {
+        let keys = &self.keys;
+        let is_it = |row: &&mut KeyCharge| row.limit == limit && &keys[row.key.clone()] == key;
+        if let Some(row) = self.rows.iter_mut().find(is_it) {
+            row.times += 1;
+            return Ok(());
+        }
+        if self.rows.len() == KEYS_TOGETHER_MAX {
+            return Err(LimitedKeyError::TooManyParents);
+        }
+        let start = self.keys.len();
+        self.keys.extend_from_slice(key);
+        let (key, hash) = (start..self.keys.len(), shards.hash(key));
+        self.rows.push(KeyCharge { key, hash, policy: *policy, limit, member, times: 1 });
+        Ok(())
+    }
+
+    fn hashes(&self) -> impl Iterator<Item = u64> + Clone + '_ {
+        self.rows.iter().map(|row| row.hash)
+    }
+
+    fn key(&self, row: &KeyCharge) -> &[u8] {
+        &self.keys[row.key.clone()]
+    }
+
+    /// Whether a take asks to wait where none of the keys' policies ever does.
+    pub(crate) fn wait_in_vain(&self, wait: Option<u64>) -> bool {
+        waits_in_vain(wait, self.rows.iter().map(|row| &row.policy))
+    }
+
+    /// The first key and its hash.
+    pub(crate) fn first(&self) -> (&[u8], u64) {
+        self.rows.first().map_or((&[], 0), |row| (self.key(row), row.hash))
+    }
+
+    /// Runs `change` with the shards of all keys locked, again after others made room where it
+    /// found none.
+    pub(crate) fn locked<T>(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        change: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
+    ) -> Option<T> {
+        charge_ctx.shards.with_locked(charge_ctx.now, &self.hashes(), change)
+    }
+
+    /// Takes from all keys or from none.
+    pub(crate) fn take(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        charge_scratch: &mut ChargeScratch,
+        engines: &mut LockedShards<'_>,
+        take: &TakeParams,
+    ) -> Result<ChargeResult, NoRoom> {
+        let Some(first) = self.rows.first() else {
+            return Ok(ChargeResult::undecided(TakeResult::NotFound));
+        };
+        charge_scratch.facts.clear();
+        let mut granted = take.cost;
+        for (index, row) in self.rows.iter().enumerate() {
+            let attempt = TakeParams {
+                cost: row.cost(take.cost),
+                peek: true,
+                compare_cas: take.compare_cas.filter(|_| index == 0),
+                ..*take
+            };
+            let looked = engines.engine(row.hash).take(
+                charge_ctx.now,
+                row.hash,
+                self.key(row),
+                Some(charge_ctx.policy_ref(row)),
+                &attempt,
+            );
+            let TakeResult::Decided(facts) = looked else {
+                return Ok(ChargeResult::undecided(looked));
+            };
+            if facts.decision.verdict == Verdict::Part {
+                granted = granted.min(facts.decision.granted);
+            }
+            charge_scratch.facts.push(facts);
+        }
+        if charge_scratch.facts.iter().any(TakeInfo::refuses) {
+            return Ok(self.refuse(charge_ctx, charge_scratch, engines, take));
+        }
+        if take.peek {
+            return Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost));
+        }
+        let holds = take.hold.is_some() || self.rows.iter().any(KeyCharge::holds_by_itself);
+        let lease = holds.then(|| engines.engine(first.hash).next_lease(charge_ctx.now));
+        let charge = TakeParams { cost: granted, part: false, compare_cas: None, lease, ..*take };
+        let done = self.charge(charge_ctx, charge_scratch, engines, &charge)?;
+        if let Some(undecided) = done {
+            return Ok(ChargeResult::undecided(undecided));
+        }
+        if charge_scratch.facts.iter().any(TakeInfo::refuses) {
+            // Two limits meet in one key, and the second saw what the first had taken.
+            return Ok(self.refuse(charge_ctx, charge_scratch, engines, take));
+        }
+        for (row, facts) in self.rows.iter().zip(&mut charge_scratch.facts) {
+            charge_ctx.note(row, facts.judgement(&charge));
+            if granted < take.cost {
+                let rest = TakeParams { cost: take.cost - granted, peek: true, ..charge };
+                let engine = engines.engine(row.hash);
+                let looked = engine.take(
+                    charge_ctx.now,
+                    row.hash,
+                    self.key(row),
+                    Some(charge_ctx.policy_ref(row)),
+                    &rest,
+                );
+                if let TakeResult::Decided(look) = looked {
+                    facts.decision.retry = look.decision.retry;
+                }
+            }
+        }
+        Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost))
+    }
+
+    /// Charges one key after the other; all are brought back unless each agreed.
+    fn charge(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        charge_scratch: &mut ChargeScratch,
+        engines: &mut LockedShards<'_>,
+        take: &TakeParams,
+    ) -> Result<Option<TakeResult>, NoRoom> {
+        charge_scratch.forget_saved();
+        for (index, row) in self.rows.iter().enumerate() {
+            let engine = engines.engine(row.hash);
+            let key = self.key(row);
+            charge_scratch.saved.push(engine.save(
+                charge_ctx.now,
+                row.hash,
+                key,
+                &mut charge_scratch.bytes,
+            ));
+            let attempt = TakeParams {
+                cost: row.cost(take.cost),
+                client_flags: take.client_flags.filter(|_| index == 0),
+                ..*take
+            };
+            let taken = engine.take(
+                charge_ctx.now,
+                row.hash,
+                key,
+                Some(charge_ctx.policy_ref(row)),
+                &attempt,
+            );
+            let agreed = matches!(taken, TakeResult::Decided(facts) if !facts.refuses());
+            if let TakeResult::Decided(facts) = taken {
+                charge_scratch.facts[index] = facts;
+            }
+            if agreed {
+                continue;
+            }
+            for (row, saved) in self.rows.iter().zip(&charge_scratch.saved).rev() {
+                let engine = engines.engine(row.hash);
+                engine.rollback(
+                    charge_ctx.now,
+                    row.hash,
+                    self.key(row),
+                    saved,
+                    &charge_scratch.bytes,
+                );
+            }
+            return match taken {
+                TakeResult::Decided(_) => Ok(None),
+                TakeResult::Full => Err(NoRoom),
+                undecided => Ok(Some(undecided)),
+            };
+        }
+        Ok(None)
+    }
+
+    /// Tells of the key that refuses for longest: after that time all of them pass. Where refused
+    /// attempts count, this one does.
+    fn refuse(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        charge_scratch: &mut ChargeScratch,
+        engines: &mut LockedShards<'_>,
+        take: &TakeParams,
+    ) -> ChargeResult {
+        let mut worst: Option<(usize, u64)> = None;
+        for (index, (row, facts)) in self.rows.iter().zip(&mut charge_scratch.facts).enumerate() {
+            if facts.refuses() {
+                let attempt = TakeParams { cost: row.cost(take.cost), ..*take };
+                charge_ctx.note(row, facts.judgement(&attempt));
+                if !take.peek {
+                    engines.engine(row.hash).note_refused(charge_ctx.now, row.hash, self.key(row));
+                }
+                let retry = facts.decision.retry.unwrap_or(u64::MAX);
+                if worst.is_none_or(|(_, longest)| retry > longest) {
+                    worst = Some((index, retry));
+                }
+            }
+            // Of holders only those count that came in.
+            if row.policy.over && !take.peek && !row.holds_by_itself() {
+                let attempt = TakeParams {
+                    cost: row.cost(take.cost),
+                    compare_cas: None,
+                    hold: None,
+                    ..*take
+                };
+                let engine = engines.engine(row.hash);
+                let counted = engine.take(
+                    charge_ctx.now,
+                    row.hash,
+                    self.key(row),
+                    Some(charge_ctx.policy_ref(row)),
+                    &attempt,
+                );
+                if let TakeResult::Decided(counted) = counted {
+                    facts.decision = Decision {
+                        verdict: facts.decision.verdict,
+                        counted: counted.decision.changed,
+                        ..counted.decision
+                    };
+                }
+            }
+        }
+        let index = worst.map_or(0, |(index, _)| index);
+        ChargeResult::refused(&charge_scratch.facts, index, self.rows[index].member)
+    }
+
+    /// The keys that are listed, in order.
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = ChargeRow<'_>> {
+        self.rows.iter().map(|row| ChargeRow {
+            key: self.key(row),
+            hash: row.hash,
+            limit: row.limit,
+            counts_refused: row.policy.over && !row.holds_by_itself(),
+            holds: row.holds_by_itself(),
+            member: row.member,
+            times: row.times,
+        })
+    }
+
+    /// Leases from the first key what all the others can spare, and takes that from them. What the
+    /// client gives back later they get by refill alone: they have no lease of their own.
+    pub(crate) fn lease(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        charge_scratch: &mut ChargeScratch,
+        engines: &mut LockedShards<'_>,
+        params: &LeaseParams<'_>,
+    ) -> Result<LeaseResult, NoRoom> {
+        let now = charge_ctx.now;
+        let Some((first, others)) = self.rows.split_first() else { return Ok(LeaseResult::Full) };
+        if others.iter().any(|row| !is_leasable(&row.policy)) {
+            return Ok(LeaseResult::NotLeasable);
+        }
+        let mut want = params.want;
+        for row in others {
+            let engine = engines.engine(row.hash);
+            let look = engine.look(now, row.hash, self.key(row), Some(charge_ctx.policy_ref(row)));
+            let spare = look.map_or(0, |facts| facts.decision.left());
+            let spare = if row.policy.shadow { COUNT_MAX } else { spare };
+            want = want.min(spare);
+        }
+        charge_scratch.forget_saved();
+        let engine = engines.engine(first.hash);
+        charge_scratch.saved.push(engine.save(
+            now,
+            first.hash,
+            self.key(first),
+            &mut charge_scratch.bytes,
+        ));
+        let params = LeaseParams { want, ..*params };
+        let leased = engine.lease(
+            now,
+            first.hash,
+            self.key(first),
+            Some(charge_ctx.policy_ref(first)),
+            &params,
+        );
+        let LeaseResult::Told(line) = leased else { return Ok(leased) };
+        if line.granted == 0 {
+            return Ok(leased);
+        }
+        let take = TakeParams { cost: line.granted, wait: Some(0), ..TakeParams::default() };
+        for row in others {
+            let engine = engines.engine(row.hash);
+            charge_scratch.saved.push(engine.save(
+                now,
+                row.hash,
+                self.key(row),
+                &mut charge_scratch.bytes,
+            ));
+            let taken =
+                engine.take(now, row.hash, self.key(row), Some(charge_ctx.policy_ref(row)), &take);
+            if matches!(taken, TakeResult::Decided(facts) if !facts.refuses()) {
+                continue;
+            }
+            for (row, saved) in self.rows.iter().zip(&charge_scratch.saved).rev() {
+                let engine = engines.engine(row.hash);
+                engine.rollback(now, row.hash, self.key(row), saved, &charge_scratch.bytes);
+            }
+            return match taken {
+                TakeResult::Full => Err(NoRoom),
+                // Two limits meet in one key, and the second saw what the first had taken.
+                _ => Ok(LeaseResult::Told(LeaseLine {
+                    granted: 0,
+                    safe: line.safe - line.granted,
+                    ..line
+                })),
+            };
+        }
+        Ok(leased)
+    }
+
+    /// Makes a change that cannot be refused on every key that has it; tells of the first that had.
+    pub(crate) fn change(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        engines: &mut LockedShards<'_>,
+        change: Adjustment,
+    ) -> Result<TakeResult, NoRoom> {
+        let now = charge_ctx.now;
+        let mut result = None;
+        for row in &self.rows {
+            let (engine, hash, key) = (engines.engine(row.hash), row.hash, self.key(row));
+            let done = change.apply(engine, now, hash, key, Some(charge_ctx.policy_ref(row)));
+            match done {
+                // Nothing is changed yet. Later keys without room go without: less passes.
+                TakeResult::Full if result.is_none() => return Err(NoRoom),
+                TakeResult::Decided(_) if result.is_none() => result = Some(done),
+                _ => {}
+            }
+        }
+        Ok(result.unwrap_or(TakeResult::NotFound))
+    }
+}
+
+impl KeyCharge {
+    fn cost(&self, cost: u64) -> u64 {
+        cost.saturating_mul(self.times).min(COUNT_MAX)
+    }
+
+    fn holds_by_itself(&self) -> bool {
+        matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
+    }
+}
+
+impl ChargeContext<'_> {
+    fn policy_ref<'r>(&self, row: &'r KeyCharge) -> PolicyRef<'r> {
+        self.active_limits.policy_ref(row.limit, &row.policy)
+    }
+
+    fn note(&self, row: &KeyCharge, judgement: Judgement) {
+        if let Some(metrics) = self.active_limits.metrics(row.limit) {
+            metrics.note(self.worker, judgement);
+        }
+    }
+}
+
+impl ChargeScratch {
+    /// Begins anew. The states of logs and of many holders are large: their memory is given back.
+    fn forget_saved(&mut self) {
+        self.saved.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(SAVED_BYTES_KEPT);
+    }
+}

@@ -1,0 +1,559 @@
+//! The native verbs, from a decoded request to an outcome: which policy is meant, which shard
+//! decides, what the verdict line says.
+//!
+//! Not here: the wire (`protocol`), the arithmetic (`engine`).
+
+use std::hint::cold_path;
+
+use engine::algorithms::{Decision, Verdict};
+use engine::{
+    CachedReply, Engine, LeaseParams, LeaseResult, Now, PolicyRef, TakeInfo,
+    TakeParams as TakeUnits, TakeResult, undecided,
+};
+use protocol::{
+    Algorithm, COUNT_MAX, CasCondition, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
+    Policy, PolicyArg, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_plain_verdict,
+    encode_verdict,
+};
+
+use crate::items::line;
+use crate::limited_keys::{milliseconds, write_error};
+use crate::limits::{LimitMatch, LimitedKeyError};
+use crate::multi_key::{Adjustment, ChargeResult};
+use crate::policy_cache::PolicyId;
+use crate::scratch::Scratch;
+use crate::session::{ExecContext, TakeMany};
+use crate::shards::{KeyId, NoRoom, Shards};
+
+const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
+
+/// Told where `wait=` would be without effect.
+pub(crate) const NEVER_WAITS: &str =
+    "CLIENT_ERROR take: wait= needs a policy that waits, leaky: with wait=; wait=0 goes with any";
+
+/// Whether a take asks to wait where none of the policies that charge it ever does.
+pub(crate) fn waits_in_vain<'p>(
+    wait: Option<u64>,
+    mut policies: impl Iterator<Item = &'p Policy>,
+) -> bool {
+    wait.is_some_and(|wait| wait > 0) && !policies.any(Policy::accepts_wait)
+}
+
+/// The policy that a request means.
+enum RequestPolicy<'f> {
+    /// That of a bound key, its parents included.
+    Bound(&'f LimitMatch<'f>),
+    /// One written out.
+    Written(PolicyId),
+    /// One named, of the limit with this index.
+    Named { policy: &'f Policy, limit: usize },
+}
+
+/// Why a policy word means no policy.
+enum NoPolicy {
+    /// Nothing of that name, or nothing bound.
+    None,
+    /// It does not parse: what to tell the client.
+    Bad(String),
+}
+
+/// The verdict line of a decision.
+pub(crate) fn verdict_line(facts: &TakeInfo, show_cas: bool) -> VerdictLine {
+    let Decision { verdict, limit, remaining, granted, reset, lease, .. } = facts.decision;
+    VerdictLine {
+        word: verdict_word(facts),
+        limit,
+        remaining,
+        retry_ms: retry_ms(facts),
+        reset_ms: milliseconds(reset),
+        cas: show_cas.then_some(facts.cas),
+        lease,
+        granted: (verdict == Verdict::Part).then_some(granted),
+        at: None,
+        shadow: facts.shadow,
+        degraded: false,
+    }
+}
+
+fn verdict_word(facts: &TakeInfo) -> VerdictWord {
+    match facts.decision.verdict {
+        Verdict::Deny if facts.shadow => VerdictWord::Allow,
+        Verdict::Allow => VerdictWord::Allow,
+        Verdict::Deny => VerdictWord::Deny,
+        Verdict::Wait => VerdictWord::Wait,
+        Verdict::Part => VerdictWord::Part,
+    }
+}
+
+fn retry_ms(facts: &TakeInfo) -> Option<u64> {
+    if verdict_word(facts) == VerdictWord::Allow {
+        return Some(0);
+    }
+    facts.decision.retry.map(milliseconds)
+}
+
+/// Appends the verdict line of a decision. Most have nothing to tell but four numbers, which are handed on as they
+/// are, not copied into a line first.
+#[inline]
+pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
+    let Decision { verdict, limit, remaining, reset, lease, .. } = facts.decision;
+    if facts.shadow || lease.is_some() || matches!(verdict, Verdict::Wait | Verdict::Part) {
+        cold_path();
+        return encode_verdict(out, &verdict_line(facts, false));
+    }
+    let (word, retry_ms) = (verdict_word(facts), retry_ms(facts));
+    encode_plain_verdict(out, word, (limit, remaining), retry_ms, milliseconds(reset));
+}
+
+impl<'a> ExecContext<'a> {
+    /// What `word` means for the counted key; `found` is what it is bound to.
+    fn resolve<'f>(
+        &mut self,
+        word: PolicyArg<'_>,
+        key: &[u8],
+        found: Option<&'f LimitMatch<'f>>,
+    ) -> Result<RequestPolicy<'f>, NoPolicy>
+    where
+        'a: 'f,
+    {
+        match word {
+            PolicyArg::Inline(token) => self
+                .scratch
+                .policy_cache
+                .parse(token)
+                .map(RequestPolicy::Written)
+                .map_err(NoPolicy::Bad),
+            PolicyArg::Configured => found.map(RequestPolicy::Bound).ok_or(NoPolicy::None),
+            PolicyArg::Named(name) => {
+                let limit = self.active_limits.limits().by_name(name).ok_or(NoPolicy::None)?;
+                Ok(match found {
+                    Some(found) if found.limit().index() == limit.index() => {
+                        RequestPolicy::Bound(found)
+                    }
+                    _ => {
+                        RequestPolicy::Named { policy: limit.policy_of(key), limit: limit.index() }
+                    }
+                })
+            }
+        }
+    }
+
+    /// Answers a native verb on one key; `hash` is that of the counted key, where `found` has one.
+    pub(crate) fn native(
+        &mut self,
+        command: &Command<'_>,
+        native: &Native<'_>,
+        form: &Form<'_>,
+        hash: u64,
+        found: Option<&LimitMatch<'_>>,
+        out: &mut Vec<u8>,
+    ) {
+        let own = command.key.as_bytes();
+        let bound = found.filter(|found| found.companion().is_none());
+        // One key has one state, whichever policy a line names. A companion is a key of its own here.
+        let (key, hash) = match (bound, found) {
+            (Some(bound), _) => (bound.key(), hash),
+            (None, Some(_)) => (own, self.service.shards().hash(own)),
+            (None, None) => (own, hash),
+        };
+        let outcome = match native {
+            Native::Take(take) => match self.resolve(take.policy, key, bound) {
+                Ok(meant) if self.waits_in_vain(&meant, take.wait) => {
+                    return write_error(NEVER_WAITS, form, out);
+                }
+                Ok(RequestPolicy::Bound(found)) if self.charges_parents(found) => {
+                    self.take_with_parents(found, take)
+                }
+                Ok(RequestPolicy::Bound(found)) => {
+                    let limit = Some(found.limit().index());
+                    Ok(self.take(key, hash, self.policy_of(found), limit, take))
+                }
+                Ok(RequestPolicy::Written(policy_id)) => {
+                    let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
+                    Ok(self.take(key, hash, policy_ref, None, take))
+                }
+                Ok(RequestPolicy::Named { policy, limit }) => Ok(self.take(
+                    key,
+                    hash,
+                    self.active_limits.policy_ref(limit, policy),
+                    Some(limit),
+                    take,
+                )),
+                Err(refused) => return refuse(refused, command, form, out),
+            },
+            Native::Refund(units) => {
+                let changed = self.change(key, hash, bound, Adjustment::Refund(*units));
+                changed.map(|limited| verdict(limited, false))
+            }
+            Native::Settle { lease, actual } => {
+                let change = Adjustment::Settle { lease: *lease, actual: *actual };
+                self.change(key, hash, bound, change).map(settled)
+            }
+            Native::Renew { lease, for_ns } => {
+                let change = Adjustment::Renew { lease: *lease, for_ns: *for_ns };
+                self.change(key, hash, bound, change).map(|limited| match limited {
+                    TakeResult::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
+                    other => undecided(other),
+                })
+            }
+            Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
+            Native::IncrX(incrx) => Ok(self.incrx(key, hash, incrx)),
+            Native::Slide(slide) => Ok(self.slide(key, hash, slide)),
+            Native::Lease(lease) => match self.resolve(lease.policy, key, bound) {
+                Ok(meant) => match self.lease(key, hash, &meant, lease) {
+                    Ok(LeaseResult::Told(line)) => Ok(Outcome::Leased(line)),
+                    Ok(LeaseResult::Full) => Ok(Outcome::OutOfMemory),
+                    Ok(LeaseResult::NotLeasable) => return write_error(NOT_LEASABLE, form, out),
+                    Err(error) => Err(error),
+                },
+                Err(refused) => return refuse(refused, command, form, out),
+            },
+        };
+        match outcome {
+            Ok(outcome) => encode(out, command, form, &outcome),
+            Err(error) => write_error(&error.to_string(), form, out),
+        }
+    }
+
+    /// As [`waits_in_vain`], of the policy that a request means and of those of its parents.
+    fn waits_in_vain(&mut self, meant: &RequestPolicy<'_>, wait: Option<u64>) -> bool {
+        if wait.is_none_or(|wait| wait == 0) {
+            return false;
+        }
+        match meant {
+            RequestPolicy::Bound(found) if self.charges_parents(found) => {
+                // Without the list there is an error of its own.
+                self.list_charges(found).is_ok() && self.scratch.charges.wait_in_vain(wait)
+            }
+            RequestPolicy::Bound(found) => waits_in_vain(wait, std::iter::once(found.policy())),
+            RequestPolicy::Written(policy_id) => {
+                waits_in_vain(wait, std::iter::once(self.scratch.policy_cache.policy(*policy_id)))
+            }
+            RequestPolicy::Named { policy, .. } => waits_in_vain(wait, std::iter::once(*policy)),
+        }
+    }
+
+    /// Leases quota of a key, with its parents where it has some.
+    fn lease(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        meant: &RequestPolicy<'_>,
+        lease: &Lease<'_>,
+    ) -> Result<LeaseResult, LimitedKeyError> {
+        let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
+        let params = LeaseParams { client, want, used, unused, weight, ttl };
+        let policy_ref = match meant {
+            RequestPolicy::Bound(found) if self.charges_parents(found) => {
+                self.list_charges(found)?;
+                let charge_ctx = self.charge_context();
+                let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
+                let leased = charges.locked(charge_ctx, |engines| {
+                    match charges.lease(charge_ctx, charge_scratch, engines, &params) {
+                        Ok(LeaseResult::Full) => Err(NoRoom),
+                        other => other,
+                    }
+                });
+                return Ok(leased.unwrap_or(LeaseResult::Full));
+            }
+            RequestPolicy::Bound(found) => self.policy_of(found),
+            RequestPolicy::Written(policy_id) => {
+                PolicyRef::from(self.scratch.policy_cache.policy(*policy_id))
+            }
+            RequestPolicy::Named { policy, limit } => self.active_limits.policy_ref(*limit, policy),
+        };
+        let leased = self.service.shards().with_room(self.now, hash, |engine| {
+            match engine.lease(self.now, hash, key, Some(policy_ref), &params) {
+                LeaseResult::Full => None,
+                done => Some(done),
+            }
+        });
+        Ok(leased.unwrap_or(LeaseResult::Full))
+    }
+
+    /// Changes a key, with its parents where it has some.
+    fn change(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Option<&LimitMatch<'_>>,
+        change: Adjustment,
+    ) -> Result<TakeResult, LimitedKeyError> {
+        if let Some(found) = found.filter(|found| self.charges_parents(found)) {
+            return self.adjust_all(found, change);
+        }
+        let now = self.now;
+        let policy_ref = found.map(|found| self.policy_of(found));
+        Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, policy_ref)))
+    }
+
+    /// Runs `change` on the shard of `hash`; when it finds no room, again after others made some.
+    fn limited(&self, hash: u64, mut change: impl FnMut(&mut Engine) -> TakeResult) -> TakeResult {
+        self.service
+            .shards()
+            .with_room(self.now, hash, |engine| match change(engine) {
+                TakeResult::Full => None,
+                done => Some(done),
+            })
+            .unwrap_or(TakeResult::Full)
+    }
+
+    fn take(
+        &self,
+        key: &[u8],
+        hash: u64,
+        policy_ref: PolicyRef<'_>,
+        limit: Option<usize>,
+        take: &Take<'_>,
+    ) -> Outcome<'static> {
+        let now = self.now;
+        let (units, show_cas) = units_of(take);
+        let id = self.key_id(hash, key, take.id);
+        let done = self.service.shards().with_room(now, hash, |engine| {
+            // The shard is locked: of two requests with one id, the second sees what the first kept.
+            if let Some(line) = self.recall(id) {
+                return Some(Outcome::Verdict(line));
+            }
+            let limited = engine.take(now, hash, key, Some(policy_ref), &units);
+            if matches!(limited, TakeResult::Full) {
+                return None;
+            }
+            if let Some(limit) = limit {
+                self.note_judgement(limit, limited.judgement(&units));
+            }
+            let outcome = verdict(limited, show_cas);
+            self.keep(id.filter(|_| !take.peek), &outcome);
+            Some(outcome)
+        });
+        done.unwrap_or(Outcome::OutOfMemory)
+    }
+
+    /// Takes from a bound key and its parents.
+    fn take_with_parents(
+        &mut self,
+        found: &LimitMatch<'_>,
+        take: &Take<'_>,
+    ) -> Result<Outcome<'static>, LimitedKeyError> {
+        let (units, show_cas) = units_of(take);
+        self.list_charges(found)?;
+        Ok(self.take_listed(&units, take.id, |charged| verdict(charged.all, show_cas)))
+    }
+
+    /// Answers a `takem`.
+    pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
+        let mut counted = std::mem::take(&mut self.scratch.more_keys);
+        counted.resize_with(1, Vec::new);
+        let listed = self.list_all_charges(many.keys, &mut counted[0]);
+        self.scratch.more_keys = counted;
+        let outcome = match listed {
+            Ok(true) => {
+                let units = TakeUnits { cost: many.cost, peek: many.peek, ..TakeUnits::default() };
+                self.take_listed(&units, many.id, outcome_of_many)
+            }
+            Ok(false) => Outcome::NotFound,
+            Err(error) if !quiet => return line(out, &error.to_string()),
+            Err(_) => return,
+        };
+        if !quiet {
+            write_many_reply(&outcome, out);
+        }
+    }
+
+    /// Answers a `takem` whose keys were charged by their owners.
+    pub(crate) fn write_charge_reply(charged: ChargeResult, quiet: bool, out: &mut Vec<u8>) {
+        if !quiet {
+            write_many_reply(&outcome_of_many(charged), out);
+        }
+    }
+
+    /// Lists the keys of a `takem` with their parents; false when one is bound to nothing.
+    pub(crate) fn list_all_charges(
+        &mut self,
+        keys: Keys<'_>,
+        counted: &mut Vec<u8>,
+    ) -> Result<bool, LimitedKeyError> {
+        let limits = self.active_limits.limits();
+        let charges = &mut self.scratch.charges;
+        charges.clear();
+        for (member, (key, _)) in keys.iter().enumerate() {
+            match limits.find(key.as_bytes(), counted)? {
+                Some(found) if found.companion().is_none() => {
+                    charges.add(limits, self.service.shards(), &found, member)?;
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes from the keys that are listed. The answer to an `id` is kept beside the first key.
+    pub(crate) fn take_listed(
+        &mut self,
+        units: &TakeUnits,
+        id: Option<&[u8]>,
+        answer: impl Fn(ChargeResult) -> Outcome<'static>,
+    ) -> Outcome<'static> {
+        let charge_ctx = self.charge_context();
+        let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
+        let (key, hash) = charges.first();
+        let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
+        let done = charges.locked(charge_ctx, |engines| {
+            if let Some(line) = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id)) {
+                return Ok(Outcome::Verdict(line));
+            }
+            let outcome = answer(charges.take(charge_ctx, charge_scratch, engines, units)?);
+            if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
+                charge_ctx.shards.keep_answer(charge_ctx.now, id, CachedReply::Verdict(*line));
+            }
+            Ok(outcome)
+        });
+        done.unwrap_or(Outcome::OutOfMemory)
+    }
+
+    fn key_id(&self, hash: u64, key: &[u8], id: Option<&[u8]>) -> Option<KeyId> {
+        id.map(|id| self.service.shards().key_id(hash, key, id))
+    }
+
+    fn recall(&self, id: Option<KeyId>) -> Option<VerdictLine> {
+        recall(self.service.shards(), self.now, id?)
+    }
+
+    /// Keeps the answer to an id, and notes it for the copies of the key.
+    fn keep(&self, id: Option<KeyId>, outcome: &Outcome<'_>) {
+        let answer = match outcome {
+            Outcome::Verdict(line) => CachedReply::Verdict(*line),
+            Outcome::Counted(line) => CachedReply::Counted(*line),
+            _ => return,
+        };
+        if let Some(id) = id {
+            let kept = self.service.shards().keep_answer(self.now, id, answer);
+            self.scratch.kept_id.set(Some(kept));
+        }
+    }
+
+    fn incrx(&self, key: &[u8], hash: u64, incrx: &IncrX<'_>) -> Outcome<'static> {
+        let (now, shards) = (self.now, self.service.shards());
+        let id = self.key_id(hash, key, incrx.id);
+        let done = shards.with_room(now, hash, |engine| {
+            let is_count = |answer: &CachedReply| matches!(answer, CachedReply::Counted(_));
+            let before = id.and_then(|id| shards.answer_to(now, id, is_count));
+            if let Some(CachedReply::Counted(line)) = before {
+                return Some(Outcome::Counted(line));
+            }
+            match engine.incrx(now, hash, key, incrx) {
+                Outcome::OutOfMemory => None,
+                outcome => {
+                    self.keep(id, &outcome);
+                    Some(outcome)
+                }
+            }
+        });
+        done.unwrap_or(Outcome::OutOfMemory)
+    }
+
+    /// A sliding count without a limit: one that nobody reaches.
+    fn slide(&self, key: &[u8], hash: u64, slide: &Slide) -> Outcome<'static> {
+        let now = self.now;
+        let policy = Policy {
+            algorithm: Algorithm::Sliding {
+                rate: Rate { count: COUNT_MAX, period: slide.window },
+                slices: slide.slices,
+                oldest: Oldest::Weighted,
+            },
+            over: false,
+            shadow: false,
+        };
+        let units = TakeUnits { cost: slide.units, peek: slide.units == 0, ..TakeUnits::default() };
+        match self.limited(hash, |engine| {
+            engine.take(now, hash, key, Some(PolicyRef::from(&policy)), &units)
+        }) {
+            TakeResult::Decided(facts) => Outcome::Slid(facts.decision.used),
+            other => undecided(other),
+        }
+    }
+}
+
+/// What a `takem` hears.
+pub(crate) fn outcome_of_many(charged: ChargeResult) -> Outcome<'static> {
+    match verdict(charged.all, false) {
+        Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
+            Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
+        }
+        outcome => outcome,
+    }
+}
+
+pub(crate) fn write_many_reply(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
+    match outcome {
+        Outcome::Verdict(verdict) => encode_verdict(out, verdict),
+        Outcome::NotFound => line(out, "NOT_FOUND"),
+        _ => line(out, "SERVER_ERROR out of memory storing object"),
+    }
+}
+
+/// A take as the engine words it, and whether its cas unique is told.
+pub(crate) fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
+    let (show_cas, compare_cas) = match take.cas {
+        CasCondition::None => (false, None),
+        CasCondition::Show => (true, None),
+        CasCondition::Compare(unique) => (true, Some(unique)),
+    };
+    let units = TakeUnits {
+        cost: take.cost,
+        part: take.part,
+        peek: take.peek,
+        wait: take.wait,
+        hold: take.hold,
+        compare_cas,
+        client_flags: None,
+        lease: None,
+    };
+    (units, show_cas)
+}
+
+/// The verdict that was given to this id before.
+fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<VerdictLine> {
+    let is_verdict = |answer: &CachedReply| matches!(answer, CachedReply::Verdict(_));
+    match shards.answer_to(now, id, is_verdict)? {
+        CachedReply::Verdict(line) => Some(line),
+        CachedReply::Counted(_) => None,
+    }
+}
+
+pub(crate) fn settled(limited: TakeResult) -> Outcome<'static> {
+    match limited {
+        TakeResult::Decided(TakeInfo { decision, .. }) => Outcome::Settled {
+            limit: decision.limit,
+            remaining: decision.remaining,
+            reset_ms: milliseconds(decision.reset),
+        },
+        other => undecided(other),
+    }
+}
+
+pub(crate) fn verdict(limited: TakeResult, show_cas: bool) -> Outcome<'static> {
+    match limited {
+        TakeResult::Decided(facts) => Outcome::Verdict(verdict_line(&facts, show_cas)),
+        TakeResult::Exists(facts) => Outcome::Verdict(VerdictLine {
+            word: VerdictWord::Exists,
+            retry_ms: facts.decision.retry.map(milliseconds),
+            lease: None,
+            granted: None,
+            shadow: false,
+            ..verdict_line(&facts, true)
+        }),
+        other => undecided(other),
+    }
+}
+
+fn refuse(refused: NoPolicy, command: &Command<'_>, form: &Form<'_>, out: &mut Vec<u8>) {
+    match refused {
+        NoPolicy::None => encode(out, command, form, &Outcome::NotFound),
+        NoPolicy::Bad(why) if !form.is_quiet() => {
+            out.extend_from_slice(b"CLIENT_ERROR ");
+            out.extend_from_slice(why.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        NoPolicy::Bad(_) => {}
+    }
+}

@@ -1,0 +1,402 @@
+//! What other nodes say to this one, and the control plane's way to them.
+//!
+//! Here: control frames from lanes to where they belong, calls and their answers. Not here: the lanes
+//! themselves (`crate::transport`), what comes over data links (`links`, `router`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::id::NodeId;
+use cluster::message::Frame;
+use cluster::message::control::ControlCall;
+use control::{CallFuture, ControlTransport, Unreachable};
+use engine::Nanos;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::Node;
+use super::replicas::{ReplicaContext, ReplicaScratch, own_bytes};
+use super::router::node_now;
+use crate::scratch::Scratch;
+use crate::service::Service;
+use crate::transport::{
+    FrameHandler, LinkEnd, LinkError, LinkEvent, NewDataLink, PeerAddr, PeerSender, RemotePeer,
+};
+
+/// Clocks that differ by more are warned of.
+const CLOCK_WARN_MS: i64 = 50;
+/// A call that takes longer says nothing about clocks.
+const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
+/// A link is told to be silent after this time; the default of `crate::transport`.
+const SILENT_NS: u64 = 300_000_000;
+
+/// Calls that wait for their answers.
+#[derive(Default)]
+pub(super) struct PendingCalls {
+    last: u64,
+    open: BTreeMap<u64, PendingCall>,
+}
+
+/// One of them.
+struct PendingCall {
+    peer: PeerAddr,
+    /// When it was sent, on our monotonic clock.
+    sent_ns: u64,
+    answer: oneshot::Sender<Result<Bytes, Unreachable>>,
+}
+
+impl PendingCalls {
+    fn open(
+        &mut self,
+        peer_addr: PeerAddr,
+        sent_ns: u64,
+    ) -> (u64, oneshot::Receiver<Result<Bytes, Unreachable>>) {
+        let (answer, receiver) = oneshot::channel();
+        self.last += 1;
+        self.open.insert(self.last, PendingCall { peer: peer_addr, sent_ns, answer });
+        (self.last, receiver)
+    }
+
+    fn end(&mut self, id: u64, answer: Result<Bytes, Unreachable>) {
+        if let Some(open) = self.open.remove(&id) {
+            // Who does not wait any more has given up.
+            let _ = open.answer.send(answer);
+        }
+    }
+
+    pub(super) fn end_all(&mut self, peer_addr: &PeerAddr, why: Unreachable) {
+        let ended: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.peer == *peer_addr)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ended {
+            self.end(id, Err(why));
+        }
+    }
+}
+
+/// Forgets a call that nobody waits for any more.
+struct CallGuard {
+    node: Arc<Node>,
+    id: u64,
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.node.calls.lock().open.remove(&self.id);
+    }
+}
+
+/// What brings calls of the control plane to other nodes.
+pub(super) struct PeerClient(pub(super) Arc<Node>, pub(super) Arc<Service>);
+
+impl ControlTransport for PeerClient {
+    fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> CallFuture {
+        let node = Arc::clone(&self.0);
+        let Some(transport) = node.transport() else {
+            return Box::pin(async { Err(Unreachable::Lost) });
+        };
+        let to = to.or_else(|| node.places.read().get(address).copied());
+        if to.is_some_and(|to| to == node.me().0) {
+            // Nobody there but ourselves.
+            return Box::pin(async { Err(Unreachable::Lost) });
+        }
+        let (peer_addr, sender) = match to {
+            Some(to) => (PeerAddr::Node(to), transport.sender(to, address)),
+            None => (PeerAddr::Address(address.to_owned()), transport.sender_at(address)),
+        };
+        let clock = self.1.clock();
+        let sent = clock.now().mono;
+        let wall_ns = clock.unix_ns(sent);
+        let (id, receiver) = node.calls.lock().open(peer_addr, sent.0);
+        let frame = Frame::Call(ControlCall { id, wall_ns, rpc });
+        let sent = match to {
+            Some(to) => node.paths.send_or(node.me().0, to, &sender, frame),
+            None => sender.send(frame),
+        };
+        let waits = CallGuard { node, id };
+        Box::pin(async move {
+            let _waits = waits;
+            if sent.is_err() {
+                return Err(Unreachable::Lost);
+            }
+            match tokio::time::timeout(ttl, receiver).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(Unreachable::Lost),
+                Err(_) => Err(Unreachable::Late),
+            }
+        })
+    }
+}
+
+/// How many milliseconds one wall clock is ahead of another.
+fn ahead_ms(one_ns: u64, other_ns: u64) -> i64 {
+    let ahead_ns = i128::from(one_ns) - i128::from(other_ns);
+    i64::try_from(ahead_ns / 1_000_000).unwrap_or_default()
+}
+
+/// The wall clock as it is, right or not.
+fn wall_ns(service: &Service) -> u64 {
+    let clock = service.clock();
+    clock.unix_ns(clock.now().mono)
+}
+
+/// Takes what comes over lanes.
+pub(super) struct PeerHandler {
+    service: Arc<Service>,
+    node: Arc<Node>,
+    memory: Mutex<(Scratch, ReplicaScratch)>,
+}
+
+impl PeerHandler {
+    pub(super) fn new(service: Arc<Service>, node: Arc<Node>) -> Self {
+        Self { service, node, memory: Mutex::default() }
+    }
+
+    /// Runs `work` with what it takes to work on copies, as none of the workers.
+    pub(super) fn with_replica_context(&self, work: impl FnOnce(&mut ReplicaContext<'_>)) {
+        let index = self.service.config().threads;
+        let active_limits = self.service.limits().load();
+        let mut memory = self.memory.lock();
+        let (scratch, buffers) = &mut *memory;
+        work(&mut ReplicaContext {
+            service: &self.service,
+            node: &self.node,
+            now: node_now(self.service.clock(), self.service.clock().now()),
+            contact: self.node.last_contact(),
+            counters: self.service.counters(index),
+            active_limits: &active_limits,
+            worker: index,
+            scratch,
+            replica_scratch: buffers,
+        });
+        buffers.touched.flush(self.now_ns());
+    }
+
+    /// The answer was given about in the middle of the time that the call took.
+    fn note_clock(&self, from: NodeId, answer: &ControlCall) {
+        let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.sent_ns);
+        let Some(sent_ns) = sent else { return };
+        let clock = self.service.clock();
+        let now_ns = clock.now().mono.0;
+        let took_ns = now_ns.saturating_sub(sent_ns);
+        if took_ns > CLOCK_CALL_NS_MAX {
+            // What took so long tells little.
+            return;
+        }
+        let middle_ns = clock.unix_ns(Nanos(sent_ns + took_ns / 2));
+        let ahead_ms = ahead_ms(answer.wall_ns, middle_ns);
+        let mut clocks = self.node.clocks.lock();
+        let before = clocks.ahead_ms(from, now_ns);
+        clocks.measure(from, ahead_ms, now_ns);
+        drop(clocks);
+        let is_far = |offset: i64| offset.abs() > CLOCK_WARN_MS;
+        if is_far(ahead_ms) && !before.is_some_and(is_far) {
+            tracing::warn!(node = %from, ahead_ms, "the clocks of two nodes differ");
+        }
+    }
+
+    /// A call that comes says at least how far its sender's clock is ahead.
+    fn record_clock(&self, from: NodeId, call: &ControlCall) {
+        let now = self.service.clock().now().mono;
+        let ahead_ms = ahead_ms(call.wall_ns, self.service.clock().unix_ns(now));
+        self.node.clocks.lock().record(from, ahead_ms, now.0);
+    }
+
+    fn answer(&self, source: CallSource<'_>, call: ControlCall) {
+        let Some(control) = self.node.control().cloned() else { return };
+        let way = source.return_path(self.node.me().0);
+        let service = Arc::clone(&self.service);
+        tokio::spawn(async move {
+            let rpc = control.handle(own_bytes(&call.rpc)).await;
+            let wall_ns = wall_ns(&service);
+            // Who hears nothing asks again.
+            way.send(Frame::Answer(ControlCall { id: call.id, wall_ns, rpc }));
+        });
+    }
+
+    /// A frame that came over a link, or over two.
+    fn frame(&self, source: CallSource<'_>, frame: Frame) {
+        let node = &*self.node;
+        match frame {
+            Frame::Call(call) => {
+                self.record_clock(source.node, &call);
+                self.answer(source, call);
+            }
+            Frame::Answer(call) => {
+                if !source.is_relayed() {
+                    self.note_clock(source.node, &call);
+                }
+                node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
+            }
+            // Signs of life on a link are asked for and given there.
+            Frame::Ping(number) if source.is_relayed() => {
+                source.return_path(node.me().0).send(Frame::Pong(number));
+            }
+            Frame::Pong(number) if source.is_relayed() => {
+                let relay = source.peer.node;
+                node.update_reachability(self.now_ns(), None, |reach| {
+                    reach.answered(source.node, relay, number);
+                });
+            }
+            Frame::Tunnel(frame) if source.is_relayed() && source.is_known => {
+                node.on_tunnel(source.node, &source.peer.sender, frame);
+            }
+            Frame::Relay { from, to, frame } if source.is_known => {
+                self.relayed(source, from, to, frame);
+            }
+            _ => {}
+        }
+    }
+
+    /// A frame on its second link is for this node; one on its first is to be passed on.
+    fn relayed(&self, source: CallSource<'_>, from: NodeId, to: NodeId, frame: Box<Frame>) {
+        if to == self.node.me().0 {
+            if from != to && self.node.paths.contains(from) {
+                self.frame(CallSource { node: from, ..source }, *frame);
+            }
+        } else if from == source.node {
+            self.node.paths.pass_on(from, to, frame);
+        }
+    }
+}
+
+/// Who says something.
+#[derive(Clone, Copy)]
+struct CallSource<'a> {
+    /// Who it is from.
+    node: NodeId,
+    /// The other side of the link that it came over.
+    peer: &'a RemotePeer,
+    /// The map has the node that it is from.
+    is_known: bool,
+}
+
+/// The way back to who says something: over the same links.
+struct ReturnPath {
+    sender: PeerSender,
+    /// From whom, and to whom, where another node passes it on.
+    relayed: Option<(NodeId, NodeId)>,
+}
+
+impl CallSource<'_> {
+    fn is_relayed(&self) -> bool {
+        self.node != self.peer.node
+    }
+
+    fn return_path(&self, me: NodeId) -> ReturnPath {
+        let relayed = self.is_relayed().then_some((me, self.node));
+        ReturnPath { sender: self.peer.sender.clone(), relayed }
+    }
+}
+
+impl ReturnPath {
+    /// Who hears nothing asks again.
+    fn send(&self, frame: Frame) {
+        let frame = match self.relayed {
+            Some((from, to)) => Frame::Relay { from, to, frame: Box::new(frame) },
+            None => frame,
+        };
+        let _ = self.sender.send(frame);
+    }
+}
+
+impl FrameHandler for PeerHandler {
+    fn now_ns(&self) -> u64 {
+        self.service.clock().now().mono.0
+    }
+
+    fn frames(&self, from: &RemotePeer, frames: &mut Vec<Frame>) {
+        let node = &*self.node;
+        // What a node says that the cluster does not know, or knows no more, is not for copies.
+        let source =
+            CallSource { node: from.node, peer: from, is_known: node.paths.contains(from.node) };
+        for frame in frames.drain(..) {
+            self.frame(source, frame);
+        }
+    }
+
+    fn data_link(&self, link: NewDataLink) {
+        self.node.take_data_link(link);
+    }
+
+    fn link(&self, event: LinkEvent) {
+        self.note_link(&event);
+        if let LinkEvent::Failed { address, why, .. } = &event {
+            self.node.note_refusal(address, why);
+        }
+        let (peer_addr, why) = match event {
+            LinkEvent::Up(_)
+            | LinkEvent::Opening(_)
+            | LinkEvent::Silent(_)
+            | LinkEvent::Heard(_) => return,
+            LinkEvent::Down(peer, LinkEnd::Silent) => {
+                (PeerAddr::Node(peer.node), Unreachable::Late)
+            }
+            LinkEvent::Down(peer, _) => (PeerAddr::Node(peer.node), Unreachable::Lost),
+            LinkEvent::Failed { peer: peer_addr, why: LinkError::Refused, .. } => {
+                (peer_addr, Unreachable::Refused)
+            }
+            LinkEvent::Failed { peer: peer_addr, why: LinkError::Late, .. } => {
+                (peer_addr, Unreachable::Late)
+            }
+            LinkEvent::Failed { peer: peer_addr, .. } => (peer_addr, Unreachable::Lost),
+        };
+        let PeerAddr::Node(lost) = peer_addr else {
+            return self.node.calls.lock().end_all(&peer_addr, why);
+        };
+        if self.node.paths.is_relayed(lost) {
+            // Nothing of it went over that link.
+            return;
+        }
+        if let Some(control) = self.node.control().cloned()
+            && !matches!(why, Unreachable::Late)
+            && lost != NodeId::default()
+        {
+            tokio::spawn(async move { control.suspect(lost).await });
+        }
+        self.node.fail_calls(lost, why);
+    }
+}
+
+impl PeerHandler {
+    /// What an event says of who is in reach. What this node sends goes over links that it opens: one that
+    /// the peer opened says no more than that it lives.
+    fn note_link(&self, event: &LinkEvent) {
+        let now_ns = self.now_ns();
+        let known = |node: NodeId| Some(node).filter(|node| *node != NodeId::default());
+        if let LinkEvent::Up(peer) = event
+            && !peer.is_dialled
+            && let Some(node) = known(peer.node)
+        {
+            return self
+                .node
+                .update_reachability(now_ns, None, |reach| reach.note_alive(node, now_ns));
+        }
+        let dialled = |peer: &RemotePeer| known(peer.node).filter(|_| peer.is_dialled);
+        let Some(node) = (match event {
+            LinkEvent::Opening(PeerAddr::Node(node))
+            | LinkEvent::Failed { peer: PeerAddr::Node(node), .. } => known(*node),
+            LinkEvent::Opening(_) | LinkEvent::Failed { .. } => None,
+            LinkEvent::Up(peer)
+            | LinkEvent::Silent(peer)
+            | LinkEvent::Heard(peer)
+            | LinkEvent::Down(peer, _) => dialled(peer),
+        }) else {
+            return;
+        };
+        self.node.update_reachability(now_ns, None, |reach| match event {
+            LinkEvent::Opening(_) => reach.opening(node, now_ns),
+            LinkEvent::Up(_) | LinkEvent::Heard(_) => reach.link_up(node),
+            LinkEvent::Silent(_) => reach.broken(node, now_ns, SILENT_NS),
+            LinkEvent::Down(_, LinkEnd::Silent | LinkEnd::Stalled) | LinkEvent::Failed { .. } => {
+                reach.broken(node, now_ns, 0);
+            }
+            LinkEvent::Down(..) => reach.down(node),
+        });
+    }
+}

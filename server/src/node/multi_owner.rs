@@ -1,0 +1,390 @@
+//! Keys with several owners that are charged together: all of them or none.
+//!
+//! Here: what a request asks of each key, and one answer made of what their owners tell. Not here: a
+//! key's own part (`sub_request`), charging together on one node (`crate::multi_key`).
+//!
+//! Every key is charged at once, each by its owner. Where one refuses, or does not answer, what the
+//! others gave is given back; should that get lost it stays spent. So never more passes than each
+//! limit allows, and of two requests that meet both may be refused where one had fitted.
+
+use bytes::Bytes;
+use cluster::id::Partition;
+use engine::algorithms::Verdict;
+use engine::{TakeInfo, TakeParams, TakeResult, added, adding, counted, taking, undecided};
+use protocol::{
+    Command, Decoded, Form, Native, Operation, Outcome, PolicyArg, Request, SetMode, decode,
+};
+
+use super::pending::{Client, Completion};
+use super::router::RouterContext;
+use super::router::operation;
+use super::state_machine::OpKind;
+use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
+use crate::limited_keys::milliseconds;
+use crate::limits::{Limit, LimitMatch};
+use crate::multi_key::{Adjustment, ChargeResult, ChargeSet};
+use crate::native::{settled, units_of, verdict};
+use crate::session::{ExecContext, look_up};
+
+/// What a request wants of each key.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LimitOp {
+    Take(TakeParams),
+    Change(Adjustment),
+}
+
+impl LimitOp {
+    /// Whether it asks to wait where no policy that it is charged by ever does.
+    pub(super) fn waits_in_vain(&self, charges: &ChargeSet) -> bool {
+        matches!(self, Self::Take(take) if charges.wait_in_vain(take.wait))
+    }
+}
+
+/// Why a request on several keys is not under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotMultiOwner {
+    /// It concerns one key only.
+    OneKey,
+    /// It is of a sort that is not done over several owners.
+    Unsupported(&'static str),
+}
+
+/// Longer than charging a key and giving back may take together.
+const SOON_NS: u64 = 2_500_000_000;
+
+const NO_IDS: &str = "SERVER_ERROR id= is not kept for keys of several owners";
+const NO_LEASES: &str = "SERVER_ERROR quota of a limit with parents is not leased in a cluster";
+const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing\r\n";
+
+/// What a command on a key whose limit has parents wants of all of them.
+pub(super) fn limit_op_of(
+    found: &LimitMatch<'_>,
+    operation: &Operation<'_>,
+) -> Result<LimitOp, NotMultiOwner> {
+    if found.companion().is_some() {
+        return Err(NotMultiOwner::OneKey);
+    }
+    Ok(match operation {
+        Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
+            LimitOp::Change(Adjustment::Refund(arithmetic.delta.min(protocol::COUNT_MAX)))
+        }
+        Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
+            LimitOp::Take(taking(arithmetic))
+        }
+        Operation::Set(set) if set.mode == SetMode::Add => {
+            LimitOp::Take(adding(set).ok_or(NotMultiOwner::OneKey)?)
+        }
+        Operation::Native(Native::Take(take)) => {
+            let is_own = match take.policy {
+                PolicyArg::Configured => true,
+                PolicyArg::Named(name) => name == found.limit().name().as_bytes(),
+                PolicyArg::Inline(_) => false,
+            };
+            match take.id {
+                _ if !is_own => return Err(NotMultiOwner::OneKey),
+                Some(_) => return Err(NotMultiOwner::Unsupported(NO_IDS)),
+                None => LimitOp::Take(units_of(take).0),
+            }
+        }
+        Operation::Native(Native::Lease(lease)) => match lease.policy {
+            PolicyArg::Inline(_) => return Err(NotMultiOwner::OneKey),
+            _ => return Err(NotMultiOwner::Unsupported(NO_LEASES)),
+        },
+        Operation::Native(Native::Refund(units)) => LimitOp::Change(Adjustment::Refund(*units)),
+        Operation::Native(Native::Settle { lease, actual }) => {
+            LimitOp::Change(Adjustment::Settle { lease: *lease, actual: *actual })
+        }
+        Operation::Native(Native::Renew { lease, for_ns }) => {
+            LimitOp::Change(Adjustment::Renew { lease: *lease, for_ns: *for_ns })
+        }
+        _ => return Err(NotMultiOwner::OneKey),
+    })
+}
+
+/// What a `takem` with this `id` is told, if it cannot be done.
+pub(super) fn refuses_id(id: Option<&[u8]>) -> Option<&'static str> {
+    id.map(|_| NO_IDS)
+}
+
+/// One key.
+struct OwnerRow {
+    limit: Box<[u8]>,
+    key: Box<[u8]>,
+    partition: Partition,
+    counts_refused: bool,
+    member: usize,
+    times: u64,
+}
+
+/// What became of a key's part.
+#[derive(Debug, Clone, Copy)]
+enum SubRequestState {
+    Open,
+    Reported(SubResponse),
+    Failed(&'static str),
+}
+
+/// What a request on several keys came to.
+pub(super) enum MultiOwnerResult {
+    Completed(Completion),
+    /// Not all owners have answered.
+    Failed {
+        client: Client,
+        place: u64,
+        raw_request: Bytes,
+        quiet: bool,
+        error: &'static str,
+    },
+}
+
+/// A request on several keys that is under way.
+pub(super) struct MultiOwnerRequest {
+    client: Client,
+    place: u64,
+    raw_request: Bytes,
+    /// The client wants to hear of no failure.
+    quiet: bool,
+    op: LimitOp,
+    rows: Vec<OwnerRow>,
+    parts: Vec<SubRequestState>,
+    open: usize,
+}
+
+impl MultiOwnerRequest {
+    /// All keys that are listed.
+    pub(super) fn new(
+        client: Client,
+        place: u64,
+        (raw_request, quiet): (&[u8], bool),
+        op: LimitOp,
+        ctx: &ExecContext<'_>,
+        charges: &ChargeSet,
+        partition_of: impl Fn(u64) -> Partition,
+    ) -> Self {
+        let limits = ctx.active_limits.limits();
+        let rows: Vec<OwnerRow> = charges
+            .rows()
+            .map(|row| OwnerRow {
+                limit: limits.get(row.limit).map_or("", Limit::name).as_bytes().into(),
+                key: row.key.into(),
+                partition: partition_of(row.hash),
+                counts_refused: row.counts_refused,
+                member: row.member,
+                times: row.times,
+            })
+            .collect();
+        let parts = vec![SubRequestState::Open; rows.len()];
+        let open = rows.len();
+        let raw_request = Bytes::copy_from_slice(raw_request);
+        Self { client, place, raw_request, quiet, op, rows, parts, open }
+    }
+
+    /// What each key is asked.
+    pub(super) fn operations(&self) -> Vec<(Partition, Bytes)> {
+        let asked = |index: usize, row: &OwnerRow| match self.op {
+            LimitOp::Take(take) => SubOp::Take(TakeParams {
+                cost: take.cost.saturating_mul(row.times).min(protocol::COUNT_MAX),
+                compare_cas: take.compare_cas.filter(|_| index == 0),
+                client_flags: take.client_flags.filter(|_| index == 0),
+                ..take
+            }),
+            LimitOp::Change(change) => SubOp::Adjust(change),
+        };
+        let of =
+            |(index, row): (usize, &OwnerRow)| (row.partition, row.sub_request(asked(index, row)));
+        self.rows.iter().enumerate().map(of).collect()
+    }
+
+    /// Notes a part; true when it was the last.
+    pub(super) fn note(&mut self, row: usize, told: Result<Bytes, &'static str>) -> bool {
+        let Some(part) = self.parts.get_mut(row) else { return false };
+        if !matches!(part, SubRequestState::Open) {
+            return false;
+        }
+        *part = match told {
+            Ok(bytes) => match SubResponse::decode(&bytes) {
+                Some(response) => SubRequestState::Reported(response),
+                // The owner speaks for itself: it found no such key there.
+                None => SubRequestState::Failed(LIMITS_CHANGE),
+            },
+            Err(why) => SubRequestState::Failed(why),
+        };
+        self.open -= 1;
+        self.open == 0
+    }
+
+    /// What it came to, and what is to be given back.
+    pub(super) fn finish(
+        self,
+        router_ctx: &mut RouterContext<'_>,
+    ) -> (MultiOwnerResult, Vec<(Partition, Bytes)>) {
+        let mut back = Vec::new();
+        let ended = match self.outcome(&mut back) {
+            Ok(charged) => {
+                let mut text = Vec::new();
+                self.write_reply(router_ctx, charged, &mut text);
+                MultiOwnerResult::Completed(Completion::ready(
+                    self.client,
+                    self.place,
+                    Bytes::from(text),
+                ))
+            }
+            Err(error) => {
+                let Self { client, place, raw_request, quiet, .. } = self;
+                MultiOwnerResult::Failed { client, place, raw_request, quiet, error }
+            }
+        };
+        (ended, back)
+    }
+
+    fn outcome(&self, back: &mut Vec<(Partition, Bytes)>) -> Result<ChargeResult, &'static str> {
+        let take = match self.op {
+            LimitOp::Take(take) => take,
+            LimitOp::Change(_) => return self.changed(),
+        };
+        let mut facts: Vec<TakeInfo> = Vec::with_capacity(self.rows.len());
+        let mut failed = None;
+        let mut odd = None;
+        for part in &self.parts {
+            match part {
+                SubRequestState::Reported(SubResponse::Result(TakeResult::Decided(decided))) => {
+                    facts.push(*decided);
+                }
+                SubRequestState::Reported(SubResponse::Result(other)) => odd = odd.or(Some(*other)),
+                SubRequestState::Reported(SubResponse::NoLimit) => {
+                    failed = failed.or(Some(LIMITS_CHANGE));
+                }
+                SubRequestState::Failed(why) => failed = failed.or(Some(*why)),
+                SubRequestState::Open => {}
+            }
+        }
+        let whole = facts.len() == self.rows.len();
+        let refuses = facts.iter().any(TakeInfo::refuses);
+        let granted = |facts: &TakeInfo, row: &OwnerRow| facts.decision.granted / row.times.max(1);
+        let agreed = |facts: &TakeInfo| !facts.shadow && facts.decision.verdict == Verdict::Part;
+        let all_keep = if whole && !refuses {
+            let parts = facts.iter().zip(&self.rows).filter(|(facts, _)| agreed(facts));
+            parts.map(|(facts, row)| granted(facts, row)).fold(take.cost, u64::min)
+        } else {
+            0
+        };
+        if !take.peek {
+            for (part, row) in self.parts.iter().zip(&self.rows) {
+                let SubRequestState::Reported(SubResponse::Result(TakeResult::Decided(facts))) =
+                    part
+                else {
+                    continue;
+                };
+                let kept = all_keep.saturating_mul(row.times);
+                let units = facts.decision.granted.saturating_sub(kept);
+                if units == 0 || facts.refuses() || (row.counts_refused && refuses) {
+                    continue;
+                }
+                let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
+                let change = match held {
+                    Some(name) => Adjustment::Settle { lease: name, actual: kept },
+                    // What is free again by itself that soon may be free before this arrives, and then it
+                    // would be taken off the next window.
+                    None if facts.decision.reset <= SOON_NS => continue,
+                    None => Adjustment::Refund(units),
+                };
+                back.push((row.partition, row.sub_request(SubOp::Adjust(change))));
+            }
+        }
+        match (failed, odd) {
+            (Some(why), _) => Err(why),
+            (None, Some(odd)) => Ok(ChargeResult::undecided(odd)),
+            (None, None) if refuses => {
+                // What a key gave, or counted though it refused, is part of its usage.
+                for facts in facts.iter_mut().filter(|_| !take.peek) {
+                    facts.decision.counted |= facts.decision.granted > 0;
+                }
+                let retry = |facts: &TakeInfo| facts.decision.retry.unwrap_or(u64::MAX);
+                let refusing = facts.iter().enumerate().filter(|(_, facts)| facts.refuses());
+                let worst =
+                    refusing.max_by_key(|(index, facts)| (retry(facts), usize::MAX - index));
+                let index = worst.map_or(0, |(index, _)| index);
+                Ok(ChargeResult::refused(&facts, index, self.rows[index].member))
+            }
+            (None, None) => Ok(ChargeResult::allowed(&facts, all_keep, take.cost)),
+        }
+    }
+
+    /// Of a change that cannot be refused the first key tells that had something to change.
+    fn changed(&self) -> Result<ChargeResult, &'static str> {
+        let mut result = TakeResult::NotFound;
+        for part in self.parts.iter().rev() {
+            match part {
+                SubRequestState::Reported(SubResponse::Result(
+                    decided @ TakeResult::Decided(_),
+                )) => result = *decided,
+                SubRequestState::Failed(why) => return Err(why),
+                _ => {}
+            }
+        }
+        Ok(ChargeResult::undecided(result))
+    }
+
+    /// Answers the client as a node by itself would.
+    fn write_reply(
+        &self,
+        router_ctx: &mut RouterContext<'_>,
+        charged: ChargeResult,
+        out: &mut Vec<u8>,
+    ) {
+        let bounds = router_ctx.service.shards().bounds();
+        let Ok(Decoded::Request { request, .. }) = decode(&self.raw_request, 0, bounds) else {
+            return;
+        };
+        let mut counted = Vec::new();
+        let mut ctx = router_ctx.exec_context();
+        match request {
+            Request::TakeMany { quiet, .. } => ExecContext::write_charge_reply(charged, quiet, out),
+            Request::Command { command, form } => {
+                let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
+                let Ok(Some(found)) = lookup.key_limit else {
+                    let reply = if self.quiet { "" } else { LIMITS_CHANGE };
+                    return out.extend_from_slice(reply.as_bytes());
+                };
+                self.write_one_reply(&mut ctx, &found, &command, &form, charged, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn write_one_reply(
+        &self,
+        ctx: &mut ExecContext<'_>,
+        found: &LimitMatch<'_>,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        charged: ChargeResult,
+        out: &mut Vec<u8>,
+    ) {
+        let outcome = match (&command.operation, self.op) {
+            (Operation::Native(Native::Take(take)), _) => verdict(charged.all, units_of(take).1),
+            (Operation::Native(Native::Refund(_)), _) => verdict(charged.first, false),
+            (Operation::Native(Native::Settle { .. }), _) => settled(charged.first),
+            (Operation::Native(Native::Renew { for_ns, .. }), _) => match charged.first {
+                TakeResult::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
+                other => undecided(other),
+            },
+            (Operation::Set(_), _) => added(charged.first),
+            (_, LimitOp::Take(take)) => counted(charged.first, take.cost),
+            (_, LimitOp::Change(_)) => counted(charged.first, 0),
+        };
+        if matches!(command.operation, Operation::Native(_)) {
+            protocol::encode(out, command, form, &outcome);
+        } else {
+            ctx.write_limited_reply(found, command, form, outcome, out);
+        }
+    }
+}
+
+impl OwnerRow {
+    fn sub_request(&self, op: SubOp) -> Bytes {
+        let mut bytes = Vec::new();
+        SubRequest { policy: SubPolicy::Named(&self.limit), key: &self.key, op }.encode(&mut bytes);
+        operation(OpKind::SubRequest, &bytes)
+    }
+}

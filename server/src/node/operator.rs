@@ -1,0 +1,202 @@
+//! What a node tells an operator, and what an operator tells the cluster through it.
+//!
+//! Here: gathering the figures, and carrying a command out while the client waits. Not here: how
+//! figures are written and words are read (`cluster_stats`).
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::id::NodeId;
+use cluster::map::MapCommand;
+use control::Control;
+use protocol::ClusterVerb;
+
+use super::dispatch::STARTING;
+use super::pending::ReplyKind;
+use super::{Node, WorkerEvent, limits};
+use crate::cluster_stats::{
+    ClusterView, PeerLinkView, Topic, Traffic, command_of, write, write_config,
+};
+use crate::limits::map_text::{self, LimitText, OrderedLimit};
+use crate::session::{ExecContext, Session};
+use crate::transport::PeerAddr;
+
+/// For a command of an operator's.
+const COMMAND_TTL: Duration = Duration::from_secs(5);
+
+const OK: &str = "OK\r\n";
+
+/// Answer to a command that would change the cluster, on a connection that may not.
+const NOT_ALLOWED: &[u8] = b"CLIENT_ERROR cluster: not allowed on this connection; \
+      use the server's --admin-socket, or start it with --admin-loopback or -A\r\n";
+
+impl Node {
+    fn traffic(&self) -> Traffic {
+        let metrics = &self.metrics;
+        let copies = self.keyspace().map(|keyspace| &keyspace.replicas);
+        let direct = metrics.direct.load(Ordering::Relaxed);
+        let forwarded = metrics.forwarded.load(Ordering::Relaxed);
+        let (links_broken, frames_relayed) = self.paths.metrics();
+        Traffic {
+            ops_direct: direct,
+            ops_forwarded: forwarded,
+            ops_received: copies
+                .map_or(0, |copies| copies.metrics.received.load(Ordering::Relaxed)),
+            ops_resent: metrics.resent.load(Ordering::Relaxed),
+            not_applied: metrics.not_applied.load(Ordering::Relaxed),
+            unknown_outcome: metrics.unknown.load(Ordering::Relaxed),
+            degraded_admitted: metrics.degraded.load(Ordering::Relaxed),
+            debt_pending: metrics.debt.load(Ordering::Relaxed),
+            held: copies.map_or(0, |copies| copies.counts().held as u64),
+            links_broken,
+            data_links: self.links().up() as u64,
+            frames_relayed,
+        }
+    }
+
+    fn with_view<T>(
+        &self,
+        now: engine::Now,
+        work: impl FnOnce(&ClusterView<'_>) -> T,
+    ) -> Option<T> {
+        let control = self.control()?;
+        let mut links: BTreeMap<NodeId, PeerLinkView> = BTreeMap::new();
+        let clocks = self.clocks.lock().all(now.mono.0);
+        for (peer_addr, metrics) in self.transport()?.metrics() {
+            if let PeerAddr::Node(node) = peer_addr {
+                let is_up = metrics.links_now > 0;
+                links.insert(
+                    node,
+                    PeerLinkView { is_up, clock_offset_ms: clocks.get(&node).copied() },
+                );
+            }
+        }
+        let (status, map) = (control.status(), control.map());
+        let mut view = ClusterView::of(&status, &map, &links, self.traffic());
+        view.refusal = self.refusal();
+        Some(work(&view))
+    }
+
+    /// Answers `stats cluster` and its like; false if the topic is another.
+    pub(crate) fn write_stats(&self, now: engine::Now, topic: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(topic) = Topic::of(topic) else { return false };
+        if self.with_view(now, |view| write(view, topic, out)).is_none() {
+            out.extend_from_slice(STARTING.as_bytes());
+        }
+        true
+    }
+
+    /// Answers `config get cluster`.
+    pub(crate) fn write_config(&self, now: engine::Now, out: &mut Vec<u8>) -> bool {
+        self.with_view(now, |view| write_config(view, out)).is_some()
+    }
+}
+
+impl Session {
+    /// An operator's command: proposed to the leader while the client waits.
+    pub(super) fn command_cluster(
+        &mut self,
+        ctx: &mut ExecContext<'_>,
+        verb: ClusterVerb<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(router) = &mut ctx.router else { return };
+        if verb == ClusterVerb::Limits {
+            let text = router.node().control().map(|control| limits::as_file(&control.map()));
+            let reply = text.map_or_else(
+                || STARTING.to_owned(),
+                |text| format!("CONFIG limits 0 {}\r\n{text}\r\nEND\r\n", text.len()),
+            );
+            return self.replies.push_ready(reply.as_bytes(), out);
+        }
+        if !router.is_operator {
+            return self.replies.push_ready(NOT_ALLOWED, out);
+        }
+        let node = Arc::clone(router.node());
+        let (Some(control), Some(runtime)) = (node.control().cloned(), node.runtime().cloned())
+        else {
+            return self.replies.push_ready(STARTING.as_bytes(), out);
+        };
+        let myself = node.me().0.to_string();
+        let verb = match verb {
+            ClusterVerb::Drain(b"self") => ClusterVerb::Drain(myself.as_bytes()),
+            verb => verb,
+        };
+        let wanted = match OperatorRequest::of(&control, verb) {
+            Ok(wanted) => wanted,
+            Err(error) => return self.replies.push_ready(client_error(&error).as_bytes(), out),
+        };
+        let place = self.replies.reserve();
+        let token = router.wait_for_task(place, ReplyKind::Whole { quiet: false });
+        let core = router.core();
+        runtime.spawn(async move {
+            let reply = wanted.carry_out(&control).await;
+            if let Some(inbox) = node.inbox(core) {
+                inbox.push(WorkerEvent::Reply(token, Bytes::from(reply)));
+            }
+        });
+    }
+}
+
+fn client_error(error: &impl Display) -> String {
+    // What an operator wrote may be told back.
+    format!("CLIENT_ERROR cluster: {}\r\n", error.to_string().replace(char::is_control, "?"))
+}
+
+/// What an operator wants, out of the client's buffer.
+enum OperatorRequest {
+    Command(MapCommand),
+    Limit { text: LimitText, before: Option<String> },
+    NoLimit(String),
+}
+
+impl OperatorRequest {
+    fn of(control: &Control, verb: ClusterVerb<'_>) -> Result<Self, Box<dyn Error>> {
+        let word = |word| String::from_utf8_lossy(word).into_owned();
+        Ok(match verb {
+            ClusterVerb::Limit { name, before, text } => Self::Limit {
+                text: LimitText::of_one(&word(name), text)?,
+                before: before.map(word),
+            },
+            ClusterVerb::Unlimit(name) => Self::NoLimit(word(name)),
+            verb => Self::Command(command_of(&control.map(), verb)?),
+        })
+    }
+
+    /// Does it; the answer.
+    async fn carry_out(self, control: &Control) -> String {
+        let server_error = |error: &dyn Display| format!("SERVER_ERROR cluster: {error}\r\n");
+        let changed = match self {
+            Self::Command(command) => {
+                return match control.propose(command, COMMAND_TTL).await.map(|done| done.answer) {
+                    Ok(Ok(_)) => OK.to_owned(),
+                    Ok(Err(refused)) => client_error(&refused),
+                    Err(error) => server_error(&error),
+                };
+            }
+            Self::Limit { text, before } => {
+                let put = |entries: &mut Vec<OrderedLimit>| {
+                    map_text::put(entries, text.clone(), before.as_deref())
+                };
+                limits::change(control, put).await
+            }
+            Self::NoLimit(name) => {
+                limits::change(control, |entries| map_text::remove(entries, &name)).await
+            }
+        };
+        let result = match changed {
+            Ok(_) => limits::note_limits_set(control).await.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => OK.to_owned(),
+            Err(error) if error.is_final() => client_error(&error),
+            Err(error) => server_error(&error),
+        }
+    }
+}

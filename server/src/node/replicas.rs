@@ -1,0 +1,451 @@
+//! The copies that this node holds, and the threads' way to them.
+//!
+//! Here: a place for each partition behind a lock of its own, what the map says of them, carrying out what a copy asks
+//! for. In `perform` operations that no batch does, in `follow` what other copies say, in `watch` copies that wait for
+//! something, in `logs` results. Not here: what a copy does (`cluster::replica`), what its keys are (`state_machine`), what
+//! it needs of the node (`environment`), batches on open headers (`batch`).
+//!
+//! Who has the lock of a slot closes the partition's header before anything else, so that batches leave the partition alone,
+//! and opens it before the lock is given back. Batches never take that lock.
+
+mod follow;
+mod logs;
+mod perform;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrayvec::ArrayVec;
+use bytes::Bytes;
+use cluster::LinkIndex;
+use cluster::contact::{Contact, LastContact};
+use cluster::frames::RecordsWriter;
+use cluster::id::{CopyId, NodeId, Partition};
+use cluster::map::PartitionEntry;
+use cluster::map::command::MapChange;
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::replica::{
+    CallContext, CopyTime, NodeTime, Replica, ReplicaEvent, ReplicaOptions, Role, Route,
+};
+use cluster::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};
+use crossbeam::atomic::AtomicCell;
+use engine::Nanos;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use self::logs::SharedLogs;
+use self::watch::LinkWatch;
+use super::environment::NodeEnvironment;
+use super::links::TouchedLinks;
+use super::operation::HeldOp;
+use super::state_machine::{ORIGIN_NS, PartitionState, StateChange, items_time, range_of};
+use super::{Node, WorkerEvent};
+use crate::counters::Counters;
+use crate::limits::ActiveLimits;
+use crate::scratch::Scratch;
+use crate::service::Service;
+
+/// What a node knows of one partition.
+#[derive(Default)]
+struct ReplicaSlot {
+    /// None: this node never held a copy of it.
+    replica: Option<Box<Replica<HeldOp>>>,
+    /// The links in whose lists of [`LinkWatch`] it is.
+    awaits: ArrayVec<LinkIndex, LINKS_MAX>,
+}
+
+/// All partitions.
+pub(crate) struct Replicas {
+    slots: Box<[Mutex<ReplicaSlot>]>,
+    /// Where operations go; written while the slot is locked.
+    routes: Box<[AtomicCell<Option<Route>>]>,
+    headers: Box<[PartitionHeader]>,
+    /// Several shards share a partition: no batch is served from headers.
+    are_shared: bool,
+    contact: Contact,
+    /// Copies share those of the time when they were made: they do not ask when a partition is given up.
+    options: RwLock<Arc<ReplicaOptions>>,
+    /// Never locked while another lock is waited for.
+    pub(super) sets: Mutex<ReplicaSets>,
+    set_table: ReplicaSetTable,
+    logs: SharedLogs,
+    watch: LinkWatch,
+    /// What copies ask of the controller.
+    proposals: Mutex<BTreeMap<Partition, MapChange>>,
+    pub(crate) metrics: ReplicaMetrics,
+}
+
+/// What copies did, since the start.
+#[derive(Debug, Default)]
+pub(crate) struct ReplicaMetrics {
+    /// Operations that other nodes sent here.
+    pub(crate) received: AtomicU64,
+}
+
+impl ReplicaMetrics {
+    /// Other nodes sent so many operations.
+    pub(crate) fn note_received(&self, count: u64) {
+        self.received.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// How many copies a node holds, by their part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ReplicaCounts {
+    pub(crate) primaries: usize,
+    pub(crate) backups: usize,
+    pub(crate) learners: usize,
+    /// Operations that wait for a handover.
+    pub(crate) held: usize,
+}
+
+/// What a thread brings along to work on copies.
+pub(crate) struct ReplicaContext<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) node: &'a Node,
+    pub(crate) now: NodeTime,
+    pub(crate) contact: LastContact,
+    pub(crate) counters: &'a Counters,
+    pub(crate) active_limits: &'a ActiveLimits,
+    pub(crate) worker: usize,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) replica_scratch: &'a mut ReplicaScratch,
+}
+
+/// Memory that a thread's work uses again and again.
+#[derive(Default)]
+pub(crate) struct ReplicaScratch {
+    /// For counted keys.
+    counted: Vec<u8>,
+    change: StateChange,
+    records: RecordsWriter,
+    events: Vec<ReplicaEvent<HeldOp>>,
+    /// Links that frames were appended to.
+    pub(crate) touched: TouchedLinks,
+}
+
+/// A call on a copy.
+type ReplicaCall<'a, 'k, 'n> = CallContext<'a, PartitionState<'k>, NodeEnvironment<'n>, HeldOp>;
+
+impl Replicas {
+    /// Places for copies of so many partitions. `are_shared`: several shards share a partition.
+    pub(crate) fn new(partitions: usize, options: ReplicaOptions, are_shared: bool) -> Self {
+        // Each partition has a set, and one of them has two for a moment; the first row is the empty set's.
+        let sets = ReplicaSets::new(partitions + 2);
+        Self {
+            slots: (0..partitions).map(|_| Mutex::default()).collect(),
+            routes: (0..partitions).map(|_| AtomicCell::default()).collect(),
+            headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
+            are_shared,
+            contact: Contact::default(),
+            options: RwLock::new(Arc::new(options)),
+            set_table: sets.table(),
+            sets: Mutex::new(sets),
+            logs: SharedLogs::new(options.rules),
+            watch: LinkWatch::new(partitions),
+            proposals: Mutex::default(),
+            metrics: ReplicaMetrics::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The headers of all partitions; `None` if no batch may be served from them: the last contact with the controller is too
+    /// old, or shards share partitions.
+    pub(crate) fn headers(
+        &self,
+        contact: LastContact,
+        now: NodeTime,
+    ) -> Option<&[PartitionHeader]> {
+        let may = !self.are_shared && !self.is_stopped(contact, now);
+        may.then_some(&self.headers)
+    }
+
+    /// The header of a partition.
+    #[inline]
+    pub(crate) fn header(&self, partition: Partition) -> Option<&PartitionHeader> {
+        self.headers.get(partition.index())
+    }
+
+    /// Whether several shards share a partition, so that no header may be used under the lock of one.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.are_shared
+    }
+
+    /// When the controller was last heard. A worker reads it at the beginning of each round and judges the round by that.
+    pub(crate) fn last_contact(&self) -> LastContact {
+        self.contact.last()
+    }
+
+    /// Whether nothing is to be done or answered, for lack of contact with the controller.
+    pub(crate) fn is_stopped(&self, contact: LastContact, now: NodeTime) -> bool {
+        contact.is_stopped(now, &self.options.read())
+    }
+
+    /// Whether reads may be answered without asking the other copies.
+    pub(crate) fn has_lease(&self, contact: LastContact, now: NodeTime) -> bool {
+        contact.has_lease(now, &self.options.read())
+    }
+
+    /// How copies behave.
+    pub(crate) fn options(&self) -> ReplicaOptions {
+        **self.options.read()
+    }
+
+    /// The sets of links that headers name.
+    pub(crate) fn set_table(&self) -> &ReplicaSetTable {
+        &self.set_table
+    }
+
+    /// Whether any partition's records go over this link.
+    pub(crate) fn names(&self, link: LinkIndex) -> bool {
+        self.sets.lock().names(link)
+    }
+
+    /// The results of operations.
+    pub(crate) fn logs(&self) -> &SharedLogs {
+        &self.logs
+    }
+
+    /// Notes a contact: the controller answered a beat sent at `sent_ns`, and all copies know its map.
+    pub(crate) fn contact(&self, sent_ns: u64) {
+        self.contact.record(sent_ns);
+    }
+
+    /// Where operations for a partition go, as far as is known here.
+    pub(crate) fn route(&self, partition: Partition) -> Option<Route> {
+        self.routes.get(partition.index())?.load()
+    }
+
+    /// What copies ask for: the newest wish of each, of partitions from `from` on first, up to `max`.
+    pub(crate) fn proposals(&self, from: Partition, max: usize) -> Vec<MapChange> {
+        let mut asks = self.proposals.lock();
+        let later = asks.range(from..).map(|(partition, _)| *partition);
+        let earlier = asks.range(..from).map(|(partition, _)| *partition);
+        let chosen: Vec<Partition> = later.chain(earlier).take(max).collect();
+        chosen.iter().filter_map(|partition| asks.remove(partition)).collect()
+    }
+
+    /// Whether there are such changes.
+    pub(crate) fn has_proposals(&self) -> bool {
+        !self.proposals.lock().is_empty()
+    }
+
+    /// Applies a map entry. Returns the node that it makes primary of a newer term, if it does.
+    pub(crate) fn learn(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        partition: Partition,
+        entry: &PartitionEntry,
+    ) -> Option<NodeId> {
+        let (header, mut slot) =
+            (self.header(partition)?, self.slots.get(partition.index())?.lock());
+        let (node, incarnation) = replica_ctx.node.me();
+        let route = entry.route();
+        let before = self.route(partition);
+        let newer = route.filter(|new| before.is_none_or(|old| new.term > old.term));
+        if newer.is_some() {
+            self.routes[partition.index()].store(newer);
+        }
+        let promoted = newer.filter(|new| before.is_some_and(|old| new.term > old.term));
+        if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
+            let replica = Replica::new(partition, node, incarnation, &self.options.read());
+            slot.replica = Some(Box::new(replica));
+        }
+        self.call(replica_ctx, partition, (header, &mut slot), |replica, call| {
+            replica.learn(call, entry);
+        });
+        promoted.map(|route| route.primary.node)
+    }
+
+    /// The cluster's setting: see [`ReplicaOptions::lost_after_ns`].
+    pub(crate) fn set_lost_after(&self, lost_after_ns: Option<u64>) {
+        Arc::make_mut(&mut self.options.write()).lost_after_ns = lost_after_ns;
+    }
+
+    /// How many copies are here.
+    pub(crate) fn counts(&self) -> ReplicaCounts {
+        let mut counts = ReplicaCounts::default();
+        for slot in &self.slots {
+            let slot = slot.lock();
+            let Some(replica) = &slot.replica else { continue };
+            match replica.role() {
+                Role::None => {}
+                Role::Learner => counts.learners += 1,
+                Role::Backup => counts.backups += 1,
+                Role::Primary => counts.primaries += 1,
+            }
+            counts.held += replica.held();
+        }
+        counts
+    }
+
+    /// What the copies are.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn views(&self) -> Vec<Option<crate::simulation::ReplicaView>> {
+        let sight = |(slot, header): (&Mutex<ReplicaSlot>, &PartitionHeader)| {
+            let slot = slot.lock();
+            let replica = slot.replica.as_ref()?;
+            Some(crate::simulation::ReplicaView {
+                role: replica.role(),
+                term: header.term().0,
+                position: replica.position(header),
+                held: replica.held(),
+            })
+        };
+        self.slots.iter().zip(&self.headers).map(sight).collect()
+    }
+
+    /// Runs `work` on the copy of a partition, if there is one, and carries out what it asks for.
+    fn on<T>(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        partition: Partition,
+        work: impl FnOnce(&mut Replica<HeldOp>, &mut ReplicaCall<'_, '_, '_>) -> T,
+    ) -> Option<T> {
+        let (header, slot) = self.enter(partition)?;
+        let mut slot = slot;
+        self.call(replica_ctx, partition, (header, &mut slot), work)
+    }
+
+    /// Locks a partition's slot.
+    fn enter(
+        &self,
+        partition: Partition,
+    ) -> Option<(&PartitionHeader, MutexGuard<'_, ReplicaSlot>)> {
+        Some((self.header(partition)?, self.slots.get(partition.index())?.lock()))
+    }
+
+    /// As [`Replicas::on`], on a slot that is locked.
+    fn call<T>(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        partition: Partition,
+        (header, slot): (&PartitionHeader, &mut ReplicaSlot),
+        work: impl FnOnce(&mut Replica<HeldOp>, &mut ReplicaCall<'_, '_, '_>) -> T,
+    ) -> Option<T> {
+        let replica = slot.replica.as_mut()?;
+        close(replica_ctx, partition, header);
+        let done = self.with(replica_ctx, partition, header, |call| work(replica, call));
+        self.after(replica_ctx, partition, (header, slot));
+        Some(done)
+    }
+
+    fn with<T>(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        partition: Partition,
+        header: &PartitionHeader,
+        work: impl FnOnce(&mut ReplicaCall<'_, '_, '_>) -> T,
+    ) -> T {
+        let range = range_of(partition, replica_ctx.node.bits());
+        let shard = replica_ctx.service.shards().first_shard(range);
+        let ReplicaScratch { counted, events, touched, .. } = &mut *replica_ctx.replica_scratch;
+        let mut machine = PartitionState {
+            service: replica_ctx.service,
+            counters: replica_ctx.counters,
+            active_limits: replica_ctx.active_limits,
+            worker: replica_ctx.worker,
+            scratch: replica_ctx.scratch,
+            counted,
+            partition,
+            bits: replica_ctx.node.bits(),
+            unix_ms: replica_ctx.now.wall_ns / 1_000_000,
+        };
+        let mut node = NodeEnvironment { node: replica_ctx.node, replicas: self, touched, shard };
+        work(&mut CallContext {
+            now: replica_ctx.now,
+            header,
+            state_machine: &mut machine,
+            node: &mut node,
+            events,
+        })
+    }
+
+    /// Carries out what a copy asked for, while its slot is locked: openings are in all inboxes before the acknowledgement
+    /// is stored that came with them.
+    fn after(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        partition: Partition,
+        (header, slot): (&PartitionHeader, &mut ReplicaSlot),
+    ) {
+        let node = replica_ctx.node;
+        let push = |worker, inbound| {
+            if let Some(inbox) = node.inbox(worker) {
+                inbox.push(inbound);
+            }
+        };
+        for event in replica_ctx.replica_scratch.events.drain(..) {
+            match event {
+                ReplicaEvent::Ask(change) => {
+                    self.proposals.lock().insert(partition, change);
+                    node.wake_proposals();
+                }
+                ReplicaEvent::Open(opening) => {
+                    for inbox in &node.inboxes {
+                        inbox.push(WorkerEvent::Open(opening));
+                    }
+                }
+                ReplicaEvent::Perform(op) => push(op.worker, WorkerEvent::Perform(op)),
+                ReplicaEvent::Refer(op, route) => push(op.worker, WorkerEvent::Refer(op, route)),
+                ReplicaEvent::Refuse(op, refusal) => {
+                    push(op.worker, WorkerEvent::Refuse(op, refusal));
+                }
+            }
+        }
+        self.note_busy(replica_ctx, partition, (header, slot));
+        self.store_time(replica_ctx, partition, (header, slot));
+    }
+
+    /// Tells the store what time it is in a partition, for the sweep and evictions. It is told while the slot is
+    /// locked, so that no item of a partition that begins anew is looked at by its old time.
+    fn store_time(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        partition: Partition,
+        (header, slot): (&PartitionHeader, &ReplicaSlot),
+    ) {
+        let (partition_prefix, number) =
+            (&replica_ctx.node.partition_prefix, u64::from(partition.0));
+        let Some(replica) = &slot.replica else { return };
+        let now = replica_ctx.now;
+        match self.with(replica_ctx, partition, header, |call| replica.time(header, call.node, now))
+        {
+            CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
+            CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
+            CopyTime::Ahead(ahead_ns) => {
+                partition_prefix.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
+            }
+        }
+    }
+}
+
+/// Closes the header of a partition whose slot is locked, and tells what it was.
+fn close(
+    replica_ctx: &ReplicaContext<'_>,
+    partition: Partition,
+    header: &PartitionHeader,
+) -> HeaderState {
+    let range = range_of(partition, replica_ctx.node.bits());
+    header.close(|| replica_ctx.service.shards().pass_through(range))
+}
+
+/// A copy of bytes of its own: what lies in a block that was read from a lane would keep all of it.
+pub(crate) fn own_bytes(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+/// Whether a primary is cut off from a copy that has to hold every change, and from most voters, who
+/// alone could remove that copy.
+fn lacks_copy(node: &Node, replica: &Replica<HeldOp>) -> bool {
+    let is_away = |copy: &CopyId| node.paths.is_away(copy.node);
+    node.paths.is_cut_off()
+        && replica.role() == Role::Primary
+        && replica.entry().in_sync.iter().any(is_away)
+}

@@ -1,0 +1,208 @@
+//! What other copies say: records that no batch could install, and all that is rarer.
+//!
+//! Not here: records in batches (`router`), what a copy makes of it (`cluster::replica`).
+
+use cluster::LinkIndex;
+use cluster::OpStreamId;
+use cluster::dedup_log::CopyGeneration;
+use cluster::frames::{
+    Adopt, ChunkReader, FrameError, Pull, Record, Restart, Section, StreamRefusal, TermCheck,
+};
+use cluster::id::{Partition, Term};
+use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::receive_stream::ReceiveStream;
+use cluster::replica::{ApplyPosition, Position, StateMachine as _};
+
+use super::{ReplicaContext, Replicas, close};
+
+impl Replicas {
+    /// Installs a record that came in a frame of so many `bytes`, the next of `stream`, or refuses it.
+    pub(crate) fn install(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        section: &Section,
+        frame_ns: u64,
+        record: &Record<'_>,
+        stream: &mut ReceiveStream,
+        bytes: usize,
+    ) {
+        let partition = record.partition;
+        let Some((header, slot)) = self.enter(partition) else {
+            return self.refuse(partition, record.term, false, stream, bytes);
+        };
+        let Some(replica) = &slot.replica else {
+            return self.refuse(partition, record.term, false, stream, bytes);
+        };
+        let state = close(replica_ctx, partition, header);
+        let is_next = state == HeaderState::Follows
+            && header.term() == record.term
+            && header.lsn() + 1 == record.lsn;
+        if is_next {
+            self.install_next(replica_ctx, header, section, frame_ns, record);
+        } else {
+            let end = stream.end_of(bytes);
+            stream.refuse(replica.refusal(header, record.term, end), false);
+        }
+        header.open(state);
+    }
+
+    fn install_next(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        header: &PartitionHeader,
+        section: &Section,
+        frame_ns: u64,
+        record: &Record<'_>,
+    ) {
+        let &Record { partition, place, term, lsn, pt_ns, key, state, result } = record;
+        let pt_ns = header.time_of(frame_ns, pt_ns).max(header.pt_ns());
+        let at = ApplyPosition { pt_ns, term, lsn };
+        self.with(replica_ctx, partition, header, |call| {
+            call.state_machine.install(at, key, &state);
+        });
+        header.installed(lsn, pt_ns);
+        if section.stream.node == OpStreamId::default().node {
+            return;
+        }
+        let copy = CopyGeneration { partition, generation: header.generation(), term };
+        let log = self.logs.log_for_records(section.stream);
+        let mut log = log.lock();
+        log.advance_done(section.done);
+        log.add(section.first + u64::from(place), copy, result);
+    }
+
+    /// Refuses what is for a partition of which there is no copy.
+    fn refuse(
+        &self,
+        partition: Partition,
+        term: Term,
+        is_origin: bool,
+        stream: &mut ReceiveStream,
+        bytes: usize,
+    ) {
+        let copy_term = self.header(partition).map_or(Term(0), PartitionHeader::term);
+        let (end, last) = (stream.end_of(bytes), Position::default());
+        stream.refuse(StreamRefusal { partition, term, copy_term, end, last }, is_origin);
+    }
+
+    /// An `Adopt` with this body came; the frame has so many `bytes` and is the next of `stream`.
+    ///
+    /// # Errors
+    ///
+    /// It is broken.
+    pub(crate) fn adopt(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        body: &[u8],
+        stream: &mut ReceiveStream,
+        bytes: usize,
+    ) -> Result<(), FrameError> {
+        let adopt = Adopt::decode(body)?;
+        stream.record_time(adopt.time_ns);
+        let done = self.on(replica_ctx, adopt.partition, |replica, call| {
+            replica.adopt(call, &adopt, stream, bytes);
+        });
+        if done.is_none() {
+            self.refuse(adopt.partition, adopt.term, true, stream, bytes);
+        }
+        Ok(())
+    }
+
+    /// A `LiteralChunk` came, as [`Replicas::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// It is broken.
+    pub(crate) fn chunk(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        body: &[u8],
+        stream: &mut ReceiveStream,
+        bytes: usize,
+    ) -> Result<(), FrameError> {
+        let reader = ChunkReader::new(body)?;
+        let chunk = *reader.chunk();
+        stream.record_time(chunk.time_ns);
+        let done = self.on(replica_ctx, chunk.partition, |replica, call| {
+            let done = replica.chunk(call, reader, stream, bytes);
+            if done.is_err() {
+                // A call that ends early leaves the header closed: this one opens it.
+                replica.advance(call);
+            }
+            done
+        });
+        done.unwrap_or_else(|| {
+            self.refuse(chunk.partition, chunk.term, chunk.is_first, stream, bytes);
+            Ok(())
+        })
+    }
+
+    /// A `TermCheck` came, as [`Replicas::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// It is broken.
+    pub(crate) fn check_term(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        body: &[u8],
+        stream: &mut ReceiveStream,
+        bytes: usize,
+    ) -> Result<(), FrameError> {
+        let ctx = TermCheck::decode(body)?;
+        let done = self.on(replica_ctx, ctx.partition, |replica, call| {
+            replica.check_term(call, &ctx, stream, bytes);
+        });
+        if done.is_none() {
+            self.refuse(ctx.partition, ctx.term, false, stream, bytes);
+        }
+        Ok(())
+    }
+
+    /// A `Restart` came.
+    ///
+    /// # Errors
+    ///
+    /// It is broken.
+    pub(crate) fn restart(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        body: &[u8],
+        _: &mut ReceiveStream,
+        _: usize,
+    ) -> Result<(), FrameError> {
+        let restart = Restart::decode(body)?;
+        self.on(replica_ctx, restart.partition, |replica, call| replica.restart(call, &restart));
+        Ok(())
+    }
+
+    /// A `Pull` came.
+    ///
+    /// # Errors
+    ///
+    /// It is broken.
+    pub(crate) fn pull(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        body: &[u8],
+        _: &mut ReceiveStream,
+        _: usize,
+    ) -> Result<(), FrameError> {
+        let pull = Pull::decode(body)?;
+        self.on(replica_ctx, pull.partition, |replica, call| replica.pulled(call, &pull));
+        Ok(())
+    }
+
+    /// The copy at the other end of a link did not take something of its stream. To be called before the acknowledgement of
+    /// the same word is stored.
+    pub(crate) fn refused(
+        &self,
+        replica_ctx: &mut ReplicaContext<'_>,
+        link: LinkIndex,
+        refused: &StreamRefusal,
+    ) {
+        self.on(replica_ctx, refused.partition, |replica, call| {
+            replica.refused(call, link, refused);
+        });
+    }
+}

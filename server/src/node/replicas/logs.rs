@@ -1,0 +1,121 @@
+//! The results of operations that are kept so that none is done twice: a log for each lane, which threads share.
+//!
+//! Not here: what a log keeps, and for how long (`cluster::dedup_log`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLogs, LogCell};
+use cluster::frames::{ChunkWriter, StreamDone};
+use cluster::id::{Incarnation, NodeId};
+use cluster::{OpStreamId, Rules};
+use parking_lot::{Mutex, RwLock};
+
+/// The logs of all lanes. Whoever has one locked waits for no other lock.
+pub(crate) struct SharedLogs {
+    all: RwLock<DedupLogs<SharedLog>>,
+}
+
+struct SharedLog(Arc<Mutex<DedupLog>>);
+
+impl From<DedupLog> for SharedLog {
+    fn from(log: DedupLog) -> Self {
+        Self(Arc::new(Mutex::new(log)))
+    }
+}
+
+impl LogCell for SharedLog {
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T {
+        work(&self.0.lock())
+    }
+}
+
+impl SharedLogs {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { all: RwLock::new(DedupLogs::new(rules)) }
+    }
+
+    /// The log of a lane whose operations are to be done; `None` if they may not be: the map does not have this life of
+    /// its node.
+    pub(crate) fn log_of(&self, stream: OpStreamId) -> Option<Arc<Mutex<DedupLog>>> {
+        let all = self.all.read();
+        if !all.admits(stream) {
+            return None;
+        }
+        let known = all.get(stream).map(|log| Arc::clone(&log.0));
+        drop(all);
+        Some(known.unwrap_or_else(|| self.log_for_records(stream)))
+    }
+
+    /// The log of a lane for results that come with records or a copy, whatever the map says of the lane yet.
+    pub(crate) fn log_for_records(&self, stream: OpStreamId) -> Arc<Mutex<DedupLog>> {
+        if let Some(log) = self.all.read().get(stream) {
+            return Arc::clone(&log.0);
+        }
+        Arc::clone(&self.all.write().log(stream).0)
+    }
+
+    /// A node says what one of its lanes is done with.
+    pub(crate) fn advance_done(&self, done: &StreamDone) {
+        if let Some(log) = self.all.read().get(done.stream) {
+            log.0.lock().advance_done(done.done);
+        }
+    }
+
+    /// Takes note of the nodes of the map; see [`DedupLogs::set_incarnations`].
+    pub(crate) fn set_incarnations(
+        &self,
+        incarnations: BTreeMap<NodeId, Incarnation>,
+        last_node: u32,
+    ) {
+        self.all.write().set_incarnations(incarnations, last_node);
+    }
+
+    /// See [`DedupLogs::export`].
+    pub(in crate::node) fn export(
+        &self,
+        copy: CopyGeneration,
+        from: Option<(OpStreamId, u64)>,
+        bytes_max: usize,
+        chunk: &mut ChunkWriter<'_>,
+    ) -> Option<(OpStreamId, u64)> {
+        self.all.read().export(copy, from, bytes_max, chunk)
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.all.read().iter().map(|(_, log)| log.0.lock().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::dedup_log::DedupLookup;
+    use cluster::frames::RecordResult;
+    use cluster::id::{Partition, Term};
+
+    use super::*;
+
+    #[test]
+    fn a_lane_is_admitted_once_the_map_has_its_life() {
+        let logs = SharedLogs::new(Rules::default());
+        let stream = OpStreamId {
+            node: NodeId(3),
+            incarnation: Incarnation(1),
+            worker: 0,
+            owner: NodeId(1),
+        };
+        let copy = CopyGeneration { partition: Partition(7), generation: 0, term: Term(1) };
+        logs.log_for_records(stream).lock().add(5, copy, RecordResult::Number(9));
+        assert!(logs.log_of(stream).is_none());
+        logs.set_incarnations([(NodeId(3), Incarnation(1))].into(), 3);
+        let log = logs.log_of(stream).expect("the map has it");
+        assert_eq!(log.lock().look_up(5, copy), DedupLookup::Done(RecordResult::Number(9)));
+        logs.advance_done(&StreamDone { stream, done: 6 });
+        assert_eq!(log.lock().look_up(5, copy), DedupLookup::Stale);
+        assert_eq!(logs.len(), 1);
+        logs.set_incarnations([(NodeId(3), Incarnation(2))].into(), 3);
+        assert!(logs.log_of(stream).is_none());
+        assert_eq!(logs.len(), 0);
+    }
+}

@@ -1,0 +1,603 @@
+//! A worker's way from its clients to whoever owns a key, and from other nodes to the copies here.
+//!
+//! Here: who waits for which answer, the order of a round. In `data_plane` what was asked of owners and what waits for copies, in
+//! `owner` operations that are done here, in `backup` what comes over links, in `away` owners in no reach. Not here: what
+//! clients ask (`dispatch`), the order in which they are told (`reply_queue`).
+
+mod away;
+mod backup;
+mod data_plane;
+mod fast_op;
+mod local_batch;
+mod owner;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use cluster::contact::LastContact;
+use cluster::frames::{ExceptionKind, ForwardOp, op_flags};
+use cluster::id::Partition;
+use cluster::op_stream::NewOp;
+use cluster::replica::{AckMode, NodeTime, Refusal};
+use slab::Slab;
+
+use self::data_plane::{DataPlane, EndedOp};
+pub(crate) use self::fast_op::FastOp;
+use self::owner::line_of;
+use super::degraded::Debts;
+use super::links::LinkArrival;
+use super::multi_owner::{MultiOwnerRequest, MultiOwnerResult};
+use super::pending::{
+    Client, Completion, OpAccess, OpResult, PendingOp, ReplyKind, ReplyRun, text_of,
+};
+use super::replicas::{ReplicaContext, ReplicaScratch};
+use super::reply_queue::ReplyQueue;
+use super::state_machine::{OpKind, partition_of};
+use super::{Node, WorkerEvent};
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::limits::ActiveLimits;
+use crate::scratch::Scratch;
+use crate::service::Service;
+use crate::session::ExecContext;
+
+/// An operation is tried for so long while its owner's link makes no progress. Then the client hears that it was not done, or may
+/// not have been.
+const DEADLINE_NS: u64 = 1_000_000_000;
+/// Most operations of a worker that are not answered.
+const WAITING_MAX: usize = 65_536;
+/// Texts longer than this are not kept.
+const TEXTS_KEPT_BYTES: usize = 1 << 20;
+
+/// The operations of one worker.
+pub(crate) struct Router {
+    node: Arc<Node>,
+    core: u16,
+    /// What the round is judged by.
+    contact: LastContact,
+    plane: Option<Box<DataPlane>>,
+    /// Operations done here by batches since the last round.
+    at_once: u64,
+    pending_ops: Slab<PendingOp>,
+    /// What ended in one call; empty between calls.
+    ended_ops: Vec<EndedOp>,
+    results: Vec<(PendingOp, OpResult)>,
+    /// The answers that `runs` are bytes of.
+    texts: Vec<u8>,
+    pub(crate) runs: Vec<ReplyRun>,
+    scratch: ReplicaScratch,
+    /// Those of the frame that is being served.
+    requests: Vec<ForwardOp>,
+    /// Whose turn it is.
+    pub(crate) client: Client,
+    /// That client may change the cluster.
+    pub(crate) is_operator: bool,
+    /// What clients are to be told.
+    pub(crate) completions: Vec<Completion>,
+    pub(super) debts: Debts,
+    /// Until when an owner is taken to be out of reach, by partition.
+    away_until_ns: Vec<u64>,
+    is_delivering: bool,
+    /// Clients that wait for the node to have a place in a cluster, their places, and until when.
+    starting: Vec<(Client, u64, u64)>,
+    started_ns: Option<u64>,
+    multi_owner: Slab<MultiOwnerRequest>,
+    /// Those of which all parts are there.
+    ended_multi_owner: Vec<usize>,
+    /// Connections to other nodes that this worker is to take over.
+    pub(crate) arrivals: Vec<LinkArrival>,
+    generation: u64,
+    ticks: u64,
+}
+
+/// What a worker lends its front for the time of a call.
+pub(crate) struct RouterContext<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: NodeTime,
+    pub(crate) active_limits: &'a ActiveLimits,
+    pub(crate) worker: usize,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl RouterContext<'_> {
+    /// What a worker works on copies with.
+    fn replica_context<'h>(
+        &'h mut self,
+        node: &'h Node,
+        contact: LastContact,
+        replica_scratch: &'h mut ReplicaScratch,
+    ) -> ReplicaContext<'h> {
+        ReplicaContext {
+            service: self.service,
+            node,
+            now: self.now,
+            contact,
+            counters: self.counters,
+            active_limits: self.active_limits,
+            worker: self.worker,
+            scratch: self.scratch,
+            replica_scratch,
+        }
+    }
+
+    /// A round in which a client is told something, and nothing is asked of any node. Counts that are
+    /// this node's alone run with its monotonic clock.
+    pub(super) fn exec_context(&mut self) -> ExecContext<'_> {
+        let mono = engine::Nanos(self.now.mono_ns);
+        let now = engine::Now { mono, unix_ms: self.now.wall_ns / 1_000_000 };
+        let counters = self.counters;
+        ExecContext::of_key(
+            self.service,
+            counters,
+            now,
+            self.active_limits,
+            self.scratch,
+            self.worker,
+        )
+    }
+}
+
+/// The time of a round as copies take it.
+pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> NodeTime {
+    NodeTime { mono_ns: now.mono.0, wall_ns: clock.calendar_ns(now.mono) }
+}
+
+/// An operation of these words.
+pub(super) fn operation(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(1 + raw_request.len());
+    bytes.put_u8(op_kind as u8);
+    bytes.put_slice(raw_request);
+    bytes.freeze()
+}
+
+/// What a front works with in a client's turn.
+pub(crate) fn router_context<'r>(ctx: &'r mut ExecContext<'_>) -> RouterContext<'r> {
+    RouterContext {
+        service: ctx.service,
+        counters: ctx.counters,
+        now: node_now(ctx.service.clock(), ctx.now),
+        active_limits: ctx.active_limits,
+        worker: ctx.worker,
+        scratch: ctx.scratch,
+    }
+}
+
+/// A common request for its owner.
+pub(crate) struct OwnerRequest<'l> {
+    pub(crate) partition: Partition,
+    /// See `frames::op_flags`.
+    pub(crate) op_flags: u8,
+    pub(crate) line: &'l [u8],
+}
+
+impl Router {
+    pub(crate) fn new(node: Arc<Node>, core: u16) -> Self {
+        Self {
+            node,
+            core,
+            contact: LastContact::default(),
+            plane: None,
+            at_once: 0,
+            pending_ops: Slab::new(),
+            ended_ops: Vec::new(),
+            results: Vec::new(),
+            texts: Vec::new(),
+            runs: Vec::new(),
+            scratch: ReplicaScratch::default(),
+            requests: Vec::new(),
+            client: Client::default(),
+            is_operator: false,
+            completions: Vec::new(),
+            debts: Debts::default(),
+            away_until_ns: Vec::new(),
+            is_delivering: false,
+            starting: Vec::new(),
+            started_ns: None,
+            multi_owner: Slab::new(),
+            ended_multi_owner: Vec::new(),
+            arrivals: Vec::new(),
+            generation: 0,
+            ticks: 0,
+        }
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Which of the node's workers this is of.
+    pub(super) fn core(&self) -> u16 {
+        self.core
+    }
+
+    /// A round begins: before anything is read.
+    pub(crate) fn begin_round(&mut self) {
+        self.contact = self.node.last_contact();
+    }
+
+    /// When the controller was last heard, at the beginning of the round.
+    pub(crate) fn contact(&self) -> LastContact {
+        self.contact
+    }
+
+    /// Whether no more operations may be made for now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.pending_ops.len() >= WAITING_MAX
+    }
+
+    /// Whether a copy is so far behind that clients who wait for it are not to be read on.
+    #[inline]
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.is_held_back)
+    }
+
+    /// A token that a task answers by, through the worker's inbox.
+    pub(crate) fn wait_for_task(&mut self, place: u64, reply_kind: ReplyKind) -> u64 {
+        let partition = Partition::default();
+        let client = self.client;
+        let pending = PendingOp { client, place, reply_kind, partition, left: 1 };
+        self.pending_ops.insert(pending) as u64
+    }
+
+    /// The partition of keys of this hash, once there is a cluster.
+    pub(super) fn partition(&self, hash: u64) -> Option<Partition> {
+        self.node.keyspace().map(|keyspace| partition_of(keyspace, hash))
+    }
+
+    /// Sends an operation to whoever is primary. Its answer comes as a delivery.
+    pub(crate) fn submit(
+        &mut self,
+        ctx: &mut RouterContext<'_>,
+        partition: Partition,
+        kind: OpAccess,
+        op: &Bytes,
+        place: u64,
+        reply_kind: ReplyKind,
+    ) {
+        self.submit_until(ctx, DEADLINE_NS, partition, kind, op, place, reply_kind);
+    }
+
+    /// As [`Router::submit`], tried for `for_ns`.
+    #[expect(clippy::too_many_arguments, reason = "the parts of an operation")]
+    pub(super) fn submit_until(
+        &mut self,
+        ctx: &mut RouterContext<'_>,
+        for_ns: u64,
+        partition: Partition,
+        kind: OpAccess,
+        op: &Bytes,
+        place: u64,
+        reply_kind: ReplyKind,
+    ) {
+        let client = self.client;
+        let pending = PendingOp { client, place, reply_kind, partition, left: 1 };
+        let refusal = if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
+            // Nobody waits for it: this was certainly not done.
+            Refusal::Unreachable
+        } else if self.submit_to_owner(ctx, for_ns, partition, kind, op) {
+            self.pending_ops.insert(pending);
+            return;
+        } else {
+            Refusal::Busy
+        };
+        self.results.push((pending, OpResult::NotApplied(refusal)));
+        self.deliver(ctx);
+    }
+
+    /// Gives an operation to the lane of its owner, for the waiter that is inserted next; false: too many are not answered.
+    fn submit_to_owner(
+        &mut self,
+        ctx: &RouterContext<'_>,
+        for_ns: u64,
+        partition: Partition,
+        kind: OpAccess,
+        op: &Bytes,
+    ) -> bool {
+        if !self.begin_plane() {
+            return false;
+        }
+        let Some((flags_byte, raw_request)) = op.split_first() else { return false };
+        let Some(op_kind) = OpKind::of_bits(*flags_byte) else { return false };
+        let owner = self.owner_of(partition);
+        let token = self.pending_ops.vacant_key() as u64;
+        let line = line_of(op_kind, raw_request);
+        let op_flags = *flags_byte | self.op_flags(kind);
+        let submitted = NewOp { partition, op_flags, token, index: 0, for_ns };
+        let Some(plane) = self.plane.as_deref_mut() else { return false };
+        if !plane.submit(owner, &submitted, &line, ctx.now) {
+            return false;
+        }
+        true
+    }
+
+    fn op_flags(&self, kind: OpAccess) -> u8 {
+        let read = if kind == OpAccess::Read { op_flags::READ } else { 0 };
+        read | self.early_bit()
+    }
+
+    fn early_bit(&self) -> u8 {
+        if self.node.options.ack == AckMode::Owner { op_flags::OWNER } else { 0 }
+    }
+
+    /// The node that is primary of a partition as far as is known here; this one if nothing is.
+    fn owner_of(&self, partition: Partition) -> cluster::id::NodeId {
+        let route = self.node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
+        route.map_or(self.node.me().0, |route| route.primary.node)
+    }
+
+    /// Asks the owners of common requests of the client whose turn it is, whose answers take places from `at` on.
+    pub(crate) fn submit_run<'l>(
+        &mut self,
+        ctx: &RouterContext<'_>,
+        requests: impl ExactSizeIterator<Item = OwnerRequest<'l>>,
+        at: u64,
+    ) {
+        let count = requests.len() as u32;
+        if count == 0 || !self.begin_plane() {
+            return;
+        }
+        let (client, partition) = (self.client, Partition::default());
+        let pending =
+            PendingOp { client, place: at, reply_kind: ReplyKind::Run, partition, left: count };
+        let token = self.pending_ops.insert(pending) as u64;
+        for (index, OwnerRequest { partition, op_flags, line }) in requests.enumerate() {
+            let owner = self.owner_of(partition);
+            let op_flags = op_flags | self.early_bit();
+            let index = index as u32;
+            let submitted = NewOp { partition, op_flags, token, index, for_ns: 0 };
+            let Some(plane) = self.plane.as_deref_mut() else { return };
+            if !plane.submit(owner, &submitted, line, ctx.now) {
+                self.refuse_run(token, index, (partition, line));
+            }
+        }
+    }
+
+    /// Whether operations of this worker on a partition are not answered: others on it do not overtake them.
+    #[inline]
+    pub(crate) fn is_waiting(&self, partition: Partition) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.ops.is_waiting(partition))
+    }
+
+    /// Counts requests that were served from headers.
+    pub(crate) fn note_served(&mut self, count: u64) {
+        self.at_once += count;
+    }
+
+    /// Charges several keys, each by its owner.
+    pub(super) fn submit_multi_owner(
+        &mut self,
+        ctx: &mut RouterContext<'_>,
+        request: MultiOwnerRequest,
+    ) {
+        let operations = request.operations();
+        let index = self.multi_owner.insert(request);
+        for (row, (partition, op)) in operations.into_iter().enumerate() {
+            let reply_kind = ReplyKind::SubRequest { request: index, row };
+            self.submit(ctx, partition, OpAccess::Write, &op, 0, reply_kind);
+        }
+    }
+
+    /// The beginning of a round, after links were read: what copies hold by now is released, what came for this worker is taken note of.
+    pub(crate) fn on_events(&mut self, ctx: &mut RouterContext<'_>) {
+        let node = Arc::clone(&self.node);
+        node.partition_prefix.set_now(engine::Nanos(ctx.now.mono_ns));
+        let Some(inbox) = node.inbox(self.core) else { return };
+        inbox.clear_woken();
+        // In this order: what a link acknowledges behind a refusal counts only once the refusal was taken out of the inbox.
+        let acked = self.read_acked();
+        while let Some(inbound) = inbox.pop() {
+            self.on_event(ctx, inbound);
+        }
+        self.release_replies(ctx, &acked);
+        self.end_start(ctx.now);
+        let generation = node.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            if let (Some(plane), Some(keyspace)) = (self.plane.as_deref_mut(), node.keyspace()) {
+                plane.ops.routes_changed(ctx.now, |partition| keyspace.replicas.route(partition));
+            }
+        }
+        let ticks = node.ticks();
+        if ticks != self.ticks {
+            self.ticks = ticks;
+            self.tick_operations(ctx);
+            self.send_debts(ctx);
+        }
+        self.on_own_answers(ctx);
+        self.deliver(ctx);
+    }
+
+    fn on_event(&mut self, ctx: &mut RouterContext<'_>, inbound: WorkerEvent) {
+        match inbound {
+            WorkerEvent::Open(opening) => self.open_replies(ctx, &opening),
+            WorkerEvent::Perform(op) => self.perform_waiting(ctx, &op),
+            WorkerEvent::Refer(op, route) => self.end_waiting(&op, ExceptionKind::NotOwner(route)),
+            WorkerEvent::Refuse(op, refusal) => {
+                self.end_waiting(&op, ExceptionKind::Refused(refusal));
+            }
+            WorkerEvent::LinkUp(node) => {
+                if let Some(plane) = self.plane.as_deref_mut() {
+                    plane.ops.link_up(node, ctx.now);
+                }
+            }
+            WorkerEvent::DataLink(arrival) => self.arrivals.push(*arrival),
+            WorkerEvent::Reply(token, text) => {
+                if let Some(pending) = self.pending_ops.try_remove(token as usize) {
+                    self.results.push((pending, OpResult::Done(text)));
+                }
+            }
+        }
+    }
+
+    fn refuse_run(&mut self, token: u64, index: u32, (partition, line): (Partition, &[u8])) {
+        let Some(pending) = self.pending_ops.get_mut(token as usize) else { return };
+        pending.left = pending.left.saturating_sub(1);
+        let one = PendingOp { place: pending.place + u64::from(index), ..pending.for_one() };
+        let raw_request = Bytes::copy_from_slice(line);
+        let one = PendingOp {
+            reply_kind: ReplyKind::Limited { quiet: false, raw_request },
+            partition,
+            ..one
+        };
+        if pending.left == 0 {
+            self.pending_ops.remove(token as usize);
+        }
+        self.results.push((one, OpResult::NotApplied(Refusal::Busy)));
+    }
+
+    /// Tells whoever waits how operations ended.
+    ///
+    /// What this brings about is done by the same call, however long that goes on: one call within
+    /// another for each of many requests would go deeper than a thread's stack.
+    fn deliver(&mut self, ctx: &mut RouterContext<'_>) {
+        if self.is_delivering {
+            return;
+        }
+        self.is_delivering = true;
+        while !self.results.is_empty() || !self.ended_multi_owner.is_empty() {
+            let mut results = std::mem::take(&mut self.results);
+            for (pending, result) in results.drain(..) {
+                self.deliver_one(ctx, pending, result);
+            }
+            if self.results.is_empty() {
+                self.results = results;
+            }
+            self.finish_multi_owner(ctx);
+        }
+        self.is_delivering = false;
+    }
+
+    fn deliver_one(&mut self, ctx: &mut RouterContext<'_>, pending: PendingOp, result: OpResult) {
+        match &result {
+            OpResult::Done(_) => {}
+            OpResult::NotApplied(_) => {
+                self.node.metrics.not_applied.fetch_add(1, Ordering::Relaxed);
+            }
+            OpResult::Unknown => {
+                self.node.metrics.unknown.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.note_reach(ctx.now, pending.partition, &result);
+        match pending.reply_kind {
+            ReplyKind::Debt(index) => return self.debt_ended(ctx, index, &result),
+            ReplyKind::Hold(index) => return self.on_hold_sent(index, &result),
+            _ => {}
+        }
+        if let ReplyKind::Limited { quiet, raw_request } = &pending.reply_kind
+            && !matches!(result, OpResult::Done(_))
+        {
+            let (quiet, raw_request) = (*quiet, raw_request.clone());
+            let Err(error) = text_of(result) else { return };
+            return self.answer_failed(ctx, &pending, &raw_request, quiet, error);
+        }
+        let PendingOp { client, place, reply_kind, .. } = pending;
+        if let ReplyKind::SubRequest { request: family, row } = reply_kind {
+            if let Some(kept) = self.multi_owner.get_mut(family)
+                && kept.note(row, text_of(result))
+            {
+                self.ended_multi_owner.push(family);
+            }
+            return;
+        }
+        self.completions.push(Completion { client, place, kind: reply_kind, result });
+    }
+
+    fn finish_multi_owner(&mut self, ctx: &mut RouterContext<'_>) {
+        while let Some(index) = self.ended_multi_owner.pop() {
+            let Some(request) = self.multi_owner.try_remove(index) else { continue };
+            let (ended, back) = request.finish(ctx);
+            let completion = match ended {
+                MultiOwnerResult::Completed(completion) => completion,
+                MultiOwnerResult::Failed { client, place, raw_request, quiet, error } => {
+                    let error = if quiet { "" } else { error };
+                    let text = self.answer_degraded(ctx, &raw_request, error);
+                    Completion::ready(client, place, text)
+                }
+            };
+            self.completions.push(completion);
+            for (partition, op) in back {
+                self.submit(ctx, partition, OpAccess::Write, &op, 0, ReplyKind::Nothing);
+            }
+        }
+    }
+
+    /// The end of a round: what was asked of owners leaves, this node among them.
+    pub(crate) fn send_bursts(&mut self, ctx: &mut RouterContext<'_>) {
+        let node = Arc::clone(&self.node);
+        loop {
+            self.send_operations(ctx);
+            let has_served = self.serve_itself(ctx);
+            self.deliver(ctx);
+            let is_quiet = self.plane.as_ref().is_none_or(|plane| plane.new_in.is_empty());
+            if !has_served && is_quiet {
+                break;
+            }
+        }
+        self.scratch.touched.flush(ctx.now.mono_ns);
+        if let Some(plane) = self.plane.as_deref_mut() {
+            plane.cache.flush(node.links(), ctx.now.mono_ns);
+        }
+        let mut direct = std::mem::take(&mut self.at_once);
+        if let Some(plane) = self.plane.as_deref_mut() {
+            direct += std::mem::take(&mut plane.direct);
+            let forwarded = std::mem::take(&mut plane.forwarded);
+            node.metrics.forwarded.fetch_add(forwarded, Ordering::Relaxed);
+        }
+        node.metrics.direct.fetch_add(direct, Ordering::Relaxed);
+        let Some(inbox) = node.inbox(self.core) else { return };
+        let awaits_copies = self.plane.as_ref().is_some_and(|plane| !plane.parked.is_empty());
+        inbox.set_awaits_copies(awaits_copies);
+        if awaits_copies && node.inboxes.len() > 1 {
+            // What another worker has heard before it could see that this one waits.
+            let acked = self.read_acked();
+            let plane = self.plane.as_ref();
+            if plane
+                .is_some_and(|plane| acked.iter().any(|(link, at)| plane.parked.is_due(*link, *at)))
+            {
+                inbox.wake();
+            }
+        }
+        let is_waiting = !self.starting.is_empty()
+            || !self.pending_ops.is_empty()
+            || self.plane.as_ref().is_some_and(|plane| plane.ops.unanswered() > 0)
+            || !self.debts.is_empty();
+        if inbox.is_waiting.load(Ordering::Relaxed) != is_waiting {
+            inbox.is_waiting.store(is_waiting, Ordering::SeqCst);
+            node.want_ticks();
+        }
+    }
+
+    /// The bytes of a run of answers.
+    pub(crate) fn text_of(&self, run: &ReplyRun) -> &[u8] {
+        self.texts.get(run.text.0..run.text.1).unwrap_or_default()
+    }
+
+    /// All runs were given to their clients.
+    pub(crate) fn forget_texts(&mut self) {
+        if self.runs.is_empty() {
+            self.texts.clear();
+            if self.texts.capacity() > TEXTS_KEPT_BYTES {
+                self.texts = Vec::new();
+            }
+        }
+    }
+
+    /// Gives a client what came for it while it had its turn.
+    pub(crate) fn deliver_to(&mut self, client: Client, replies: &mut ReplyQueue) {
+        if !self.runs.is_empty() {
+            for run in self.runs.extract_if(.., |run| run.client == client) {
+                let text = self.texts.get(run.text.0..run.text.1).unwrap_or_default();
+                replies.complete_run(run.place, run.count as usize, text);
+            }
+        }
+        if self.completions.is_empty() {
+            return;
+        }
+        for completion in self.completions.extract_if(.., |completion| completion.client == client)
+        {
+            completion.complete(replies);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a worker does not wait for, or not for long: owners in no reach, and a cluster at the start.
+//!
+//! Not here: which nodes are in reach (`reachability`), what is answered instead (`degraded`).
+
+use bytes::Bytes;
+use cluster::id::Partition;
+use cluster::replica::{NodeTime, Refusal};
+
+use super::Router;
+use crate::node::pending::{Completion, OpResult};
+
+/// This long after an owner did not answer it is taken to be out of reach still.
+const AWAY_NS: u64 = 500_000_000;
+
+/// A node that starts may take this long to find its place in a cluster before requests are refused.
+const START_NS: u64 = 5_000_000_000;
+/// A request waits for that this long.
+const START_WAIT_NS: u64 = 1_000_000_000;
+
+impl Router {
+    /// Whether the node has just started.
+    pub(in crate::node) fn is_starting(&self, now: NodeTime) -> bool {
+        self.started_ns.is_none_or(|started_ns| now.mono_ns < started_ns + START_NS)
+    }
+
+    /// The client whose turn it is waits until the node has a place in a cluster, for a while.
+    pub(in crate::node) fn wait_for_start(&mut self, now: NodeTime, place: u64) {
+        self.starting.push((self.client, place, now.mono_ns + START_WAIT_NS));
+    }
+
+    /// Lets clients ask again that waited for a place in a cluster, or waited long enough.
+    pub(super) fn end_start(&mut self, now: NodeTime) {
+        self.started_ns.get_or_insert(now.mono_ns);
+        let has_place = self.node.keyspace().is_some();
+        for (client, place, _) in
+            self.starting.extract_if(.., |(_, _, until_ns)| has_place || *until_ns <= now.mono_ns)
+        {
+            self.completions.push(Completion::ready(client, place, Bytes::new()));
+        }
+    }
+
+    /// Whether a partition's primary is on a node in no reach.
+    pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
+        let route = self.node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
+        route.is_some_and(|route| self.node.paths.is_away(route.primary.node))
+    }
+
+    /// Whether the owner of a partition was out of reach a moment ago, so that nobody should wait for
+    /// it whom this node can answer. When that moment is over one request tries whether it still is,
+    /// and the others go on as before meanwhile.
+    pub(in crate::node) fn is_away(&mut self, now: NodeTime, partition: Partition) -> bool {
+        let is_resting = self.is_resting(now, partition);
+        if let Some(until) = self.away_until_ns.get_mut(partition.index())
+            && !is_resting
+            && *until > 0
+        {
+            *until = now.mono_ns + AWAY_NS;
+        }
+        is_resting
+    }
+
+    /// The same, of what does not try.
+    pub(crate) fn is_resting(&self, now: NodeTime, partition: Partition) -> bool {
+        self.is_out_of_reach(partition)
+            || self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
+    }
+
+    pub(super) fn note_reach(&mut self, now: NodeTime, partition: Partition, result: &OpResult) {
+        let Some(until) = self.away_until_ns.get_mut(partition.index()) else { return };
+        *until = match result {
+            OpResult::Done(_) => 0,
+            OpResult::NotApplied(Refusal::Busy) => *until,
+            OpResult::NotApplied(_) | OpResult::Unknown => now.mono_ns + AWAY_NS,
+        };
+    }
+}

@@ -1,0 +1,576 @@
+//! A worker's part of the data plane: what it has asked of owners, what waits for copies, and how both leave.
+//!
+//! Here: sending operations to owners, this node among them, and what their answers end; replies that copies are waited for
+//! with. Not here: doing operations for others (`owner`), installing records (`backup`), clients (`super`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+use bytes::Bytes;
+use cluster::frames::{Answers, AnswersWriter, ExceptionKind, cut, op_flags};
+use cluster::id::{NodeId, Partition};
+use cluster::op_stream::{NewOp, OpEnd, OpOptions, OpOutcome as PlaneEnding, OpStreams};
+use cluster::parked_reply::{ParkedBatch, ParkedReplies, Released};
+use cluster::replica::{Opening, Refusal, Route};
+use cluster::{LinkIndex, Rules};
+use slab::Slab;
+
+use super::{DEADLINE_NS, Router, RouterContext};
+use crate::node::Node;
+use crate::node::batch::{LinkCache, Recorder};
+use crate::node::operation::OpSource;
+use crate::node::pending::{OpResult, PendingOp, ReplyKind, ReplyRun};
+
+/// Set in tokens of pieces that answer operations of other workers, or of this one to itself.
+const FORWARDED: u64 = 1 << 63;
+/// A reply waits so long for a copy that gives no sign of life and is to be removed.
+const REMOVAL_NS: u64 = 3_000_000_000;
+/// A lane of operations that have none.
+pub(super) const NO_STREAM: u16 = u16::MAX;
+
+/// The operations of others that a piece answers: consecutive places of one sending.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ForwardedOps {
+    pub(super) source: OpSource,
+    pub(super) sending: u64,
+    pub(super) first: u16,
+    pub(super) left: u16,
+}
+
+/// What a worker has of the data plane once its node has an id.
+pub(crate) struct DataPlane {
+    pub(super) ops: OpStreams,
+    pub(super) parked: ParkedReplies,
+    pub(super) recorder: Recorder,
+    pub(super) cache: LinkCache,
+    pub(super) answers: AnswersWriter,
+    pub(super) forwarded_ops: Slab<ForwardedOps>,
+    /// Lanes with operations that were never sent.
+    pub(super) new_in: Vec<u16>,
+    /// `Forward`s to this node itself.
+    pub(super) to_self: Vec<u8>,
+    /// `Answers` to them.
+    pub(super) from_self: Vec<u8>,
+    /// Frames on their way into a link.
+    pub(super) frames: Vec<u8>,
+    /// Replies of the batch that is being answered for others.
+    pub(super) texts: Vec<u8>,
+    /// Operations that were submitted for this node since the last round, and for others.
+    pub(super) direct: u64,
+    pub(super) forwarded: u64,
+    me: NodeId,
+    /// When the round began a stream was over half full.
+    pub(super) is_held_back: bool,
+}
+
+impl DataPlane {
+    fn new(node: &Node, core: u16) -> Self {
+        let (me, incarnation) = node.me();
+        let rules = Rules::default();
+        Self {
+            ops: OpStreams::new(me, incarnation, core, OpOptions { rules, ..OpOptions::default() }),
+            parked: ParkedReplies::new(rules),
+            recorder: Recorder::default(),
+            cache: LinkCache::default(),
+            answers: AnswersWriter::default(),
+            forwarded_ops: Slab::new(),
+            new_in: Vec::new(),
+            to_self: Vec::new(),
+            from_self: Vec::new(),
+            frames: Vec::new(),
+            texts: Vec::new(),
+            direct: 0,
+            forwarded: 0,
+            me,
+            is_held_back: false,
+        }
+    }
+
+    /// Adds an operation for an owner; false: too many are not answered.
+    pub(super) fn submit(
+        &mut self,
+        owner: NodeId,
+        submitted: &NewOp,
+        raw: &[u8],
+        now: cluster::replica::NodeTime,
+    ) -> bool {
+        let stream = self.ops.stream_for(owner);
+        let is_taken = self.ops.submit(stream, submitted, raw, now);
+        if is_taken {
+            *(if owner == self.me { &mut self.direct } else { &mut self.forwarded }) += 1;
+            if !self.new_in.contains(&stream) {
+                self.new_in.push(stream);
+            }
+        }
+        is_taken
+    }
+
+    /// Says the answers that were collected, if there are any.
+    pub(super) fn send_answers(&mut self, node: &Node, forwarded: ForwardedOps) {
+        if self.answers.count() == 0 {
+            return;
+        }
+        match forwarded.source {
+            OpSource::Own => {
+                self.answers.finish(forwarded.sending, forwarded.first, &mut self.from_self);
+            }
+            OpSource::Link(index) => {
+                self.frames.clear();
+                self.answers.finish(forwarded.sending, forwarded.first, &mut self.frames);
+                let frames = &self.frames;
+                if let Some(link) = self.cache.get(node.links(), index)
+                    && link.send(|out| out.extend_from_slice(frames))
+                {
+                    self.cache.touch(index);
+                }
+            }
+        }
+    }
+
+    /// So many operations of others wait in the piece with this token.
+    pub(super) fn note_left(&mut self, token: u64, left: usize) {
+        if let Some(forwarded) = self.forwarded_ops.get_mut((token & !FORWARDED) as usize) {
+            forwarded.left = left as u16;
+        }
+    }
+
+    /// Answers a piece of others that has to wait for nothing.
+    pub(super) fn answer_at_once(&mut self, node: &Node, token: u64, batch: &ParkedBatch) {
+        let Some(forwarded) = self.forwarded_ops.try_remove((token & !FORWARDED) as usize) else {
+            return;
+        };
+        for place in 0..batch.ops().len() {
+            self.answers.text(batch.text_of(place));
+        }
+        self.send_answers(node, forwarded);
+    }
+
+    /// Says that an operation of others is to be sent again, or was not done.
+    pub(super) fn send_exception(
+        &mut self,
+        node: &Node,
+        forwarded: ForwardedOps,
+        kind: ExceptionKind,
+    ) {
+        self.answers.exception(forwarded.first, kind);
+        self.send_answers(node, forwarded);
+    }
+}
+
+/// What came of an operation to be sent: its reply, or where it has to go.
+enum LocalOutcome<'a> {
+    Reply(&'a [u8]),
+    Again,
+}
+
+impl Router {
+    /// What the worker has of the data plane; none before the node has a place in a cluster.
+    pub(super) fn begin_plane(&mut self) -> bool {
+        if self.plane.is_some() {
+            return true;
+        }
+        let Some(keyspace) = self.node.keyspace() else { return false };
+        if self.node.me().0 == NodeId::default() {
+            return false;
+        }
+        let partitions = keyspace.replicas.len();
+        self.plane = Some(Box::new(DataPlane::new(&self.node, self.core)));
+        self.away_until_ns = vec![0; partitions];
+        true
+    }
+
+    /// Sends what was submitted: to other nodes, and to this one.
+    pub(super) fn send_operations(&mut self, ctx: &mut RouterContext<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(keyspace) = node.keyspace() else { return };
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let route = |partition: Partition| -> Option<Route> { keyspace.replicas.route(partition) };
+        let (me, now) = (node.me().0, ctx.now);
+        while let Some(stream) = plane.new_in.pop() {
+            let owner = plane.ops.id(stream).owner;
+            if owner == me {
+                plane.ops.send_new(stream, now, route, Some(&mut plane.to_self));
+                continue;
+            }
+            let link = node.links().of_worker(owner, self.core).filter(|link| link.is_up());
+            plane.frames.clear();
+            plane.ops.send_new(stream, now, route, link.as_ref().map(|_| &mut plane.frames));
+            if let Some(link) = link.filter(|_| !plane.frames.is_empty()) {
+                let frames = &plane.frames;
+                link.send(|out| out.extend_from_slice(frames));
+                plane.cache.touch(link.index);
+            }
+        }
+        let DataPlane { ops, cache, to_self, .. } = plane;
+        let core = self.core;
+        ops.send_again(now, route, |primary, frame| {
+            if primary.node == me {
+                to_self.extend_from_slice(frame);
+                return true;
+            }
+            node.metrics.resent.fetch_add(1, Ordering::Relaxed);
+            let Some(link) = node.links().of_worker(primary.node, core) else { return false };
+            let is_said = link.send(|out| out.extend_from_slice(frame));
+            if is_said {
+                cache.touch(link.index);
+            }
+            is_said
+        });
+    }
+
+    /// Does what this worker has asked of this node itself, and takes the answers. True: there was something.
+    pub(super) fn serve_itself(&mut self, ctx: &mut RouterContext<'_>) -> bool {
+        let Some(plane) = self.plane.as_deref_mut() else { return false };
+        if plane.to_self.is_empty() && plane.from_self.is_empty() {
+            return false;
+        }
+        let frames = std::mem::take(&mut plane.to_self);
+        let mut rest = &frames[..];
+        while let Ok(Some(frame)) = cut(rest, usize::MAX) {
+            rest = &rest[frame.bytes()..];
+            let served = self.serve_forward(ctx, OpSource::Own, frame.body);
+            debug_assert!(served.is_ok(), "this node wrote it");
+        }
+        self.on_own_answers(ctx);
+        if let Some(plane) = self.plane.as_deref_mut()
+            && plane.to_self.is_empty()
+        {
+            plane.to_self = frames;
+            plane.to_self.clear();
+        }
+        true
+    }
+
+    /// Takes the answers of this node to its own operations.
+    pub(super) fn on_own_answers(&mut self, ctx: &mut RouterContext<'_>) {
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        if plane.from_self.is_empty() {
+            return;
+        }
+        let frames = std::mem::take(&mut plane.from_self);
+        let mut rest = &frames[..];
+        while let Ok(Some(frame)) = cut(rest, usize::MAX) {
+            rest = &rest[frame.bytes()..];
+            if let Ok(answers) = Answers::decode(frame.body) {
+                self.on_answers(ctx, &answers);
+            }
+        }
+        if let Some(plane) = self.plane.as_deref_mut()
+            && plane.from_self.is_empty()
+        {
+            plane.from_self = frames;
+            plane.from_self.clear();
+        }
+    }
+
+    /// Answers of an owner.
+    pub(super) fn on_answers(&mut self, ctx: &mut RouterContext<'_>, answers: &Answers<'_>) {
+        let Self { plane: Some(plane), pending_ops, ended_ops, texts, .. } = self else { return };
+        plane
+            .ops
+            .on_answers(answers, ctx.now, |ended| note_ended(pending_ops, ended_ops, texts, ended));
+        self.end_operations();
+    }
+
+    /// Operations that were tried for too long end.
+    pub(super) fn tick_operations(&mut self, ctx: &mut RouterContext<'_>) {
+        let (node, core) = (Arc::clone(&self.node), self.core);
+        let Self { plane: Some(plane), pending_ops, ended_ops, texts, .. } = self else { return };
+        let progress = |owner: NodeId| {
+            if owner == node.me().0 {
+                // It works, but what it waits for may be out of reach.
+                return if node.paths.is_cut_off() { 0 } else { ctx.now.mono_ns };
+            }
+            node.links().of_worker(owner, core).map_or(0, |link| link.progress_ns())
+        };
+        plane.ops.tick(ctx.now, progress, |ended| note_ended(pending_ops, ended_ops, texts, ended));
+        self.expire_replies(ctx);
+        self.end_operations();
+    }
+
+    /// Releases the replies that copies hold by now. `acked`: read before the inbox was emptied.
+    pub(super) fn release_replies(
+        &mut self,
+        ctx: &mut RouterContext<'_>,
+        acked: &[(LinkIndex, u64)],
+    ) {
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        if plane.parked.is_empty() {
+            return;
+        }
+        let copies = self.node.keyspace().map(|keyspace| &keyspace.replicas);
+        let is_stopped = copies.is_some_and(|copies| copies.is_stopped(self.contact, ctx.now));
+        let mut parked = std::mem::take(&mut plane.parked);
+        if is_stopped {
+            // Others may have answered since for what these replies say.
+            parked.drain(|batch, place| self.abandon(batch, place));
+        } else {
+            for &(link, position) in acked {
+                parked.release(link, position, |released| self.released(ctx, released));
+            }
+            parked.release_opened(|released| self.released(ctx, released));
+        }
+        if let Some(plane) = self.plane.as_deref_mut() {
+            plane.parked = parked;
+        }
+        self.end_operations();
+    }
+
+    /// Something happened to a partition that replies may wait for.
+    pub(super) fn open_replies(&mut self, ctx: &mut RouterContext<'_>, opening: &Opening) {
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let mut parked = std::mem::take(&mut plane.parked);
+        parked.open(opening, |released| self.released(ctx, released));
+        if let Some(plane) = self.plane.as_deref_mut() {
+            plane.parked = parked;
+        }
+        self.end_operations();
+    }
+
+    /// The links whose streams replies wait for, and up to where they are acknowledged.
+    pub(super) fn read_acked(&mut self) -> ArrayVec<(LinkIndex, u64), 64> {
+        let mut acked = ArrayVec::new();
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return acked };
+        plane.cache.refresh(node.links());
+        plane.is_held_back = plane.cache.is_any_over_half();
+        if plane.parked.is_empty() {
+            return acked;
+        }
+        for index in plane.parked.links().take(acked.capacity()) {
+            if let Some(link) = plane.cache.get(node.links(), index) {
+                acked.push((index, link.acked.get()));
+            }
+        }
+        acked
+    }
+
+    fn released(&mut self, ctx: &mut RouterContext<'_>, released: Released<'_>) {
+        match released {
+            Released::Whole(batch) if batch.token & FORWARDED != 0 => self.answer_parked(batch),
+            Released::Whole(batch) => {
+                self.end_numbers(batch, 0..batch.ops().len());
+                self.reply_run(batch.token, 0, batch.ops().len(), batch.text());
+            }
+            Released::One(batch, place) => {
+                self.released_one(ctx, batch, place, &LocalOutcome::Reply(batch.text_of(place)));
+            }
+            Released::Again(batch, place) => {
+                self.released_one(ctx, batch, place, &LocalOutcome::Again);
+            }
+        }
+    }
+
+    /// Gives up replies that wait for copies whose links make no progress.
+    fn expire_replies(&mut self, ctx: &RouterContext<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        if plane.parked.is_empty() {
+            return;
+        }
+        let mut parked = std::mem::take(&mut plane.parked);
+        let now_ns = ctx.now.mono_ns;
+        // Where most voters are in reach they remove a copy that is not.
+        let patience_ns = if node.paths.is_cut_off() { DEADLINE_NS } else { REMOVAL_NS };
+        let is_late = |since_ns: u64, link: LinkIndex| {
+            let progress_ns = node.links().get(link).map_or(0, |link| link.progress_ns());
+            now_ns.saturating_sub(since_ns.max(progress_ns)) >= patience_ns
+        };
+        parked.expire(is_late, |batch, place| self.abandon(batch, place));
+        if let Some(plane) = self.plane.as_deref_mut() {
+            plane.parked = parked;
+        }
+    }
+
+    /// An operation whose reply may not be told any more. Whoever forwarded it hears nothing and asks the next owner.
+    fn abandon(&mut self, batch: &ParkedBatch, at: usize) {
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        if batch.token & FORWARDED != 0 {
+            plane.forwarded_ops.try_remove((batch.token & !FORWARDED) as usize);
+            return;
+        }
+        self.end_numbers(batch, at..at + 1);
+        let is_read = batch.ops()[at].op_flags & op_flags::READ != 0;
+        let result = if is_read {
+            PlaneEnding::NotApplied(Refusal::Unreachable)
+        } else {
+            PlaneEnding::Unknown
+        };
+        self.end_parked(batch, at, result);
+    }
+
+    fn end_parked(&mut self, batch: &ParkedBatch, at: usize, result: PlaneEnding<'_>) {
+        let (token, index) = (batch.token, at as u32);
+        let (partition, line) = (batch.ops()[at].partition, batch.line_of(at));
+        let ended = OpEnd { token, index, count: 1, partition, line, outcome: result };
+        note_ended(&mut self.pending_ops, &mut self.ended_ops, &mut self.texts, ended);
+    }
+
+    /// The owner's answer to a run of operations of others.
+    fn answer_parked(&mut self, batch: &ParkedBatch) {
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let key = (batch.token & !FORWARDED) as usize;
+        let Some(forwarded) = plane.forwarded_ops.try_remove(key) else { return };
+        for place in 0..batch.ops().len() {
+            plane.answers.text(batch.text_of(place));
+        }
+        plane.send_answers(&node, forwarded);
+    }
+
+    fn released_one(
+        &mut self,
+        ctx: &mut RouterContext<'_>,
+        batch: &ParkedBatch,
+        at: usize,
+        outcome: &LocalOutcome<'_>,
+    ) {
+        if batch.token & FORWARDED != 0 {
+            return self.answer_one(batch, at, outcome);
+        }
+        match outcome {
+            LocalOutcome::Reply(text) => {
+                self.end_numbers(batch, at..at + 1);
+                self.reply_run(batch.token, at, 1, text);
+            }
+            LocalOutcome::Again => self.resend(ctx, batch, at),
+        }
+    }
+
+    fn answer_one(&mut self, batch: &ParkedBatch, at: usize, outcome: &LocalOutcome<'_>) {
+        let node = Arc::clone(&self.node);
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let key = (batch.token & !FORWARDED) as usize;
+        let Some(forwarded) = plane.forwarded_ops.get_mut(key) else { return };
+        forwarded.left = forwarded.left.saturating_sub(1);
+        let one = ForwardedOps { first: forwarded.first + at as u16, ..*forwarded };
+        if forwarded.left == 0 {
+            plane.forwarded_ops.remove(key);
+        }
+        match outcome {
+            LocalOutcome::Reply(text) => {
+                plane.answers.text(text);
+                plane.send_answers(&node, one);
+            }
+            LocalOutcome::Again => {
+                let partition = batch.ops()[at].partition;
+                let route = node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
+                plane.send_exception(&node, one, ExceptionKind::Deposed(route));
+            }
+        }
+    }
+
+    /// An operation of this worker's own, done here for a client and not told, is asked of the newest owner.
+    fn resend(&mut self, ctx: &mut RouterContext<'_>, batch: &ParkedBatch, at: usize) {
+        let node = Arc::clone(&self.node);
+        let op = &batch.ops()[at];
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        let line = batch.line_of(at);
+        let is_asked = if op.stream == NO_STREAM {
+            let route = node.keyspace().and_then(|keyspace| keyspace.replicas.route(op.partition));
+            let owner = route.map_or(node.me().0, |route| route.primary.node);
+            let (token, index) = (batch.token, at as u32);
+            let (partition, op_flags) = (op.partition, op.op_flags & !op_flags::AGAIN);
+            let submitted = NewOp { partition, op_flags, token, index, for_ns: 0 };
+            plane.submit(owner, &submitted, line, ctx.now)
+        } else {
+            plane.ops.reopen(op.stream, op.number, line, ctx.now)
+        };
+        if !is_asked {
+            self.end_parked(batch, at, PlaneEnding::Unknown);
+        }
+    }
+
+    fn end_numbers(&mut self, batch: &ParkedBatch, places: std::ops::Range<usize>) {
+        let Some(plane) = self.plane.as_deref_mut() else { return };
+        for op in batch.ops()[places].iter().filter(|op| op.stream != NO_STREAM) {
+            plane.ops.answered(op.stream, op.number);
+        }
+    }
+
+    /// Replies to `count` requests of a client, from number `index` of its waiter on.
+    fn reply_run(&mut self, token: u64, index: usize, count: usize, text: &[u8]) {
+        let (index, count) = (index as u32, count as u32);
+        let (partition, result) = (Partition::default(), PlaneEnding::Done(text));
+        let ended = OpEnd { token, index, count, partition, line: &[], outcome: result };
+        note_ended(&mut self.pending_ops, &mut self.ended_ops, &mut self.texts, ended);
+    }
+
+    /// Notes a run of operations of others whose replies wait for copies; its token.
+    pub(super) fn wait_for_copies(plane: &mut DataPlane, forwarded: ForwardedOps) -> u64 {
+        plane.forwarded_ops.insert(forwarded) as u64 | FORWARDED
+    }
+
+    fn end_operations(&mut self) {
+        let mut ended = std::mem::take(&mut self.ended_ops);
+        for EndedOp { pending, index, count, partition, line, result: ending } in ended.drain(..) {
+            if let (ReplyKind::Run, EndedText::Text(from, to)) = (&pending.reply_kind, &ending) {
+                let (client, place) = (pending.client, pending.place + u64::from(index));
+                let text = (*from, *to);
+                self.runs.push(ReplyRun { client, place, count, text });
+                continue;
+            }
+            let result = match ending {
+                EndedText::Text(from, to) => {
+                    OpResult::Done(Bytes::copy_from_slice(&self.texts[from..to]))
+                }
+                EndedText::Other(result) => result,
+            };
+            if let ReplyKind::Run = pending.reply_kind {
+                // A limit may have another answer to it.
+                let reply_kind = ReplyKind::Limited { quiet: false, raw_request: line };
+                let place = pending.place + u64::from(index);
+                self.results.push((PendingOp { place, reply_kind, partition, ..pending }, result));
+            } else {
+                self.results.push((pending, result));
+            }
+        }
+        self.ended_ops = ended;
+    }
+}
+
+/// An operation that ended, or a run of them.
+pub(super) struct EndedOp {
+    pending: PendingOp,
+    index: u32,
+    count: u32,
+    partition: Partition,
+    /// What a client wrote, if it is one of a run and was not done.
+    line: Bytes,
+    result: EndedText,
+}
+
+enum EndedText {
+    /// Bytes of the front's texts.
+    Text(usize, usize),
+    Other(OpResult),
+}
+
+/// Keeps what ended until it can be looked at.
+fn note_ended(
+    pending_ops: &mut Slab<PendingOp>,
+    all: &mut Vec<EndedOp>,
+    texts: &mut Vec<u8>,
+    ended: OpEnd<'_>,
+) {
+    let OpEnd { token, index, count, partition, line, outcome: result } = ended;
+    let Some(pending) = pending_ops.get_mut(token as usize) else { return };
+    pending.left = pending.left.saturating_sub(count);
+    let pending =
+        if pending.left == 0 { pending_ops.remove(token as usize) } else { pending.for_one() };
+    let ending = match result {
+        PlaneEnding::Done(text) => {
+            let from = texts.len();
+            texts.extend_from_slice(text);
+            EndedText::Text(from, texts.len())
+        }
+        PlaneEnding::NotApplied(refusal) => EndedText::Other(OpResult::NotApplied(refusal)),
+        PlaneEnding::Unknown => EndedText::Other(OpResult::Unknown),
+    };
+    let line = match (&pending.reply_kind, &ending) {
+        (ReplyKind::Run, EndedText::Other(_)) => Bytes::copy_from_slice(line),
+        _ => Bytes::new(),
+    };
+    all.push(EndedOp { pending, index, count, partition, line, result: ending });
+}

@@ -1,0 +1,180 @@
+//! A client's batch that this node does itself, on open headers.
+//!
+//! Here: the names of its operations, their records, and whether its replies wait. Not here: what an operation does (`session`,
+//! `fast`), records (`batch`), batches of other nodes (`fast_op`).
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use cluster::LinkIndex;
+use cluster::id::Partition;
+use cluster::op_stream::NewOp;
+use cluster::parked_reply::{NEEDS_MAX, ParkedOp};
+use cluster::replica::NodeTime;
+use cluster::replica_set::ReplicaSet;
+use slab::Slab;
+
+use super::Router;
+use super::data_plane::{DataPlane, NO_STREAM};
+use crate::node::Node;
+use crate::node::batch::{OpId, Recorder};
+use crate::node::pending::{Client, PendingOp, ReplyKind};
+use crate::node::reply_queue::ReplyQueue;
+use crate::node::serving::Serving;
+use crate::shards::BATCH_SHARDS_MAX;
+
+/// A batch of a client on open headers, while it is done and until its replies are told or wait.
+pub(crate) struct LocalBatch<'f> {
+    node: Arc<Node>,
+    plane: &'f mut DataPlane,
+    pending_ops: &'f mut Slab<PendingOp>,
+    client: Client,
+    /// The links that its replies may need.
+    links: ArrayVec<LinkIndex, NEEDS_MAX>,
+    /// For each operation where its reply ends in the output and its line in the input, its lane and its number.
+    ops: ArrayVec<LocalOp, BATCH_SHARDS_MAX>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LocalOp {
+    text_end: usize,
+    line_end: usize,
+    stream: u16,
+    number: u64,
+    op_flags: u8,
+}
+
+impl Router {
+    /// Begins a batch of the client whose turn it is, on open headers. Returns `None` while nothing may be done so.
+    pub(crate) fn begin_batch(&mut self) -> Option<LocalBatch<'_>> {
+        if !self.begin_plane() {
+            return None;
+        }
+        let Self { plane: Some(plane), pending_ops, node, client, .. } = self else { return None };
+        plane.recorder.begin();
+        Some(LocalBatch {
+            node: Arc::clone(node),
+            plane,
+            pending_ops,
+            client: *client,
+            links: ArrayVec::new(),
+            ops: ArrayVec::new(),
+        })
+    }
+}
+
+impl LocalBatch<'_> {
+    /// The records of the batch.
+    pub(crate) fn recorder(&mut self) -> &mut Recorder {
+        &mut self.plane.recorder
+    }
+
+    /// The lane of an operation on these copies, [`NO_STREAM`] if it needs none; `None` if it may not be done: its reply must have room
+    /// in the batch's piece, its record in the streams, and its name in the lane.
+    #[inline]
+    pub(crate) fn stream_for(&mut self, set: ReplicaSet, is_read: bool) -> Option<u16> {
+        let links = &mut self.links;
+        let is_in_piece = (set.mandatory().iter())
+            .all(|link| links.contains(link) || links.try_push(*link).is_ok());
+        if !is_in_piece {
+            return None;
+        }
+        let (false, Some(first)) = (is_read, set.links().first()) else { return Some(NO_STREAM) };
+        let DataPlane { cache, ops, .. } = &mut *self.plane;
+        if !cache.may_append(self.node.links(), set) {
+            return None;
+        }
+        let stream = ops.stream_for(cache.get(self.node.links(), *first)?.peer);
+        ops.has_room(stream, 1).then_some(stream)
+    }
+
+    /// A name in this lane for the operation that was just done and has changed something; none if no other copy has to hold it.
+    pub(crate) fn name(
+        &mut self,
+        stream: u16,
+        partition: Partition,
+        now: NodeTime,
+    ) -> Option<(u16, OpId)> {
+        if stream == NO_STREAM {
+            return None;
+        }
+        let ops = &mut self.plane.ops;
+        let token = self.pending_ops.vacant_key() as u64;
+        let index = self.ops.len() as u32;
+        let submitted = NewOp { partition, op_flags: 0, token, index, for_ns: 0 };
+        let number = ops.number(stream, &submitted, now)?;
+        let (first, done) = (number & !0x7fff, ops.done(stream));
+        Some((stream, OpId { stream: ops.id(stream), first, done, number }))
+    }
+
+    /// Notes the operation that was just done: where its reply ends in the output, and its line in the input.
+    pub(crate) fn push(
+        &mut self,
+        (text_end, line_end): (usize, usize),
+        name: Option<(u16, OpId)>,
+        op_flags: u8,
+    ) {
+        let stream = name.map_or(NO_STREAM, |(stream, _)| stream);
+        let number = name.map_or(0, |(_, name)| name.number);
+        self.ops.push(LocalOp { text_end, line_end, stream, number, op_flags });
+    }
+
+    /// Appends the records, while the shards are held.
+    pub(crate) fn append(&mut self, serving: &Serving<'_>, out: &[u8]) {
+        let Some(keyspace) = self.node.keyspace() else { return };
+        let DataPlane { recorder, cache, .. } = &mut *self.plane;
+        recorder.finish(serving, (self.node.links(), cache), &keyspace.replicas, out);
+    }
+
+    /// Tells the replies, which are bytes of `out` from `start` on, or lets them wait. `input` is what the lines are bytes of,
+    /// from 0 on.
+    pub(crate) fn reply(
+        self,
+        serving: &Serving<'_>,
+        replies: &mut ReplyQueue,
+        (input, start): (&[u8], usize),
+        out: &mut Vec<u8>,
+    ) {
+        let Self { node, plane, pending_ops, client, ops, .. } = self;
+        let DataPlane { recorder, cache, ops: streams, parked: pieces, .. } = plane;
+        if !recorder.has_copies() {
+            replies.push_written(start, out);
+            return;
+        }
+        let links = node.links();
+        let rows = recorder.rows().iter().take(ops.len());
+        let needs: ArrayVec<_, BATCH_SHARDS_MAX> =
+            rows.map(|row| Recorder::needs(row, serving, (links, &mut *cache))).collect();
+        if needs.iter().all(|needs: &ArrayVec<_, _>| needs.is_empty()) {
+            for op in ops.iter().filter(|op| op.stream != NO_STREAM) {
+                streams.answered(op.stream, op.number);
+            }
+            replies.push_written(start, out);
+            return;
+        }
+        // One waiter for the batch: the numbers of its operations were given out for it.
+        let count = ops.len();
+        let place = replies.reserve_run(count);
+        let pending = PendingOp {
+            client,
+            place,
+            reply_kind: ReplyKind::Run,
+            partition: Partition::default(),
+            left: count as u32,
+        };
+        let token = pending_ops.insert(pending) as u64;
+        let (mut text_at, mut line_at) = (start, 0);
+        let mut batch = pieces.begin(token, serving.now().mono_ns);
+        for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
+            let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.op_flags);
+            (parked.stream, parked.number) = (op.stream, op.number);
+            for need in needs {
+                parked.needs |= batch.need(*need);
+            }
+            batch.push(parked, &out[text_at..op.text_end], &input[line_at..op.line_end]);
+            (text_at, line_at) = (op.text_end, op.line_end);
+        }
+        pieces.park(batch);
+        out.truncate(start);
+    }
+}

@@ -1,0 +1,441 @@
+//! One key's part in a request that charges several: what its owner is asked, and what it tells.
+//!
+//! Here: both in bytes, and how the owner does it. Not here: what is made of the parts (`multi_owner`).
+//!
+//! Between two versions of the server these bytes must not change: a step is an operation like any
+//! other, resent and kept as the client's own words are.
+
+use engine::algorithms::{Decision, Verdict};
+use engine::{Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
+use protocol::Policy;
+
+use crate::multi_key::Adjustment;
+use crate::session::ExecContext;
+
+/// What is asked of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SubRequest<'a> {
+    pub(super) policy: SubPolicy<'a>,
+    /// The key to count under.
+    pub(super) key: &'a [u8],
+    pub(super) op: SubOp,
+}
+
+/// Under which rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SubPolicy<'a> {
+    /// That of the limit of this name.
+    Named(&'a [u8]),
+    /// This policy.
+    Written(&'a [u8]),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SubOp {
+    Take(TakeParams),
+    Adjust(Adjustment),
+    /// So many units were let pass without the owner.
+    Debt(u64),
+    /// This hold was given without the owner.
+    Hold(ForeignHold),
+}
+
+/// What the owner tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SubResponse {
+    Result(TakeResult),
+    /// There is no limit of that name where the key is: the limits are changing.
+    NoLimit,
+}
+
+const TAKE: u8 = 0;
+const REFUND: u8 = 1;
+const SETTLE: u8 = 2;
+const RENEW: u8 = 3;
+const DEBT: u8 = 4;
+const HOLD: u8 = 5;
+
+const NAMED: u8 = 0;
+const WRITTEN: u8 = 1;
+
+fn put(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_option(out: &mut Vec<u8>, number: Option<u64>) {
+    out.push(u8::from(number.is_some()));
+    put(out, number.unwrap_or(0));
+}
+
+/// Reads what `put` and its like wrote.
+struct SubRequestReader<'a>(&'a [u8]);
+
+impl<'a> SubRequestReader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let (number, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*number))
+    }
+
+    #[expect(clippy::option_option, reason = "the inner one is what is read")]
+    fn option(&mut self) -> Option<Option<u64>> {
+        let is_some = self.byte()? != 0;
+        let number = self.number()?;
+        Some(is_some.then_some(number))
+    }
+
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let bytes = usize::from(self.byte()?);
+        let (short, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(short)
+    }
+}
+
+impl<'a> SubRequest<'a> {
+    /// Appends it. Names of limits, policies and keys have 250 bytes at most.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, word) = match self.policy {
+            SubPolicy::Named(name) => (NAMED, name),
+            SubPolicy::Written(token) => (WRITTEN, token),
+        };
+        out.push(kind);
+        for bytes in [word, self.key] {
+            out.push(bytes.len() as u8);
+            out.extend_from_slice(bytes);
+        }
+        match self.op {
+            SubOp::Take(take) => {
+                out.push(TAKE);
+                put(out, take.cost);
+                out.push(u8::from(take.part) | u8::from(take.peek) << 1);
+                for option in [
+                    take.wait,
+                    take.hold,
+                    take.compare_cas,
+                    take.client_flags.map(u64::from),
+                    take.lease,
+                ] {
+                    put_option(out, option);
+                }
+            }
+            SubOp::Debt(units) => {
+                out.push(DEBT);
+                put(out, units);
+            }
+            SubOp::Hold(ForeignHold { lease, units, for_ns }) => {
+                out.push(HOLD);
+                put(out, lease);
+                put(out, units);
+                put(out, for_ns);
+            }
+            SubOp::Adjust(Adjustment::Refund(units)) => {
+                out.push(REFUND);
+                put(out, units);
+            }
+            SubOp::Adjust(Adjustment::Settle { lease, actual }) => {
+                out.push(SETTLE);
+                put(out, lease);
+                put(out, actual);
+            }
+            SubOp::Adjust(Adjustment::Renew { lease, for_ns }) => {
+                out.push(RENEW);
+                put(out, lease);
+                put(out, for_ns);
+            }
+        }
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = SubRequestReader(bytes);
+        let kind = reader.byte()?;
+        let (word, key) = (reader.short()?, reader.short()?);
+        let debt_policy = match kind {
+            NAMED => SubPolicy::Named(word),
+            WRITTEN => SubPolicy::Written(word),
+            _ => return None,
+        };
+        let op = match reader.byte()? {
+            TAKE => {
+                let cost = reader.number()?;
+                let flags = reader.byte()?;
+                SubOp::Take(TakeParams {
+                    cost,
+                    part: flags & 1 != 0,
+                    peek: flags & 2 != 0,
+                    wait: reader.option()?,
+                    hold: reader.option()?,
+                    compare_cas: reader.option()?,
+                    client_flags: reader.option()?.and_then(|flags| u32::try_from(flags).ok()),
+                    lease: reader.option()?,
+                })
+            }
+            DEBT => SubOp::Debt(reader.number()?),
+            HOLD => SubOp::Hold(ForeignHold {
+                lease: reader.number()?,
+                units: reader.number()?,
+                for_ns: reader.number()?,
+            }),
+            REFUND => SubOp::Adjust(Adjustment::Refund(reader.number()?)),
+            SETTLE => SubOp::Adjust(Adjustment::Settle {
+                lease: reader.number()?,
+                actual: reader.number()?,
+            }),
+            RENEW => SubOp::Adjust(Adjustment::Renew {
+                lease: reader.number()?,
+                for_ns: reader.number()?,
+            }),
+            _ => return None,
+        };
+        reader.0.is_empty().then_some(Self { policy: debt_policy, key, op })
+    }
+}
+
+impl SubResponse {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let facts = match self {
+            Self::Result(TakeResult::Decided(facts)) => {
+                out.push(0);
+                facts
+            }
+            Self::Result(TakeResult::Exists(facts)) => {
+                out.push(1);
+                facts
+            }
+            Self::Result(TakeResult::NotFound) => return out.push(2),
+            Self::Result(TakeResult::Full) => return out.push(5),
+            Self::NoLimit => return out.push(6),
+        };
+        let TakeInfo { decision, cas, client_flags, has_state, shadow } = *facts;
+        out.push(match decision.verdict {
+            Verdict::Allow => 0,
+            Verdict::Deny => 1,
+            Verdict::Wait => 2,
+            Verdict::Part => 3,
+        });
+        let Decision { changed, counted, .. } = decision;
+        let bits = [has_state, shadow, changed, counted].into_iter().enumerate();
+        out.push(bits.fold(0, |bits, (place, on)| bits | u8::from(on) << place));
+        let Decision { limit, remaining, used, granted, reset, .. } = decision;
+        let remaining = remaining.cast_unsigned();
+        for number in [cas, u64::from(client_flags), limit, remaining, used, granted, reset] {
+            put(out, number);
+        }
+        put_option(out, decision.retry);
+        put_option(out, decision.lease);
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = SubRequestReader(bytes);
+        Some(Self::Result(match reader.byte()? {
+            0 => TakeResult::Decided(facts(&mut reader)?),
+            1 => TakeResult::Exists(facts(&mut reader)?),
+            2 => TakeResult::NotFound,
+            5 => TakeResult::Full,
+            6 => return Some(Self::NoLimit),
+            _ => return None,
+        }))
+    }
+}
+
+fn facts(reader: &mut SubRequestReader<'_>) -> Option<TakeInfo> {
+    let verdict = match reader.byte()? {
+        0 => Verdict::Allow,
+        1 => Verdict::Deny,
+        2 => Verdict::Wait,
+        3 => Verdict::Part,
+        _ => return None,
+    };
+    let flags = reader.byte()?;
+    let cas = reader.number()?;
+    let client_flags = u32::try_from(reader.number()?).ok()?;
+    let decision = Decision {
+        verdict,
+        limit: reader.number()?,
+        remaining: reader.number()?.cast_signed(),
+        used: reader.number()?,
+        granted: reader.number()?,
+        reset: reader.number()?,
+        retry: reader.option()?,
+        lease: reader.option()?,
+        changed: flags & 4 != 0,
+        counted: flags & 8 != 0,
+    };
+    Some(TakeInfo {
+        decision,
+        cas,
+        client_flags,
+        has_state: flags & 1 != 0,
+        shadow: flags & 2 != 0,
+    })
+}
+
+impl SubOp {
+    fn apply(
+        self,
+        engine: &mut Engine,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: PolicyRef<'_>,
+    ) -> TakeResult {
+        match self {
+            Self::Take(take) => engine.take(now, hash, key, Some(policy_ref), &take),
+            Self::Debt(units) => engine.charge(now, hash, key, policy_ref, units),
+            Self::Hold(hold) => engine.charge_hold(now, hash, key, policy_ref, &hold),
+            Self::Adjust(change) => change.apply(engine, now, hash, key, Some(policy_ref)),
+        }
+    }
+}
+
+impl ExecContext<'_> {
+    /// Does a step; `hash` is that of its key.
+    pub(super) fn sub_request(&self, sub_request: &SubRequest<'_>, hash: u64) -> SubResponse {
+        let written;
+        let (policy_ref, limit) = match sub_request.policy {
+            SubPolicy::Named(name) => {
+                let Some(limit) = self.active_limits.limits().by_name(name) else {
+                    return SubResponse::NoLimit;
+                };
+                let policy_ref =
+                    self.active_limits.policy_ref(limit.index(), limit.policy_of(sub_request.key));
+                (policy_ref, Some(limit.index()))
+            }
+            SubPolicy::Written(token) => {
+                let Ok(policy) = Policy::parse(token) else { return SubResponse::NoLimit };
+                written = policy;
+                (PolicyRef::from(&written), None)
+            }
+        };
+        let now = self.now;
+        let done = self.service.shards().with_room(now, hash, |engine| {
+            match sub_request.op.apply(engine, now, hash, sub_request.key, policy_ref) {
+                TakeResult::Full => None,
+                done => Some(done),
+            }
+        });
+        let limited = done.unwrap_or(TakeResult::Full);
+        if let (SubOp::Take(take), Some(limit)) = (&sub_request.op, limit) {
+            self.note_judgement(limit, limited.judgement(take));
+        }
+        SubResponse::Result(limited)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn take() -> impl Strategy<Value = TakeParams> {
+        let option = || proptest::option::of(any::<u64>());
+        (
+            (any::<u64>(), any::<bool>(), any::<bool>()),
+            (option(), option(), option(), proptest::option::of(any::<u32>()), option()),
+        )
+            .prop_map(
+                |((cost, part, peek), (wait, hold, compare_cas, client_flags, lease))| TakeParams {
+                    cost,
+                    part,
+                    peek,
+                    wait,
+                    hold,
+                    compare_cas,
+                    client_flags,
+                    lease,
+                },
+            )
+    }
+
+    fn asked() -> impl Strategy<Value = SubOp> {
+        prop_oneof![
+            take().prop_map(SubOp::Take),
+            any::<u64>().prop_map(SubOp::Debt),
+            any::<[u64; 3]>().prop_map(|[lease, units, for_ns]| {
+                SubOp::Hold(ForeignHold { lease, units, for_ns })
+            }),
+            any::<u64>().prop_map(|units| SubOp::Adjust(Adjustment::Refund(units))),
+            (any::<u64>(), any::<u64>())
+                .prop_map(|(lease, actual)| SubOp::Adjust(Adjustment::Settle { lease, actual })),
+            (any::<u64>(), any::<u64>())
+                .prop_map(|(lease, for_ns)| SubOp::Adjust(Adjustment::Renew { lease, for_ns })),
+        ]
+    }
+
+    fn told() -> impl Strategy<Value = SubResponse> {
+        let verdict = prop_oneof![
+            Just(Verdict::Allow),
+            Just(Verdict::Deny),
+            Just(Verdict::Wait),
+            Just(Verdict::Part)
+        ];
+        let option = || proptest::option::of(any::<u64>());
+        let facts =
+            (verdict, any::<[u64; 6]>(), any::<u32>(), any::<[bool; 4]>(), option(), option());
+        (facts, 0..8).prop_map(|((verdict, numbers, client_flags, bits, retry, lease), kind)| {
+            let [cas, limit, remaining, used, granted, reset] = numbers;
+            let [has_state, shadow, changed, counted] = bits;
+            let remaining = remaining.cast_signed();
+            let decision = Decision {
+                verdict,
+                limit,
+                remaining,
+                used,
+                granted,
+                retry,
+                reset,
+                changed,
+                counted,
+                lease,
+            };
+            let facts = TakeInfo { decision, cas, client_flags, has_state, shadow };
+            SubResponse::Result(match kind {
+                0 | 1 => TakeResult::Decided(facts),
+                2 => TakeResult::Exists(facts),
+                3 => TakeResult::NotFound,
+                4..=6 => TakeResult::Full,
+                _ => return SubResponse::NoLimit,
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_asked_and_told_arrives(
+            op in asked(),
+            response in told(),
+            is_named in any::<bool>(),
+            limit in "[a-z]{1,250}",
+            key in proptest::collection::vec(any::<u8>(), 1..=250),
+        ) {
+            let debt_policy = if is_named {
+                SubPolicy::Named(limit.as_bytes())
+            } else {
+                SubPolicy::Written(limit.as_bytes())
+            };
+            let sub_request = SubRequest { policy: debt_policy, key: &key, op };
+            let mut bytes = Vec::new();
+            sub_request.encode(&mut bytes);
+            prop_assert_eq!(SubRequest::decode(&bytes), Some(sub_request));
+            for end in 0..bytes.len() {
+                prop_assert_eq!(SubRequest::decode(&bytes[..end]), None);
+            }
+            bytes.clear();
+            response.encode(&mut bytes);
+            prop_assert_eq!(SubResponse::decode(&bytes), Some(response));
+        }
+
+        #[test]
+        fn nothing_else_is_a_step(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = SubRequest::decode(&bytes);
+            let _ = SubResponse::decode(&bytes);
+        }
+    }
+}

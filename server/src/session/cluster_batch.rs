@@ -1,0 +1,316 @@
+//! A batch of nothing but the commonest requests in a cluster: on open headers it is done here, else it is asked of the
+//! owners of its keys.
+//!
+//! Not here: the same of a server by itself (`fast_batch`), batches of anything else (`session`), which answer the same.
+
+use arrayvec::ArrayVec;
+use cluster::frames::op_flags;
+use engine::Engine;
+use protocol::{CONFIGURED_POLICY, FastRequest};
+
+use super::fast_batch::{FastBatchEntry, read_batch};
+use super::lookup::look_up_in;
+use super::{AnyRequest, ExecContext, KeyLookup, Pause, Session, answer_with, pause_before};
+use crate::fast::may_run_locked;
+use crate::node::batch::BatchOutcome;
+use crate::node::router::{FastOp, OwnerRequest, Router, router_context};
+use crate::node::serving::Serving;
+use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
+use crate::shards::BATCH_SHARDS_MAX;
+
+/// Batches that skip this path after one that had to go the long way.
+const GENERAL_BATCHES: u8 = 1;
+
+/// How many requests of a batch were answered or asked of others, and why no more were.
+#[derive(Default)]
+struct BatchProgress {
+    count: usize,
+    pause: Option<Pause>,
+    /// The next one has to go the long way.
+    needs_general: bool,
+}
+
+/// A batch, and what was found out about its keys.
+struct ClusterBatch<'b> {
+    requests: &'b [FastBatchEntry<'b>],
+    hashes: &'b [u64],
+    /// The limits of the keys; empty where there are no limits at all.
+    lookups: &'b [KeyLookup<'b>],
+    input: &'b [u8],
+}
+
+impl<'b> ClusterBatch<'b> {
+    #[inline]
+    fn common(&self, position: usize) -> FastOp<'b> {
+        let (requests, lookups) = (self.requests, self.lookups);
+        let fast = &requests[position].fast;
+        FastOp { fast, hash: self.hashes[position], lookup: lookups.get(position) }
+    }
+
+    /// Where the line of a request begins.
+    fn start(&self, position: usize) -> usize {
+        position.checked_sub(1).map_or(0, |before| self.requests[before].end)
+    }
+
+    /// What the owner of a request's key is asked.
+    fn owner_request(&self, position: usize, serving: &Serving<'_>) -> OwnerRequest<'_> {
+        let from = self.start(position);
+        let fast_op = self.common(position);
+        let elsewhere = if fast_op.is_counted_elsewhere() { COUNTED_ELSEWHERE } else { 0 };
+        OwnerRequest {
+            partition: serving.partition(fast_op.hash),
+            op_flags: op_flags_of(fast_op.fast) | elsewhere,
+            line: &self.input[from..self.requests[position].end],
+        }
+    }
+}
+
+/// The bits that tell what a request is.
+fn op_flags_of(fast: &FastRequest<'_>) -> u8 {
+    let read = if matches!(fast, FastRequest::Get { .. }) { op_flags::READ } else { 0 };
+    OpKind::of_fast(fast) as u8 | read
+}
+
+/// As [`may_run_locked`], where there are limits.
+fn may_run_limited(fast: &FastRequest<'_>) -> bool {
+    may_run_locked(fast) || matches!(fast, FastRequest::Take { policy: CONFIGURED_POLICY, .. })
+}
+
+impl Session {
+    /// As [`Session::run_fast_batch`], in a cluster.
+    // On its own: a server by itself must not pay for what it needs.
+    #[inline(never)]
+    pub(super) fn run_cluster_batch(
+        &mut self,
+        ctx: &mut ExecContext<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        if self.general_batches > 0 {
+            self.general_batches -= 1;
+            return None;
+        }
+        if self.must_wait(ctx.router.as_deref()?) {
+            return None;
+        }
+        let serving = self.serving(ctx)?;
+        let shards = ctx.service.shards();
+        if !ctx.active_limits.limits().is_empty() {
+            return self.run_limited(ctx, &serving, input, out);
+        }
+        let mut keys: ArrayVec<&[u8], BATCH_SHARDS_MAX> = ArrayVec::new();
+        let requests = read_batch(ctx, input, may_run_locked, |key| keys.push(key))?;
+        let mut hashes = [0; BATCH_SHARDS_MAX];
+        let hashes = &mut hashes[..keys.len()];
+        shards.hash_all(&keys, hashes);
+        for hash in hashes.iter() {
+            shards.prefetch_shard(*hash);
+        }
+        let batch = ClusterBatch { requests: &requests, hashes, lookups: &[], input };
+        self.run_read(ctx, &serving, &batch, out)
+    }
+
+    /// As [`Session::run_cluster_batch`], where there are limits.
+    fn run_limited(
+        &mut self,
+        ctx: &mut ExecContext<'_>,
+        serving: &Serving<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        let requests = read_batch(ctx, input, may_run_limited, |_| ())?;
+        let (shards, active_limits) = (ctx.service.shards(), ctx.active_limits);
+        let mut counted = std::mem::take(&mut ctx.scratch.keys);
+        counted.resize_with(BATCH_SHARDS_MAX, Vec::new);
+        let each = requests.iter().zip(&mut counted);
+        let lookups: ArrayVec<KeyLookup<'_>, BATCH_SHARDS_MAX> = each
+            .map(|(request, counted)| {
+                look_up_in(shards, active_limits, request.fast.key(), counted)
+            })
+            .collect();
+        let hashes: ArrayVec<u64, BATCH_SHARDS_MAX> =
+            lookups.iter().map(|lookup| lookup.hash).collect();
+        let batch = ClusterBatch { requests: &requests, hashes: &hashes, lookups: &lookups, input };
+        let ran = self.run_read(ctx, serving, &batch, out);
+        drop(lookups);
+        ctx.scratch.keys = counted;
+        ran
+    }
+
+    fn run_read(
+        &mut self,
+        ctx: &mut ExecContext<'_>,
+        serving: &Serving<'_>,
+        batch: &ClusterBatch<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        for hash in batch.hashes {
+            serving.prefetch(*hash);
+        }
+        let router = ctx.router.take()?;
+        let (mut count, mut pause) = (0, None);
+        // Requests of others among one's own are no reason to read the batch again.
+        while count < batch.requests.len() && pause.is_none() && !self.replies.is_full() {
+            let stretch = if serving.may_serve(batch.hashes[count]) {
+                self.run_here(router, ctx, serving, (batch, count), out)
+            } else {
+                self.forward_to_owners(router, ctx, serving, (batch, count))
+            };
+            count += stretch.count;
+            pause = stretch.pause;
+            if stretch.needs_general {
+                self.general_batches = GENERAL_BATCHES;
+            }
+            if stretch.needs_general || stretch.count == 0 {
+                break;
+            }
+        }
+        ctx.router = Some(router);
+        if count > 0 {
+            self.scanned = 0;
+        }
+        let done = count.checked_sub(1).map_or(0, |last| batch.requests[last].end);
+        (done > 0 || pause.is_some()).then_some((done, pause))
+    }
+
+    /// Does the requests from a place of the batch on whose headers are open; how many, and why it paused.
+    fn run_here(
+        &mut self,
+        router: &mut Router,
+        ctx: &mut ExecContext<'_>,
+        serving: &Serving<'_>,
+        (batch, from): (&ClusterBatch<'_>, usize),
+        out: &mut Vec<u8>,
+    ) -> BatchProgress {
+        let may_be_done = |position: &usize| {
+            let hash = batch.hashes[*position];
+            batch.common(*position).is_fast()
+                && serving.may_serve(hash)
+                && !router.is_waiting(serving.partition(hash))
+        };
+        let max = (from..batch.requests.len()).take_while(may_be_done).count();
+        let hashes = &batch.hashes[from..from + max];
+        let input_from = batch.start(from);
+        let (now, start) = (ctx.now, out.len());
+        let Some(mut direct) = router.begin_batch() else { return BatchProgress::default() };
+        let mut locked = ctx.service.shards().lock_batch(hashes);
+        let (mut done, mut pause) = (0, None);
+        for (place, hash) in hashes.iter().enumerate() {
+            pause = pause_before(ctx, out);
+            if pause.is_some() {
+                break;
+            }
+            let position = from + place;
+            let (fast_op, end) =
+                (batch.common(position), batch.requests[position].end - input_from);
+            let is_read = matches!(fast_op.fast, FastRequest::Get { .. });
+            // The header is looked at while the shard is held.
+            let Some(engine) = locked.engine_beside(place, *hash) else { break };
+            let Some(placed) = serving.next(*hash, is_read) else { break };
+            let Some(stream) = direct.stream_for(placed.set, is_read) else { break };
+            ctx.now = serving.time(placed.at);
+            let key = fast_op.key();
+            let ran = direct.recorder().run(
+                serving,
+                engine,
+                (key, *hash),
+                (placed, fast_op.touches()),
+                out,
+                |engine, out| fast_op.answer(ctx, engine, out),
+            );
+            let op_flags = op_flags_of(fast_op.fast);
+            match ran {
+                BatchOutcome::Done => direct.push((out.len(), end), None, op_flags),
+                BatchOutcome::Changed => {
+                    let name = direct.name(stream, serving.partition(*hash), serving.now());
+                    direct.recorder().record(serving, key, name.map(|(_, name)| name), out);
+                    direct.push((out.len(), end), name, op_flags);
+                }
+                BatchOutcome::ChangedGeneral => {
+                    direct.recorder().record(serving, key, None, out);
+                    break;
+                }
+                BatchOutcome::General => break,
+            }
+            done += 1;
+            ctx.requests -= 1;
+        }
+        ctx.now = now;
+        direct.append(serving, out);
+        drop(locked);
+        let input = &batch.input[input_from..];
+        direct.reply(serving, &mut self.replies, (input, start), out);
+        router.note_served(done as u64);
+        let is_apart = done < max && pause.is_none();
+        BatchProgress { count: done, pause, needs_general: is_apart }
+    }
+
+    /// Asks other nodes to do the requests from a place of the batch on; how many.
+    fn forward_to_owners(
+        &mut self,
+        router: &mut Router,
+        ctx: &mut ExecContext<'_>,
+        serving: &Serving<'_>,
+        (batch, from): (&ClusterBatch<'_>, usize),
+    ) -> BatchProgress {
+        if router.is_full() {
+            return BatchProgress::default();
+        }
+        let now = serving.now();
+        let mut run: ArrayVec<OwnerRequest<'_>, BATCH_SHARDS_MAX> = ArrayVec::new();
+        let mut is_apart = false;
+        for (position, hash) in batch.hashes.iter().enumerate().skip(from) {
+            // What a limit answers without an owner is told at once there.
+            is_apart = !batch.common(position).is_fast()
+                || router.is_resting(now, serving.partition(*hash));
+            if is_apart || serving.may_serve(*hash) {
+                break;
+            }
+            run.push(batch.owner_request(position, serving));
+        }
+        let count = run.len();
+        if count > 0 {
+            let place = self.replies.reserve_run(count);
+            router.submit_run(&router_context(ctx), run.into_iter(), place);
+            ctx.requests -= count;
+        }
+        BatchProgress { count, pause: None, needs_general: is_apart }
+    }
+
+    /// The headers to serve requests from; `None` if they may not be used.
+    pub(super) fn serving<'a>(&self, ctx: &ExecContext<'a>) -> Option<Serving<'a>> {
+        let may = self.authenticated && ctx.router.is_some() && !ctx.service.notes_prefixes();
+        if may { Serving::of(ctx) } else { None }
+    }
+}
+
+/// As [`answer_with`], in a cluster, on a key that has no other copy; false: it is not served here.
+// On its own: a server by itself must not pay for what it needs.
+#[inline(never)]
+pub(super) fn answer_served(
+    ctx: &mut ExecContext<'_>,
+    serving: &Serving<'_>,
+    engine: &mut Engine,
+    decoded: &AnyRequest<'_>,
+    key: &KeyLookup<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let partition = serving.partition(key.hash);
+    if ctx.router.as_ref().is_some_and(|router| router.is_waiting(partition)) {
+        return false;
+    }
+    let Some(placed) = serving.next(key.hash, false).filter(|placed| placed.set.is_empty()) else {
+        return false;
+    };
+    let now = std::mem::replace(&mut ctx.now, serving.time(placed.at));
+    let is_answered =
+        engine.with_unique(placed.unique(), |engine| answer_with(ctx, engine, decoded, key, out));
+    ctx.now = now;
+    if is_answered {
+        serving.header(key.hash).take(placed.at);
+    }
+    if let Some(router) = &mut ctx.router {
+        router.note_served(u64::from(is_answered));
+    }
+    is_answered
+}

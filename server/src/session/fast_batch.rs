@@ -1,0 +1,98 @@
+//! A batch of nothing but the commonest requests, of a server without limits: most batches there are such.
+//!
+//! Not here: what is done for each (`fast`), batches of anything else (`session`), which answer the same.
+
+use std::hint::cold_path;
+
+use arrayvec::ArrayVec;
+use protocol::{FastRequest, decode_fast};
+
+use super::{ExecContext, KeyLookup, Pause, RequestOutcome, Session, pause_before};
+use crate::fast::may_run_locked;
+use crate::shards::BATCH_SHARDS_MAX;
+
+/// With fewer requests in front of another it is not worth a batch of its own.
+const FAST_BATCH_MIN: usize = 8;
+
+/// A request of a batch.
+pub(super) struct FastBatchEntry<'a> {
+    pub(super) fast: FastRequest<'a>,
+    /// Where it ends in the input.
+    pub(super) end: usize,
+}
+
+/// Reads the requests in front of `input` that may be answered here, and passes the key of each to `note`; `None` if
+/// they are better answered elsewhere.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as a call it moves the batch")]
+pub(super) fn read_batch<'a>(
+    ctx: &ExecContext<'_>,
+    input: &'a [u8],
+    may_be_held: impl Fn(&FastRequest<'_>) -> bool,
+    mut note: impl FnMut(&'a [u8]),
+) -> Option<ArrayVec<FastBatchEntry<'a>, BATCH_SHARDS_MAX>> {
+    let bounds = ctx.service.shards().bounds();
+    let max = ctx.requests.min(BATCH_SHARDS_MAX);
+    let mut batch: ArrayVec<FastBatchEntry<'a>, BATCH_SHARDS_MAX> = ArrayVec::new();
+    let mut end = 0;
+    while batch.len() < max
+        && let Some((fast, consumed)) = decode_fast(&input[end..], bounds)
+        && may_be_held(&fast)
+    {
+        end += consumed;
+        note(fast.key());
+        batch.push(FastBatchEntry { fast, end });
+    }
+    let is_worth_it = end == input.len() || batch.len() >= max.min(FAST_BATCH_MIN);
+    (is_worth_it && !batch.is_empty()).then_some(batch)
+}
+
+impl Session {
+    /// Answers the requests in front of `input`, as [`Session::run_batch`] does; `None` if there is nothing that
+    /// is better answered here.
+    pub(super) fn run_fast_batch(
+        &mut self,
+        ctx: &mut ExecContext<'_>,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Option<Pause>)> {
+        if !self.may_use_fast(ctx) || !ctx.active_limits.limits().is_empty() {
+            return None;
+        }
+        let shards = ctx.service.shards();
+        let mut hashes: ArrayVec<u64, BATCH_SHARDS_MAX> = ArrayVec::new();
+        let batch = read_batch(ctx, input, may_run_locked, |key| {
+            let hash = shards.hash(key);
+            shards.prefetch_shard(hash);
+            hashes.push(hash);
+        })?;
+        let mut locked = shards.lock_batch(&hashes);
+        let mut done = 0;
+        for (position, (FastBatchEntry { fast, end }, hash)) in
+            batch.iter().zip(&hashes).enumerate()
+        {
+            if let Some(pause) = pause_before(ctx, out) {
+                cold_path();
+                return Some((done, Some(pause)));
+            }
+            let engine = locked.engine(position, *hash);
+            let is_answered = ctx.answer_without_limit(engine, fast, *hash, out);
+            locked.done(position);
+            if !is_answered {
+                cold_path();
+                // It may wait for other locks.
+                locked.release();
+                let lookup = KeyLookup { hash: *hash, key_limit: Ok(None) };
+                let raw_request = &input[done..*end];
+                match self.answer(ctx, &fast.request(), raw_request, &lookup, out) {
+                    RequestOutcome::Given => {}
+                    answer => return Some(answer.ends_at(done, *end)),
+                }
+            }
+            ctx.requests -= 1;
+            self.scanned = 0;
+            done = *end;
+        }
+        Some((done, None))
+    }
+}

@@ -1,0 +1,371 @@
+//! What a copy of a partition needs of the shards: items whole, in and out.
+//!
+//! Not here: what a copy looks like (`engine`), when and where it is sent (`cluster`).
+
+use engine::{HashRange, ItemMark, Now, PartitionCursor, PutError};
+
+use parking_lot::MutexGuard;
+
+use super::Shards;
+
+/// Lines of a table read under one lock when a partition is read out or removed: the keys in them are
+/// hashed, eight or so each, a millisecond in all at worst.
+const SLICE_LINES: usize = 128;
+/// Lines read in one call, where any item was found.
+const EXPORT_LINES_MAX: usize = 8 << 10;
+
+impl Shards {
+    /// Keeps the other partitions of a shard from operations on it until it is dropped: between
+    /// [`Shards::begin_at`] and the command that it is for, and between two marks of a key, there
+    /// must be no other.
+    pub(crate) fn turn(&self, hash: u64) -> MutexGuard<'_, ()> {
+        self.turns[self.shard(hash)].lock()
+    }
+
+    /// [`engine::Engine::begin_at`] for the next command on a key of this hash, and
+    /// [`engine::Engine::mark_before_change`].
+    pub(crate) fn begin_change(&self, hash: u64, key: &[u8], unique: u64) -> Option<ItemMark> {
+        let mut engine = self.shards[self.shard(hash)].lock();
+        engine.begin_at(unique);
+        engine.mark_before_change(hash, key)
+    }
+
+    /// [`engine::Engine::begin_at`] for the next command on a key of this hash.
+    pub fn begin_at(&self, hash: u64, unique: u64) {
+        self.shards[self.shard(hash)].lock().begin_at(unique);
+    }
+
+    /// [`engine::Engine::mark_of`].
+    #[must_use]
+    pub fn mark_of(&self, hash: u64, key: &[u8]) -> Option<ItemMark> {
+        self.shards[self.shard(hash)].lock().mark_of(hash, key)
+    }
+
+    /// [`engine::Engine::copy_of`].
+    pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
+        self.shards[self.shard(hash)].lock().copy_of(hash, key, out)
+    }
+
+    /// [`engine::Engine::put_copy`]; where there is no room other shards make some.
+    ///
+    /// # Errors
+    ///
+    /// A [`PutError`], and then the item is as it was.
+    pub fn put_copy(&self, now: Now, hash: u64, key: &[u8], bytes: &[u8]) -> Result<(), PutError> {
+        self.with_room_for(now, hash, bytes.len(), |engine| {
+            match engine.put_copy(now, hash, key, bytes) {
+                Err(PutError::NoRoom) => None,
+                done => Some(done),
+            }
+        })
+        .unwrap_or(Err(PutError::NoRoom))
+    }
+
+    /// [`engine::Engine::bare_count`].
+    #[must_use]
+    pub(crate) fn bare_count(&self, hash: u64, key: &[u8], unique: u64) -> Option<u64> {
+        self.shards[self.shard(hash)].lock().bare_count(hash, key, unique)
+    }
+
+    /// [`engine::Engine::put_bare_count`]; where there is no room other shards make some.
+    ///
+    /// # Errors
+    ///
+    /// [`PutError::NoRoom`], and then the item is as it was.
+    pub(crate) fn put_bare_count(
+        &self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        count: u64,
+        unique: u64,
+    ) -> Result<(), PutError> {
+        self.with_room(now, hash, |engine| {
+            engine.put_bare_count(now, hash, key, count, unique).ok()
+        })
+        .ok_or(PutError::NoRoom)
+    }
+
+    /// [`engine::Engine::remove_copy`].
+    pub fn remove_copy(&self, hash: u64, key: &[u8]) {
+        self.shards[self.shard(hash)].lock().remove_copy(hash, key);
+    }
+
+    /// Shows keys and copies of the live items of `range` to `out`, about `bytes_max` bytes, and one at
+    /// least if there is any. The answer is where to go on, `None` at the end: the next call is told as
+    /// `after`, and any that was not given here begins anew.
+    ///
+    /// An item that is there from the first call to the last is shown; one that comes or goes meanwhile
+    /// may be. `out` is called while a shard is locked.
+    pub fn export(
+        &self,
+        now: Now,
+        range: HashRange,
+        after: Option<&[u8]>,
+        bytes_max: usize,
+        mut out: impl FnMut(&[u8], &[u8]),
+    ) -> Option<Vec<u8>> {
+        let (first, last) = self.shards_of(range);
+        let mut at = after
+            .and_then(decode_cursor)
+            .filter(|(shard, _)| (first..=last).contains(shard))
+            .unwrap_or((first, None));
+        let (mut sent, mut looked) = (0, 0);
+        loop {
+            let (shard, cursor) = at;
+            let bounds = (SLICE_LINES, bytes_max.saturating_sub(sent).max(1));
+            let next = self.shards[shard].lock().export(now, range, cursor, bounds, |key, copy| {
+                sent += key.len() + copy.len();
+                out(key, copy);
+            });
+            at = match next {
+                Some(cursor) => (shard, Some(cursor)),
+                None if shard < last => (shard + 1, None),
+                None => return None,
+            };
+            looked += SLICE_LINES;
+            if sent >= bytes_max.max(1) || sent > 0 && looked >= EXPORT_LINES_MAX {
+                return Some(encode_cursor(at.0, at.1));
+            }
+        }
+    }
+
+    /// Removes all items of `range`: those that come meanwhile may stay.
+    pub fn remove_range(&self, range: HashRange) {
+        let (first, last) = self.shards_of(range);
+        for shard in &self.shards[first..=last] {
+            let mut after = None;
+            loop {
+                after = shard.lock().remove_range(range, after, SLICE_LINES);
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits until whoever has a shard of `range` now has let it go.
+    pub(crate) fn pass_through(&self, range: HashRange) {
+        let (first, last) = self.shards_of(range);
+        for shard in &self.shards[first..=last] {
+            drop(shard.lock());
+        }
+    }
+
+    /// Whether several shards share a partition whose number has so many bits.
+    pub(crate) fn share_partitions(&self, bits: u32) -> bool {
+        bits < u64::BITS - self.shift
+    }
+
+    /// The first shard of a range.
+    pub(crate) fn first_shard(&self, range: HashRange) -> usize {
+        self.shards_of(range).0
+    }
+
+    /// The first and the last shard of a range.
+    fn shards_of(&self, HashRange { prefix, bits }: HashRange) -> (usize, usize) {
+        if bits == 0 {
+            return (0, self.shards.len() - 1);
+        }
+        let first = prefix << (64 - bits);
+        (self.shard(first), self.shard(first | u64::MAX >> bits))
+    }
+}
+
+fn encode_cursor(shard: usize, cursor: Option<PartitionCursor>) -> Vec<u8> {
+    let mut bytes = (shard as u32).to_le_bytes().to_vec();
+    if let Some(cursor) = cursor {
+        cursor.encode(&mut bytes);
+    }
+    bytes
+}
+
+fn decode_cursor(bytes: &[u8]) -> Option<(usize, Option<PartitionCursor>)> {
+    let (shard, place) = bytes.split_first_chunk()?;
+    let shard = u32::from_le_bytes(*shard) as usize;
+    if place.is_empty() {
+        return Some((shard, None));
+    }
+    Some((shard, Some(PartitionCursor::decode(place)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use engine::PartitionPrefix;
+    use protocol::{Command, Exptime, Operation, Outcome};
+
+    use super::super::tests::shards;
+    use super::*;
+
+    fn key(number: u32) -> Vec<u8> {
+        format!("key{number}").into_bytes()
+    }
+
+    fn set(shards: &Shards, key: &[u8], value: &[u8]) {
+        let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime::NEVER, value);
+        let hash = shards.hash(key);
+        let key = protocol::Key::plain(key).expect("a key");
+        let command = Command { key, operation: Operation::Set(set) };
+        shards.apply(Now::at_ms(1000), hash, &command, |outcome| {
+            assert!(matches!(outcome, Outcome::Stored(_)));
+        });
+    }
+
+    #[test]
+    fn a_partition_is_read_out_and_removed_wherever_it_lies() {
+        const KEYS: u32 = 5000;
+        let now = Now::at_ms(1000);
+        // Partitions of several shards each, and shards of several partitions.
+        for (memory_bytes, count) in [(1 << 20, 2), (64 << 20, 64)] {
+            for bits in [0, 1, 2, 3, 4, 14] {
+                let partition_prefix = Arc::new(PartitionPrefix::default());
+                let shards = shards(memory_bytes, Some(Arc::clone(&partition_prefix)));
+                assert_eq!(shards.shards.len(), count);
+                let place = move |key: &[u8]| u64::from(key[key.len() - 1] % 8) % (1_u64 << bits);
+                partition_prefix.set(bits, [1, 2, 3, 4], place);
+                for number in 0..KEYS {
+                    set(&shards, &key(number), b"17");
+                }
+                for prefix in [0, 1] {
+                    if bits == 0 && prefix > 0 {
+                        continue;
+                    }
+                    let range = HashRange { prefix, bits };
+                    let expected: BTreeSet<Vec<u8>> =
+                        (0..KEYS).map(key).filter(|key| place(key) == prefix).collect();
+                    let (mut seen, mut after, mut calls) = (BTreeSet::new(), None, 0);
+                    loop {
+                        let before = seen.len();
+                        after = shards.export(now, range, after.as_deref(), 2000, |key, copy| {
+                            assert_eq!(copy.last_chunk(), Some(&17_u64.to_le_bytes()));
+                            assert!(seen.insert(key.to_vec()));
+                        });
+                        calls += 1;
+                        if after.is_none() {
+                            break;
+                        }
+                        assert!(seen.len() > before && seen.len() - before < 100);
+                    }
+                    assert!(calls > 5, "{calls}");
+                    assert_eq!(seen, expected, "{bits} bits");
+                    shards.remove_range(range);
+                    for number in 0..KEYS {
+                        let key = key(number);
+                        let is_there = shards.mark_of(shards.hash(&key), &key).is_some();
+                        let gone = place(&key) <= prefix;
+                        assert_eq!(is_there, !gone);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sweep_looks_at_items_by_their_partitions_time() {
+        const HOUR_MS: u64 = 3_600_000;
+        let partition_prefix = Arc::new(PartitionPrefix::default());
+        let shards = shards(1 << 20, Some(Arc::clone(&partition_prefix)));
+        partition_prefix.set(4, [1, 2, 3, 4], |key: &[u8]| u64::from(key[key.len() - 1] % 16));
+        let put = |key: &[u8], now: Now, seconds: i32| {
+            let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime(seconds), b"1");
+            let command = Command {
+                key: protocol::Key::plain(key).expect("a key"),
+                operation: Operation::Set(set),
+            };
+            shards.apply(now, shards.hash(key), &command, |_| ());
+        };
+        let is_there = |key: &[u8]| shards.mark_of(shards.hash(key), key).is_some();
+        // Partition 1 is an hour ahead of partition 0.
+        let (slow, fast) = (Now::at_ms(1000), Now::at_ms(1000 + HOUR_MS));
+        for number in 0..1000 {
+            put(format!("{number}:p").as_bytes(), slow, 600);
+            put(format!("{number}:q").as_bytes(), fast, 600);
+        }
+        let sweep_all = || {
+            let now = Now { mono: partition_prefix.latest_time(), unix_ms: 0 };
+            let mut first = Some(0);
+            while let Some(shard) = first {
+                first = shards.sweep(now, 1, shard);
+            }
+        };
+        let all = |end: &str| {
+            (0..1000).filter(|number| is_there(format!("{number}:{end}").as_bytes())).count()
+        };
+        for (at_slow, at_fast, left) in [
+            (0, 1000 + 3 * HOUR_MS, (1000, 0)),
+            (605_999, 1000 + 3 * HOUR_MS, (1000, 0)),
+            (606_000, 1000 + 3 * HOUR_MS, (0, 0)),
+        ] {
+            partition_prefix.set_time(0, engine::Nanos(at_slow * 1_000_000));
+            partition_prefix.set_time(1, engine::Nanos(at_fast * 1_000_000));
+            for _ in 0..40 {
+                sweep_all();
+            }
+            assert_eq!((all("p"), all("q")), left);
+        }
+    }
+
+    #[test]
+    fn an_eviction_takes_no_living_item_for_an_ended_one() {
+        let partition_prefix = Arc::new(PartitionPrefix::default());
+        let shards = shards(1 << 20, Some(Arc::clone(&partition_prefix)));
+        partition_prefix.set(4, [1, 2, 3, 4], |key: &[u8]| u64::from(key[key.len() - 1] % 16));
+        // Partition 1 is a day ahead of partition 0.
+        let (slow, fast) = (Now::at_ms(1000), Now::at_ms(86_401_000));
+        partition_prefix.set_time(0, slow.mono);
+        partition_prefix.set_time(1, fast.mono);
+        for (now, end) in [(slow, "p"), (fast, "q")] {
+            for number in 0..20_000 {
+                let key = format!("{number}:{end}");
+                let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime(600), b"1");
+                let command = Command {
+                    key: protocol::Key::plain(key.as_bytes()).expect("a key"),
+                    operation: Operation::Set(set),
+                };
+                shards.apply(now, shards.hash(key.as_bytes()), &command, |_| ());
+            }
+        }
+        let losses = shards.totals().losses;
+        assert!(losses.evicted > 1000 && losses.reclaimed == 0, "{losses:?}");
+    }
+
+    #[test]
+    fn a_cursor_of_nobody_begins_anew() {
+        let shards = shards(1 << 20, None);
+        set(&shards, b"key", b"value");
+        let range = HashRange { prefix: 0, bits: 0 };
+        for cursor in [&b""[..], b"1", b"12345678", &[9; 20]] {
+            let mut seen = 0;
+            let next = shards.export(Now::at_ms(1000), range, Some(cursor), 100, |_, _| seen += 1);
+            assert_eq!((next.is_none() || seen == 1, seen), (true, 1));
+        }
+    }
+
+    #[test]
+    fn a_copy_makes_room_in_all_shards() {
+        let (from, to) = (shards(64 << 20, None), shards(1 << 20, None));
+        let now = Now::at_ms(1000);
+        for number in 0..50_000 {
+            set(&to, &key(number), b"1");
+        }
+        let mut copies = Vec::new();
+        for number in 0..20 {
+            let (key, value) = (key(number), vec![b'x'; 40_000]);
+            set(&from, &key, &value);
+            copies.clear();
+            let hash = from.hash(&key);
+            assert!(from.copy_of(hash, &key, &mut copies));
+            assert_eq!(to.put_copy(now, hash, &key, &copies), Ok(()));
+            let mut back = Vec::new();
+            assert!(to.copy_of(hash, &key, &mut back) && back == copies);
+            to.begin_at(hash, 7);
+        }
+        let huge = vec![0; 2 << 20];
+        assert_eq!(to.put_copy(now, 1, b"key", &huge), Err(PutError::NotACopy));
+        to.remove_copy(from.hash(&key(0)), &key(0));
+        assert_eq!(to.mark_of(from.hash(&key(0)), &key(0)), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! Links that peers open.
+//!
+//! Here: who waits at the door, who is in, and that neither grows. Not here: what is said first
+//! (`handshake`), the link itself (`link`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::id::{Incarnation, NodeId};
+use cluster::message::handshake::{CloseReason, Hello, NONCE_BYTES, Side};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::data_link::NewDataLink;
+use super::handshake::{AuthenticatedPeer, HandshakeError, handshake};
+use super::outbox::Outbox;
+use super::security::SecuredStream;
+use super::{
+    LinkEnd, LinkEvent, PeerAddr, PeerIdentity, PeerSender, RemotePeer, TransportHub,
+    TransportPhase, close_reason, stopping,
+};
+use crate::net::{Listener, Stream};
+
+/// Most connections that have not shown who they are. One more, and the oldest goes.
+pub const STRANGERS_MAX: usize = 64;
+/// Most links that peers have opened.
+const GUESTS_MAX: usize = 4096;
+/// Pause after the system refused a connection: file descriptors run out and come back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Who is at the door, and who is in.
+#[derive(Default)]
+pub(super) struct Acceptor {
+    /// Counts those who came.
+    pub(super) came: u64,
+    /// Of them, those who were not let in.
+    pub(super) refused: u64,
+    /// In the order in which they came.
+    pub(super) unauthenticated: BTreeMap<u64, AbortHandle>,
+    guests: BTreeMap<LinkSlot, InboundLink>,
+}
+
+/// Each core of a node has one link to us. Nodes that are in no cluster yet have no names to be told
+/// apart by, and most of them are in their first life: each link of theirs has a seat of its own, by
+/// its nonce.
+type LinkSlot = (NodeId, u16, Option<[u8; NONCE_BYTES]>);
+
+struct InboundLink {
+    incarnation: Incarnation,
+    link: u64,
+    replaced: Arc<Notify>,
+}
+
+fn link_slot(theirs: &Hello) -> LinkSlot {
+    let nonce = (theirs.node == NodeId(0)).then_some(theirs.nonce);
+    (theirs.node, theirs.core, nonce)
+}
+
+/// Accepts on one listener until everything stops.
+pub(super) async fn accept(
+    hub: Arc<TransportHub>,
+    mut phase: watch::Receiver<TransportPhase>,
+    listener: Listener,
+) {
+    loop {
+        let stream = tokio::select! {
+            biased;
+            () = stopping(&mut phase) => return,
+            stream = listener.accept_peer() => stream,
+        };
+        match stream {
+            Ok(stream) => on_connection(&hub, &phase, stream),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a peer");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn on_connection(hub: &Arc<TransportHub>, phase: &watch::Receiver<TransportPhase>, stream: Stream) {
+    // The task looks for itself here, so it waits until it is in.
+    let mut acceptor = hub.acceptor.lock();
+    while acceptor.unauthenticated.len() >= STRANGERS_MAX
+        && let Some((_, oldest)) = acceptor.unauthenticated.pop_first()
+    {
+        oldest.abort();
+        acceptor.refused += 1;
+    }
+    acceptor.came += 1;
+    let number = acceptor.came;
+    let task = hub.runtime.spawn(receive(Arc::clone(hub), phase.clone(), number, stream));
+    acceptor.unauthenticated.insert(number, task.abort_handle());
+}
+
+/// Lets somebody in, and stays with the link to its end.
+async fn receive(
+    hub: Arc<TransportHub>,
+    mut phase: watch::Receiver<TransportPhase>,
+    number: u64,
+    stream: Stream,
+) {
+    let address = stream.peer();
+    let identity = phase.borrow().identity;
+    let outcome = tokio::select! {
+        biased;
+        () = stopping(&mut phase) => return,
+        outcome = timeout(hub.timing.hello, admit(&hub, identity, stream)) => outcome,
+    };
+    let link = {
+        let mut acceptor = hub.acceptor.lock();
+        if acceptor.unauthenticated.remove(&number).is_none() {
+            // Hung up on just now.
+            return;
+        }
+        match outcome {
+            Ok(Ok((wire, authenticated))) if authenticated.theirs.data_link.is_some() => {
+                drop(acceptor);
+                return hand_over(&hub, wire, authenticated);
+            }
+            Ok(Ok((wire, authenticated))) => acceptor.install(&hub, wire, authenticated),
+            Ok(Err(why)) => {
+                acceptor.refused += 1;
+                tracing::info!(address, ?why, "no peer of ours");
+                return;
+            }
+            Err(_) => {
+                acceptor.refused += 1;
+                tracing::info!(address, "no greeting in time");
+                return;
+            }
+        }
+    };
+    let Some((mut link, seat, replaced)) = link else {
+        tracing::warn!(address, "more peers than there can be");
+        return;
+    };
+    let number = link.peer.link;
+    hub.handler.link(LinkEvent::Up(link.peer.clone()));
+    hub.hurry(&PeerAddr::Node(link.peer.node));
+    let result = tokio::select! {
+        biased;
+        word = close_reason(&mut phase, identity) => LinkEnd::Ours(word),
+        () = replaced.notified() => LinkEnd::Replaced,
+        ending = link.run() => ending,
+    };
+    {
+        let mut acceptor = hub.acceptor.lock();
+        if acceptor.guests.get(&seat).is_some_and(|inbound| inbound.link == number) {
+            acceptor.guests.remove(&seat);
+        }
+    }
+    link.peer.sender.outbox.close();
+    hub.end(link, result).await;
+}
+
+/// Gives a data link to the node.
+fn hand_over(hub: &TransportHub, wire: SecuredStream, authenticated: AuthenticatedPeer) {
+    let Some(id) = authenticated.theirs.data_link else { return };
+    match NewDataLink::new(authenticated, id, false, wire) {
+        Ok(link) => hub.handler.data_link(link),
+        Err(error) => tracing::info!(%error, "a data link cannot be handed over"),
+    }
+}
+
+async fn admit(
+    hub: &TransportHub,
+    identity: PeerIdentity,
+    stream: Stream,
+) -> Result<(SecuredStream, AuthenticatedPeer), HandshakeError> {
+    let guard = hub.guard();
+    let mut wire = guard.accept(stream).await?;
+    let ours = hub.hello(identity)?;
+    let authenticated = handshake(&mut wire, Side::Accepting, &ours, &guard.key, |theirs| {
+        let acceptor = hub.acceptor.lock();
+        let known = acceptor.guests.get(&link_slot(theirs));
+        if known.is_some_and(|inbound| inbound.incarnation > theirs.incarnation) {
+            return Err(CloseReason::OldIncarnation);
+        }
+        drop(acceptor);
+        hub.handler.vet(theirs)
+    });
+    let authenticated = authenticated.await?;
+    Ok((wire, authenticated))
+}
+
+impl Acceptor {
+    /// Gives a link its place. The one that had it before goes: who opens a second has lost the first.
+    fn install(
+        &mut self,
+        hub: &TransportHub,
+        wire: SecuredStream,
+        authenticated: AuthenticatedPeer,
+    ) -> Option<(super::link::TransportLink, LinkSlot, Arc<Notify>)> {
+        let AuthenticatedPeer { theirs, version, rest } = authenticated;
+        let seat = link_slot(&theirs);
+        if self.guests.len() >= GUESTS_MAX && !self.guests.contains_key(&seat) {
+            self.refused += 1;
+            return None;
+        }
+        let metrics = hub.metrics_of(&PeerAddr::Node(theirs.node));
+        let peer = RemotePeer {
+            node: theirs.node,
+            incarnation: theirs.incarnation,
+            core: theirs.core,
+            cluster: theirs.cluster,
+            version,
+            link: hub.next_link(),
+            is_dialled: false,
+            sender: PeerSender { outbox: Arc::new(Outbox::new(hub.windows, metrics)) },
+        };
+        let replaced = Arc::new(Notify::new());
+        let inbound = InboundLink {
+            incarnation: theirs.incarnation,
+            link: peer.link,
+            replaced: Arc::clone(&replaced),
+        };
+        if let Some(before) = self.guests.insert(seat, inbound) {
+            before.replaced.notify_one();
+        }
+        Some((hub.link(peer, wire, rest), seat, replaced))
+    }
+}

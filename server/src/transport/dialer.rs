@@ -1,0 +1,244 @@
+//! Links that we open: when something waits, and again after a pause while something does.
+//!
+//! Here: the task behind each lane. Not here: what is said first (`handshake`), the link itself
+//! (`link`).
+//!
+//! A link that is lost without a word is dialled again at once though nothing waits: that the host
+//! refuses is the fastest sign that the process is gone.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cluster::message::handshake::{CloseReason, Hello, Side};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use super::handshake::{AuthenticatedPeer, HandshakeError, handshake};
+use super::link::TransportLink;
+use super::outbox::Outbox;
+use super::security::{SecuredStream, tls_error};
+use super::{
+    LinkEnd, LinkError, LinkEvent, PeerAddr, PeerIdentity, PeerSender, RemotePeer, TransportHub,
+    TransportPhase, close_reason, stopping,
+};
+use crate::net::Stream;
+
+/// What links to addresses are told apart by from those to nodes, of which each has a core's number.
+const CORE_OF_ADDRESSES: u16 = u16::MAX;
+/// Most reasons that are told while there is no link.
+const REASONS_MAX: usize = 8;
+
+/// A lane that we open links for.
+#[derive(Debug, Clone)]
+pub(super) struct Dialer {
+    peer: PeerAddr,
+    address: String,
+    pub(super) outbox: Arc<Outbox>,
+    /// Notified when other news shows that the peer lives: a pending attempt to connect restarts.
+    pub(super) is_near: Arc<Notify>,
+}
+
+/// The lane to somebody, made if there is none at this address.
+pub(super) fn dialer(hub: &Arc<TransportHub>, peer_addr: PeerAddr, address: &str) -> PeerSender {
+    let mut dialers = hub.dialers.lock();
+    if let Some(peer_path) = dialers.get(&peer_addr)
+        && peer_path.address == address
+    {
+        return PeerSender { outbox: Arc::clone(&peer_path.outbox) };
+    }
+    let outbox = Arc::new(Outbox::new(hub.windows, hub.metrics_of(&peer_addr)));
+    let sender = PeerSender { outbox: Arc::clone(&outbox) };
+    let is_near = Arc::default();
+    let peer_path =
+        Dialer { peer: peer_addr.clone(), address: address.to_owned(), outbox, is_near };
+    if let Some(old) = dialers.insert(peer_addr, peer_path.clone()) {
+        old.outbox.close();
+    }
+    drop(dialers);
+    hub.runtime.spawn(keep(Arc::clone(hub), hub.phase.subscribe(), peer_path));
+    sender
+}
+
+/// Keeps a lane until it is closed or everything stops.
+async fn keep(
+    hub: Arc<TransportHub>,
+    mut phase: watch::Receiver<TransportPhase>,
+    peer_path: Dialer,
+) {
+    let mut pause = hub.timing.pause_min;
+    let mut told = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stopping(&mut phase) => break,
+            () = poll_fn(|context| peer_path.outbox.poll_wanted(context)) => {}
+        }
+        if peer_path.outbox.is_closed() {
+            break;
+        }
+        hub.handler.link(LinkEvent::Opening(peer_path.peer.clone()));
+        let identity = phase.borrow().identity;
+        let opened = tokio::select! {
+            biased;
+            () = stopping(&mut phase) => break,
+            opened = timeout(hub.timing.hello, open(&hub, &peer_path, identity)) => opened,
+        };
+        match opened.unwrap_or(Err(LinkError::Late)) {
+            Ok(link) => {
+                told.clear();
+                if serve(&hub, &mut phase, identity, &peer_path, link).await {
+                    pause = hub.timing.pause_min;
+                    continue;
+                }
+            }
+            Err(why) => {
+                log_failure(&peer_path, &why, &mut told);
+                peer_path.outbox.clear(0);
+                let Dialer { peer: peer_addr, address, .. } = peer_path.clone();
+                hub.handler.link(LinkEvent::Failed { peer: peer_addr, address, why });
+            }
+        }
+        tokio::select! {
+            biased;
+            () = stopping(&mut phase) => break,
+            () = peer_path.is_near.notified() => pause = hub.timing.pause_min,
+            () = sleep(pause) => pause = (pause * 2).min(hub.timing.pause_max),
+        }
+    }
+    peer_path.outbox.close();
+    peer_path.outbox.clear(0);
+}
+
+/// Lets a link run to its end. Whether the next may be opened without a pause.
+async fn serve(
+    hub: &TransportHub,
+    phase: &mut watch::Receiver<TransportPhase>,
+    identity: PeerIdentity,
+    peer_path: &Dialer,
+    mut link: TransportLink,
+) -> bool {
+    hub.handler.link(LinkEvent::Up(link.peer.clone()));
+    let result = tokio::select! {
+        biased;
+        word = close_reason(phase, identity) => LinkEnd::Ours(word),
+        ending = link.run() => ending,
+    };
+    let has_lasted = link.has_lasted();
+    hub.end(link, result).await;
+    match result {
+        LinkEnd::Lost(_) | LinkEnd::Silent => {
+            peer_path.outbox.probe();
+            has_lasted
+        }
+        LinkEnd::Ours(CloseReason::Idle) | LinkEnd::Theirs(CloseReason::Idle) => true,
+        _ => false,
+    }
+}
+
+/// Once for each reason, until there is a link: a peer that is down is dialled every second, and the
+/// reason may change each time.
+fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
+    let Dialer { peer: peer_addr, address, .. } = peer_path;
+    let is_seed = matches!(peer_addr, PeerAddr::Address(_));
+    let is_myself = matches!(
+        why,
+        LinkError::Ours(CloseReason::Myself) | LinkError::Theirs(CloseReason::Myself)
+    );
+    if is_seed && is_myself {
+        // All nodes may have the same seeds, so each has its own address among them.
+        tracing::debug!(address, "this seed is the node itself");
+    } else if told.contains(why) || told.len() >= REASONS_MAX {
+        tracing::debug!(whom = %peer_addr, address, %why, "still no link");
+    } else {
+        let is_strange = matches!(
+            why,
+            LinkError::Ours(CloseReason::OtherCluster)
+                | LinkError::Theirs(CloseReason::OtherCluster)
+        );
+        if is_seed && is_strange {
+            tracing::warn!(
+                "{address} is ignored: it is in another cluster than the data directory of this node. To \
+                 join that one, start with an empty data directory"
+            );
+        } else {
+            tracing::warn!(whom = %peer_addr, address, %why, "no link");
+        }
+        told.push(why.clone());
+    }
+}
+
+async fn open(
+    hub: &TransportHub,
+    peer_path: &Dialer,
+    identity: PeerIdentity,
+) -> Result<TransportLink, LinkError> {
+    peer_path.outbox.metrics().dials.fetch_add(1, Relaxed);
+    let mut ours = hub.hello(identity).map_err(|error| link_error(&error))?;
+    if matches!(peer_path.peer, PeerAddr::Address(_)) {
+        // Whoever is there may be a node to which there is a lane as well.
+        ours.core = CORE_OF_ADDRESSES;
+    }
+    let near = peer_path.is_near.notified();
+    let (wire, authenticated) =
+        connect(hub, &peer_path.peer, &peer_path.address, &ours, near).await?;
+    let theirs = &authenticated.theirs;
+    let peer = RemotePeer {
+        node: theirs.node,
+        incarnation: theirs.incarnation,
+        core: theirs.core,
+        cluster: theirs.cluster,
+        version: authenticated.version,
+        link: hub.next_link(),
+        is_dialled: true,
+        sender: PeerSender { outbox: Arc::clone(&peer_path.outbox) },
+    };
+    Ok(hub.link(peer, wire, authenticated.rest))
+}
+
+/// Connects to `peer_addr` and says `ours`. When `near` is ready a pending attempt to connect restarts.
+pub(super) async fn connect(
+    hub: &TransportHub,
+    peer_addr: &PeerAddr,
+    address: &str,
+    ours: &Hello,
+    near: impl Future<Output = ()>,
+) -> Result<(SecuredStream, AuthenticatedPeer), LinkError> {
+    let connect = || timeout(hub.timing.connect, Stream::connect(address));
+    let connected = tokio::select! {
+        // The system repeats a lost SYN after a second and more.
+        () = near => connect().await,
+        connected = connect() => connected,
+    };
+    let stream = connected.map_err(|_| LinkError::Late)?.map_err(|error| link_error(&error))?;
+    let guard = hub.guard();
+    let mut wire = guard.connect(address, stream).await.map_err(|error| link_error(&error))?;
+    let mut other = None;
+    let authenticated = handshake(&mut wire, Side::Connecting, ours, &guard.key, |theirs| {
+        if let PeerAddr::Node(node) = *peer_addr
+            && node != theirs.node
+        {
+            other = Some(theirs.node);
+            // The nearest there is: the map that it should be in says otherwise.
+            return Err(CloseReason::OldIncarnation);
+        }
+        hub.handler.vet(theirs)
+    });
+    let authenticated = authenticated.await.map_err(|why| match (other, why) {
+        (Some(node), _) => LinkError::OtherNode(node),
+        (None, HandshakeError::Lost(error)) => link_error(&error),
+        (None, HandshakeError::Ours(reason)) => LinkError::Ours(reason),
+        (None, HandshakeError::Theirs(reason)) => LinkError::Theirs(reason),
+        (None, HandshakeError::Fault(fault)) => LinkError::Fault(fault),
+    })?;
+    Ok((wire, authenticated))
+}
+
+pub(super) fn link_error(error: &io::Error) -> LinkError {
+    match tls_error(error) {
+        Some(tls) => LinkError::Tls(tls.to_string()),
+        None if error.kind() == io::ErrorKind::ConnectionRefused => LinkError::Refused,
+        None => LinkError::Lost(error.to_string()),
+    }
+}

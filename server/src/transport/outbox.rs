@@ -1,0 +1,368 @@
+//! What waits to be written to a peer, and how much may.
+//!
+//! Here: the window of each class of frames, what a frame weighs in it, the one wake of a burst. Not
+//! here: the writing (`link`).
+//!
+//! Frames wait as they are, not as bytes: which version is spoken is known once there is a link.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use cluster::message::Frame;
+use cluster::message::tunnel::{TunnelEvent, TunnelFrame};
+use parking_lot::Mutex;
+
+use super::metrics::LinkMetrics;
+
+/// Frames that share a window. One class that is full does not hold up another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrameClass {
+    /// Connections of data links through another node.
+    Tunnel,
+    /// Beats, news of the map, commands for it.
+    Control,
+}
+
+impl FrameClass {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Tunnel, Self::Control];
+
+    /// Of a frame.
+    #[must_use]
+    pub fn of(frame: &Frame) -> Self {
+        match frame {
+            Frame::Relay { frame, .. } => Self::of(frame),
+            Frame::Tunnel(_) => Self::Tunnel,
+            Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Farewell(_)
+            | Frame::Call(_)
+            | Frame::Answer(_)
+            | Frame::Ping(_)
+            | Frame::Pong(_) => Self::Control,
+        }
+    }
+}
+
+/// How much of a class may wait for one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendWindow {
+    /// Most frames.
+    pub frames: u32,
+    /// Most bytes. A single frame of any size still goes into an empty window.
+    pub bytes: usize,
+}
+
+/// The windows of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendWindows {
+    /// By class, in the order of [`FrameClass::ALL`].
+    pub of: [SendWindow; 2],
+}
+
+impl Default for SendWindows {
+    fn default() -> Self {
+        let window = |frames, mebibytes: usize| SendWindow { frames, bytes: mebibytes << 20 };
+        Self { of: [window(8192, 4), window(1024, 8)] }
+    }
+}
+
+/// Why a frame was not taken. Nothing of it will be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Shed {
+    /// As much waits already as may.
+    #[error("the window of the lane is full")]
+    Full(FrameClass),
+    /// The link was one that the peer had opened, and is no more; or the peer has another address.
+    #[error("the lane is gone")]
+    Gone,
+}
+
+/// What fills a class's window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Load {
+    frames: u32,
+    bytes: usize,
+}
+
+/// What was written and makes room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WrittenFrames {
+    of: [Load; 2],
+}
+
+impl WrittenFrames {
+    pub(super) fn add(&mut self, class: FrameClass, weight: usize) {
+        let load = &mut self.of[class as usize];
+        load.frames += 1;
+        load.bytes += weight;
+    }
+}
+
+/// What waits for one peer. Any thread puts in; the task of the link takes out.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    windows: SendWindows,
+    metrics: Arc<LinkMetrics>,
+    state: Mutex<OutboxState>,
+}
+
+#[derive(Debug, Default)]
+struct OutboxState {
+    queue: VecDeque<Frame>,
+    /// Of what is in `queue`, and of what was taken and is not written yet.
+    loads: [Load; 2],
+    /// Who waits for frames. Taken by the first of a burst, so that the rest cost no wake.
+    waker: Option<Waker>,
+    /// A link is wanted though nothing waits.
+    is_probed: bool,
+    is_closed: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(windows: SendWindows, metrics: Arc<LinkMetrics>) -> Self {
+        Self { windows, metrics, state: Mutex::default() }
+    }
+
+    pub(super) fn metrics(&self) -> &Arc<LinkMetrics> {
+        &self.metrics
+    }
+
+    /// Puts one frame in.
+    pub(super) fn push(&self, frame: Frame) -> Result<(), Shed> {
+        let mut state = self.state.lock();
+        let is_closed = state.is_closed;
+        admit(&mut state.loads, is_closed, &self.windows, &frame)
+            .inspect_err(|why| self.metrics.note_shed(*why))?;
+        state.queue.push_back(frame);
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        Ok(())
+    }
+
+    /// Puts in what there is room for, in order, and leaves the rest.
+    pub(super) fn push_all(&self, frames: &mut Vec<Frame>) -> Result<(), Shed> {
+        let mut state = self.state.lock();
+        let OutboxState { queue, loads, is_closed, waker, .. } = &mut *state;
+        let mut result = Ok(());
+        queue.extend(frames.extract_if(.., |frame| {
+            let admitted = admit(loads, *is_closed, &self.windows, frame);
+            if let Err(why) = admitted {
+                self.metrics.note_shed(why);
+                result = admitted;
+            }
+            admitted.is_ok()
+        }));
+        let waker = if queue.is_empty() { None } else { waker.take() };
+        drop(state);
+        wake(waker);
+        result
+    }
+
+    /// Makes room for what was written, and takes all that waits. If that is nothing, the waker is
+    /// told when there is something. Whether the lane is closed.
+    pub(super) fn take(
+        &self,
+        policy_id: &mut WrittenFrames,
+        into: &mut VecDeque<Frame>,
+        waker: &Waker,
+    ) -> bool {
+        let mut state = self.state.lock();
+        // The link that was asked for is here.
+        state.is_probed = false;
+        state.make_room(policy_id);
+        if into.is_empty() {
+            std::mem::swap(&mut state.queue, into);
+        }
+        if into.is_empty() {
+            state.waker = Some(waker.clone());
+        }
+        state.is_closed
+    }
+
+    /// Ready when a link is wanted: something waits, or somebody asked, or the lane was closed.
+    pub(super) fn poll_wanted(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        if !state.queue.is_empty() || state.is_probed || state.is_closed {
+            state.is_probed = false;
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Asks for a link though nothing waits.
+    pub(super) fn probe(&self) {
+        let mut state = self.state.lock();
+        state.is_probed = true;
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.lock().queue.is_empty()
+    }
+
+    /// Some class has half of its window filled: the other half is for answers to what is read at
+    /// once.
+    pub(super) fn is_half_full(&self) -> bool {
+        let state = self.state.lock();
+        state
+            .loads
+            .iter()
+            .zip(&self.windows.of)
+            .any(|(load, window)| load.frames > window.frames / 2 || load.bytes > window.bytes / 2)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
+    /// Nothing more is taken.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
+    /// The link is gone, or there was no way to make one: what waits is dropped. Whoever put it in
+    /// is told by the event that follows, and sends again what still matters.
+    pub(super) fn clear(&self, taken: usize) {
+        let mut state = self.state.lock();
+        self.metrics.note_lost(state.queue.len() + taken);
+        let dropped = std::mem::take(&mut state.queue);
+        state.loads = Default::default();
+        drop(state);
+        drop(dropped);
+    }
+}
+
+impl OutboxState {
+    fn make_room(&mut self, policy_id: &mut WrittenFrames) {
+        for (load, written) in self.loads.iter_mut().zip(&mut policy_id.of) {
+            let Load { frames, bytes } = std::mem::take(written);
+            load.frames = load.frames.saturating_sub(frames);
+            load.bytes = load.bytes.saturating_sub(bytes);
+        }
+    }
+}
+
+fn admit(
+    loads: &mut [Load; 2],
+    is_closed: bool,
+    windows: &SendWindows,
+    frame: &Frame,
+) -> Result<(), Shed> {
+    if is_closed {
+        return Err(Shed::Gone);
+    }
+    let class = FrameClass::of(frame);
+    let (load, window) = (&mut loads[class as usize], windows.of[class as usize]);
+    let bytes = load.bytes.saturating_add(weight(frame));
+    if load.frames >= window.frames || (load.frames > 0 && bytes > window.bytes) {
+        return Err(Shed::Full(class));
+    }
+    *load = Load { frames: load.frames + 1, bytes };
+    Ok(())
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// What a frame weighs in its window: about what it takes in memory while it waits.
+pub(super) fn weight(frame: &Frame) -> usize {
+    let variable = match frame {
+        Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
+        Frame::Relay { frame, .. } => weight(frame),
+        Frame::Tunnel(TunnelFrame { event: TunnelEvent::Bytes { bytes, .. }, .. }) => bytes.len(),
+        Frame::Hello(_)
+        | Frame::Proof(_)
+        | Frame::Farewell(_)
+        | Frame::Ping(_)
+        | Frame::Pong(_)
+        | Frame::Tunnel(_) => 0,
+    };
+    const { assert!(size_of::<Frame>() <= 256, "full windows of short frames are full of frames") };
+    size_of::<Frame>() + variable
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use cluster::message::control::ControlCall;
+    use cluster::message::handshake::DataLinkId;
+
+    use super::*;
+
+    fn outbox(frames: u32, bytes: usize) -> Outbox {
+        let windows = SendWindows { of: [SendWindow { frames, bytes }; 2] };
+        Outbox::new(windows, Arc::default())
+    }
+
+    fn call() -> Frame {
+        Frame::Call(ControlCall { id: 1, wall_ns: 0, rpc: Bytes::new() })
+    }
+
+    fn piece(bytes: usize) -> Frame {
+        let part = TunnelEvent::Bytes { at: 0, taken: 0, bytes: vec![0; bytes].into() };
+        Frame::Tunnel(TunnelFrame { id: DataLinkId { index: 0, number: 1 }, event: part })
+    }
+
+    fn taken(outbox: &Outbox, policy_id: &mut WrittenFrames) -> VecDeque<Frame> {
+        let mut into = VecDeque::new();
+        outbox.take(policy_id, &mut into, Waker::noop());
+        into
+    }
+
+    #[test]
+    fn a_full_class_does_not_hold_up_another() {
+        let outbox = outbox(2, 1 << 20);
+        assert_eq!(outbox.push(piece(1)), Ok(()));
+        assert_eq!(outbox.push(piece(1)), Ok(()));
+        assert_eq!(outbox.push(piece(1)), Err(Shed::Full(FrameClass::Tunnel)));
+        assert_eq!(outbox.push(call()), Ok(()), "calls have a window of their own");
+        let mut burst = vec![piece(1), call(), call()];
+        assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(FrameClass::Control)));
+        assert_eq!(burst, [piece(1), call()], "what found no room is left to its sender");
+        assert_eq!(taken(&outbox, &mut WrittenFrames::default()).len(), 4);
+    }
+
+    #[test]
+    fn there_is_room_again_once_it_is_written_and_not_before() {
+        let outbox = outbox(1, 1 << 20);
+        outbox.push(call()).expect("it is empty");
+        let mut policy_id = WrittenFrames::default();
+        assert_eq!(taken(&outbox, &mut policy_id).len(), 1);
+        assert_eq!(outbox.push(call()), Err(Shed::Full(FrameClass::Control)));
+        policy_id.add(FrameClass::Control, weight(&call()));
+        assert_eq!(taken(&outbox, &mut policy_id).len(), 0);
+        assert_eq!(policy_id, WrittenFrames::default());
+        assert_eq!(outbox.push(call()), Ok(()));
+    }
+
+    #[test]
+    fn bytes_count_but_one_frame_always_fits() {
+        let outbox = outbox(100, 1000);
+        assert_eq!(outbox.push(piece(5000)), Ok(()));
+        assert_eq!(outbox.push(piece(1)), Err(Shed::Full(FrameClass::Tunnel)));
+        outbox.clear(0);
+        assert_eq!(outbox.push(piece(1)), Ok(()));
+        assert_eq!(outbox.push(piece(1000)), Err(Shed::Full(FrameClass::Tunnel)));
+    }
+
+    #[test]
+    fn a_closed_lane_takes_nothing() {
+        let outbox = outbox(100, 1000);
+        outbox.close();
+        assert_eq!(outbox.push(call()), Err(Shed::Gone));
+        assert!(outbox.poll_wanted(&Context::from_waker(Waker::noop())).is_ready());
+    }
+}
