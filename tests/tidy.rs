@@ -2,6 +2,7 @@
 //!
 //! Not here: what rustfmt and clippy check.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -102,4 +103,156 @@ fn clocks_and_sockets_have_one_home_each() {
             .any(|socket| code.contains(socket));
         assert!(!names_socket || name.starts_with("server/src/net"), "{name} names a socket type");
     }
+}
+
+/// A library of this workspace: its folder, and the folders of those of the workspace that it imports.
+struct Library {
+    folder: String,
+    imports: Vec<String>,
+}
+
+/// The dependencies that begin with these words in the section `[heading]` of a manifest: name and rest of the line.
+fn section<'t>(manifest: &'t str, heading: &str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    let heading = format!("[{heading}]");
+    let lines = manifest.lines().skip_while(move |line| *line != heading).skip(1);
+    lines.take_while(|line| !line.starts_with('[')).filter_map(|line| {
+        let (name, rest) = line.split_once('=')?;
+        Some((name.trim().trim_end_matches(".workspace"), rest.trim()))
+    })
+}
+
+/// The libraries that the workspace's manifest names, as their manifests say.
+fn libraries() -> Vec<Library> {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a manifest is text");
+    let workspace = read("Cargo.toml");
+    let folders: BTreeMap<&str, String> = section(&workspace, "workspace.dependencies")
+        .filter_map(|(name, rest)| {
+            let (_, path) = rest.split_once("path = \"")?;
+            Some((name, path.split('"').next()?.to_owned()))
+        })
+        .collect();
+    assert!(folders.len() > 3, "the workspace names its libraries in another way");
+    let library = |folder: &String| {
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        let imports = section(&manifest, "dependencies");
+        let imports = imports.filter_map(|(name, _)| folders.get(name).cloned()).collect();
+        Library { folder: folder.clone(), imports }
+    };
+    folders.values().map(library).collect()
+}
+
+/// The modules that a file has for tests alone, as paths without `.rs`.
+fn test_modules<'t>(name: &str, text: &'t str) -> impl Iterator<Item = String> + use<'t> {
+    let stem = name.trim_end_matches(".rs");
+    let folder = ["/lib", "/main"].iter().find_map(|root| stem.strip_suffix(root)).unwrap_or(stem);
+    let folder = folder.to_owned();
+    text.split("#[cfg(test)]\nmod ").skip(1).filter_map(move |rest| {
+        let (module, _) = rest.split_once(';')?;
+        let is_name = module.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_name.then(|| format!("{folder}/{module}"))
+    })
+}
+
+/// The names of the types that a file defines outside its tests.
+fn types(text: &str) -> impl Iterator<Item = &str> {
+    code(text).lines().filter_map(|line| {
+        // What is within something else begins with blanks: a `type` there is an associated one.
+        let is_within = line.starts_with(' ');
+        let line = line.trim_start();
+        let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
+            Some(scope) => scope.split_once(')').map_or(rest, |(_, rest)| rest),
+            None => rest,
+        });
+        let mut words = line.split_whitespace();
+        let name = match words.next()? {
+            "struct" | "enum" | "trait" | "union" => words.next()?,
+            "type" if !is_within => words.next()?,
+            _ => return None,
+        };
+        let end = name.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        Some(&name[..end.unwrap_or(name.len())]).filter(|name| !name.is_empty())
+    })
+}
+
+/// The type names that are defined twice in a library together with all that it imports, and where.
+fn types_defined_twice(libraries: &[Library], files: &[(String, String)]) -> Vec<String> {
+    let is_for_tests: Vec<String> =
+        files.iter().flat_map(|(name, text)| test_modules(name, text)).collect();
+    let is_for_tests = |name: &str| {
+        let stem = name.trim_end_matches(".rs");
+        let is_below = |module: &String| {
+            stem.strip_prefix(module.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        is_for_tests.iter().any(is_below)
+    };
+    let mut defined: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for library in libraries {
+        let folder = format!("{}/src/", library.folder);
+        for (name, text) in files {
+            if name.starts_with(&folder) && !is_for_tests(name) {
+                for of in types(text) {
+                    defined.entry(of).or_default().push((&library.folder, name));
+                }
+            }
+        }
+    }
+    let mut twice = BTreeSet::new();
+    for library in libraries {
+        let mut cone = BTreeSet::from([&library.folder]);
+        let mut open = vec![library];
+        while let Some(next) = open.pop() {
+            for import in &next.imports {
+                if cone.insert(import) {
+                    open.extend(libraries.iter().find(|library| library.folder == *import));
+                }
+            }
+        }
+        for (of, places) in &defined {
+            let in_cone = |(folder, _): &&(&str, &str)| cone.iter().any(|other| other == folder);
+            let files: Vec<&str> = places.iter().filter(in_cone).map(|(_, name)| *name).collect();
+            if files.len() > 1 {
+                twice.insert(format!("{of}: {}", files.join(", ")));
+            }
+        }
+    }
+    twice.into_iter().collect()
+}
+
+#[test]
+fn type_name_in_a_dependency_cone_is_unique() {
+    let twice = types_defined_twice(&libraries(), &sources());
+    assert!(twice.is_empty(), "defined twice:\n{}", twice.join("\n"));
+}
+
+#[test]
+fn planted_type_name_in_a_cone_is_found() {
+    let library = |folder: &str, imports: &[&str]| Library {
+        folder: folder.to_owned(),
+        imports: imports.iter().map(|&import| import.to_owned()).collect(),
+    };
+    let libraries = [
+        library("low", &[]),
+        library("mid", &["low"]),
+        library("top", &["mid"]),
+        library("by", &[]),
+    ];
+    let check = |files: &[(&str, &str)], expected: &[&str]| {
+        let files = files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        assert_eq!(types_defined_twice(&libraries, &files.collect::<Vec<_>>()), expected);
+    };
+    let low = ("low/src/a.rs", "struct Place;\npub(crate) enum Other<'a> {}\n");
+    check(&[low, ("low/src/b.rs", "trait Place {}")], &["Place: low/src/a.rs, low/src/b.rs"]);
+    check(&[low, ("top/src/b.rs", "pub type Place = u8;")], &["Place: low/src/a.rs, top/src/b.rs"]);
+    check(
+        &[low, ("mid/src/b.rs", "    pub(in crate::a) enum Other {")],
+        &["Other: low/src/a.rs, mid/src/b.rs"],
+    );
+    // Libraries that do not know each other, tests, associated types and prose.
+    check(&[low, ("by/src/a.rs", "struct Place;")], &[]);
+    check(&[low, ("low/src/b.rs", "#[cfg(test)]\nmod tests {\n    struct Place;\n}\n")], &[]);
+    let parent = ("low/src/lib.rs", "#[cfg(test)]\nmod twin;\n");
+    check(&[low, parent, ("low/src/twin.rs", "struct Place;")], &[]);
+    check(&[low, parent, ("low/src/twin/deep.rs", "struct Place;")], &[]);
+    check(&[low, ("low/src/b.rs", "    type Place = u8;\n/// struct Place\n// enum Place")], &[]);
 }
