@@ -76,7 +76,7 @@ fn entries(folder: &Path, without: &[&str]) -> Vec<Entry> {
         fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     for page in pages.flatten().map(|page| page.path()) {
         let name = page.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.ends_with(".md") && !without.contains(&name) {
+        if Path::new(name).extension().is_some_and(|end| end == "md") && !without.contains(&name) {
             let text = fs::read_to_string(&page).expect("a page is UTF-8");
             add_entries(&text, &mut entries);
         }

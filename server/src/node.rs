@@ -36,6 +36,7 @@ mod operator;
 mod own_holds;
 mod paths;
 pub(crate) mod pending;
+mod policy_share;
 mod reachability;
 pub(crate) mod replicas;
 pub(crate) mod reply_queue;

@@ -207,7 +207,6 @@ impl Router {
         &self.node
     }
 
-    /// Which of the node's workers this is of.
     pub(super) fn core(&self) -> u16 {
         self.core
     }
@@ -217,7 +216,7 @@ impl Router {
         self.contact = self.node.last_contact();
     }
 
-    /// When the controller was last heard, at the beginning of the round.
+    /// When the controller was last heard before the round.
     pub(crate) fn contact(&self) -> LastContact {
         self.contact
     }
@@ -228,15 +227,13 @@ impl Router {
     }
 
     /// Whether a copy is so far behind that clients who wait for it are not to be read on.
-    #[inline]
     pub(crate) fn is_held_back(&self) -> bool {
         self.plane.as_ref().is_some_and(|plane| plane.is_held_back)
     }
 
     /// A token that a task answers by, through the worker's inbox.
     pub(crate) fn wait_for_task(&mut self, place: u64, reply_kind: ReplyKind) -> u64 {
-        let partition = Partition::default();
-        let client = self.client;
+        let (client, partition) = (self.client, Partition::default());
         let pending = PendingOp { client, place, reply_kind, partition, left: 1 };
         self.pending_ops.insert(pending) as u64
     }
