@@ -6,10 +6,10 @@
 
 use engine::Now;
 use protocol::Bounds;
+use tollgate::commands::scratch::Scratch;
 use tollgate::config::Config;
 use tollgate::limits::Limits;
-use tollgate::scratch::Scratch;
-use tollgate::service::Service;
+use tollgate::runtime::service::Service;
 use tollgate::session::{ExecContext, Pause, Session};
 
 /// Memory cap of the stores that are checked.

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use engine::Now;
+use tollgate::commands::scratch::Scratch;
 use tollgate::limits::ActiveLimits;
-use tollgate::scratch::Scratch;
-use tollgate::service::Service;
+use tollgate::runtime::service::Service;
 use tollgate::session::{ExecContext, Pause, Session};
 
 /// What a worker of the server has for itself, and one client of it.

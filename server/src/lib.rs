@@ -1,48 +1,26 @@
 //! The Tollgate server: memcached's protocol in front of the engine's counters.
 //!
-//! The map of the package, in the order a byte travels: `listener` accepts, `worker` is a thread,
-//! `connection` reads and writes, `session` turns bytes into answers, `service` is what all
-//! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
-//! `snapshot`, `stats`; `transport`, which carries what nodes say to each other; `cluster_stats`, what an
-//! operator is told of the cluster, and `cli`, the operator's own program. Only `net` names socket
-//! types and only `clock` reads a clock.
+//! The folders, each above the ones that it uses: `io` has the event loop and the sockets of clients, `session`
+//! turns bytes into requests and replies, `node` finds the owner of a key and holds copies, `commands` runs
+//! requests on items and limits, `runtime` is shared by all threads, `shards` is the store behind its locks,
+//! `config` and `cli` are the settings and the operator's program, `limits` finds the limit of a key,
+//! `transport` connects nodes, `net` has sockets, clocks and randomness. Only `net` names socket types and reads
+//! a clock.
 
-mod admin;
-pub mod auth;
-mod buffers;
 pub mod cli;
-pub mod clock;
 pub mod cluster_stats;
+pub mod commands;
 pub mod config;
-mod connection;
-mod connections;
-pub mod counters;
-mod fast;
-mod files;
-mod guesses;
-mod items;
-mod limited_keys;
+mod io;
 pub mod limits;
-mod limits_file;
-mod listener;
-mod multi_key;
-mod native;
 pub mod net;
 mod node;
-mod policy_cache;
-mod prefixes;
-pub mod process;
-mod random;
-pub mod scratch;
-pub mod service;
+pub mod runtime;
 pub mod session;
 pub mod shards;
 #[cfg(feature = "simulation")]
 pub mod simulation;
-pub mod snapshot;
-mod stats;
 pub mod transport;
-mod worker;
 
 mod server;
 

@@ -6,12 +6,12 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
-use tollgate::auth::AuthFile;
 use tollgate::cli::CliError;
 use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
 use tollgate::limits::map_text::LimitText;
 use tollgate::limits::{self, Limits};
-use tollgate::process::{self, Pidfile};
+use tollgate::runtime::auth::AuthFile;
+use tollgate::runtime::process::{self, Pidfile};
 use tollgate::{LIFE, Server, ServerError};
 use tracing_subscriber::EnvFilter;
 

@@ -6,7 +6,9 @@
 //! simulated world, which are there only with the feature `simulation`. Not here: what is said on them
 //! (`connection`, `transport`).
 
+pub mod clock;
 mod conversation;
+pub(crate) mod random;
 pub(crate) mod shared;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulated;
@@ -25,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 pub use self::conversation::Conversation;
-use crate::connections::{ListenerInfo, UNIX_PEER};
+use crate::runtime::connections::{ListenerInfo, UNIX_PEER};
 
 /// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
 const PEER_SILENCE: Duration = Duration::from_secs(10);

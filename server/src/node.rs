@@ -65,7 +65,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Ack, ClusterConfig};
-use crate::service::Service;
+use crate::runtime::service::Service;
 use crate::transport::{LinkError, PeerAddr, Transport};
 use degraded::LocalCounts;
 use operation::HeldOp;

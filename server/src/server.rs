@@ -17,23 +17,23 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::LIFE;
-use crate::auth::AuthFile;
 use crate::config::{Config, ListenAddr};
-use crate::connections::HangUp;
-use crate::files;
+use crate::io::worker::{self, WorkerHandle};
 use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, no_limits};
-use crate::limits_file::LimitsFile;
+use crate::net::random;
 use crate::net::{BoundListener, Listener};
 use crate::node;
 use crate::node::hand_over;
 use crate::node::leave::{self, LeaveOutcome};
 use crate::node::lifecycle::{self, NodeError, PeerListeners};
-use crate::random;
-use crate::service::Service;
-use crate::snapshot::keeper::{self, Keeper};
-use crate::snapshot::{self, SnapshotError};
-use crate::worker::{self, WorkerHandle};
+use crate::runtime::auth::AuthFile;
+use crate::runtime::connections::HangUp;
+use crate::runtime::files;
+use crate::runtime::limits_file::LimitsFile;
+use crate::runtime::service::Service;
+use crate::runtime::snapshot::keeper::{self, Keeper};
+use crate::runtime::snapshot::{self, SnapshotError};
 
 /// How often the sweep and the idle check run.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
@@ -74,7 +74,7 @@ pub enum ServerError {
     },
     /// The authentication file is bad.
     #[error(transparent)]
-    Auth(#[from] crate::auth::AuthError),
+    Auth(#[from] crate::runtime::auth::AuthError),
     /// The limits file is bad.
     #[error(transparent)]
     Limits(#[from] crate::limits::LimitsError),
@@ -295,7 +295,7 @@ pub(crate) async fn serve(
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         let (service, workers) = (Arc::clone(service), Arc::clone(&workers));
-        accepting.spawn(crate::listener::accept(service, listener, workers));
+        accepting.spawn(crate::io::listener::accept(service, listener, workers));
     }
     until.await;
     let since = Instant::now();

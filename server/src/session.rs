@@ -20,16 +20,16 @@ use protocol::{
     ProtocolError, Request, decode, decode_fast,
 };
 
-use crate::connections::ConnectionInfo;
-use crate::counters::Counters;
-use crate::fast::may_run_locked;
-use crate::items::needs_own_lock;
+use crate::commands::fast::may_run_locked;
+use crate::commands::items::needs_own_lock;
+use crate::commands::scratch::Scratch;
 use crate::limits::ActiveLimits;
 use crate::node::reply_queue::ReplyQueue;
 use crate::node::router::Router;
 use crate::node::serving::Serving;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::runtime::connections::ConnectionInfo;
+use crate::runtime::counters::Counters;
+use crate::runtime::service::Service;
 use crate::shards::{BATCH_SHARDS_MAX, ShardBatch};
 
 use self::cluster_batch::answer_served;

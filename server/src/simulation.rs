@@ -25,13 +25,13 @@ pub use control::Status;
 pub use control::simulation::{Disk, DiskFault};
 
 use crate::config::Config;
+use crate::io::worker;
 use crate::limits::Limits;
 use crate::net::Listener;
 use crate::net::simulated::{SimListener as SimulatedListener, Sockets};
 use crate::node::lifecycle::Setup;
+use crate::runtime::service::Service;
 use crate::server::{self, ServerError};
-use crate::service::Service;
-use crate::worker;
 
 thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };

@@ -249,7 +249,7 @@ impl TransportHub {
     /// What we begin a link with, as `identity`.
     fn hello(&self, identity: PeerIdentity) -> io::Result<Hello> {
         let mut nonce = [0; NONCE_BYTES];
-        crate::random::fill(&mut nonce)?;
+        crate::net::random::fill(&mut nonce)?;
         Ok(Hello {
             version_min: *self.versions.start(),
             version_max: *self.versions.end(),

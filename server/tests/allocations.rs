@@ -11,10 +11,10 @@ use std::thread;
 use engine::Now;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tollgate::Server;
+use tollgate::commands::scratch::Scratch;
 use tollgate::config::{Config, ListenAddr};
 use tollgate::limits::Limits;
-use tollgate::scratch::Scratch;
-use tollgate::service::Service;
+use tollgate::runtime::service::Service;
 use tollgate::session::{ExecContext, Pause, Session};
 
 #[global_allocator]

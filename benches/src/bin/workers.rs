@@ -25,7 +25,7 @@ use clap::Parser;
 use engine::Now;
 use tollgate::config::Config;
 use tollgate::limits::Limits;
-use tollgate::service::Service;
+use tollgate::runtime::service::Service;
 use tollgate::session::Pause;
 
 /// That of the server.

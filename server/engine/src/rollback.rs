@@ -1,7 +1,7 @@
 //! Taking back what was done to a limit's state, when of several keys that are charged together one
 //! cannot be.
 //!
-//! Not here: charging several keys together (`server/src/multi_key.rs`).
+//! Not here: charging several keys together (`server/src/commands/multi_key.rs`).
 
 use crate::apply::Engine;
 use crate::arena::Slot;

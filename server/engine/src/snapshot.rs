@@ -1,6 +1,6 @@
 //! What of an item outlives the process: the content of a snapshot, without its encoding.
 //!
-//! Not here: the file (`server/src/snapshot.rs`).
+//! Not here: the file (`server/src/runtime/snapshot.rs`).
 
 use protocol::Value;
 

@@ -1,7 +1,7 @@
 //! Time as the engine sees it: an argument, never a clock.
 //!
 //! Here: the two clocks of a command, deadlines, and memcached's rule for exptimes. Not here:
-//! reading a clock (`server/src/clock.rs`).
+//! reading a clock (`server/src/net/clock.rs`).
 
 use protocol::Exptime;
 

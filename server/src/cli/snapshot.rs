@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::{CliError, Parsed};
 use crate::config::ConfigError;
-use crate::files;
+use crate::runtime::files;
 
 /// Most bytes of a file with a process id.
 const PIDFILE_BYTES_MAX: u64 = 64;

@@ -12,7 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
 use super::{ConfigError, ProgramName};
-use crate::{cli, files};
+use crate::cli;
+use crate::runtime::files;
 
 /// Most bytes of a file of settings.
 const FILE_BYTES_MAX: u64 = 1 << 20;

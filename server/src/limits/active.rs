@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::Policy;
 
 use super::{Limits, LimitsError};
-use crate::counters::Counter;
+use crate::runtime::counters::Counter;
 
 /// What one worker has seen a limit judge.
 #[derive(Debug, Default)]

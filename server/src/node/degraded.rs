@@ -33,12 +33,12 @@ use super::router::operation;
 use super::router::{Router, RouterContext};
 use super::state_machine::{OpKind, partition_of};
 use super::sub_request::{SubOp, SubPolicy, SubRequest};
-use crate::limited_keys::inline_policy;
-use crate::limits::{LimitMatch, OnUnavailable};
-use crate::multi_key::ChargeResult;
-use crate::native::{
+use crate::commands::limited_keys::inline_policy;
+use crate::commands::multi_key::ChargeResult;
+use crate::commands::native::{
     NEVER_WAITS, outcome_of_many, units_of, verdict, waits_in_vain, write_many_reply,
 };
+use crate::limits::{LimitMatch, OnUnavailable};
 use crate::session::{ExecContext, KeyLookup, TakeMany, look_up};
 
 /// Most keys that a worker owes for; beyond that nothing passes.

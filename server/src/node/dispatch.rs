@@ -16,8 +16,8 @@ use super::pending::{NOT_APPLIED, OpAccess, ReplyKind};
 use super::router::{Router, operation};
 use super::router::{node_now, router_context};
 use super::state_machine::{OpKind, partition_of};
-use crate::limited_keys::{inline_policy, write_error};
-use crate::native::NEVER_WAITS;
+use crate::commands::limited_keys::{inline_policy, write_error};
+use crate::commands::native::NEVER_WAITS;
 use crate::session::{
     ExecContext, KeyLookup, RequestOutcome, Retrieval, Session, TakeMany, counted_key,
 };

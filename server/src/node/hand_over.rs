@@ -13,7 +13,7 @@ use control::MembershipState;
 use tokio::time::{sleep, timeout};
 
 use super::Node;
-use crate::service::Service;
+use crate::runtime::service::Service;
 
 /// For a command of ours.
 const COMMAND_TTL: Duration = Duration::from_secs(2);

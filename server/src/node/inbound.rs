@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 use super::Node;
 use super::replicas::{ReplicaContext, ReplicaScratch, own_bytes};
 use super::router::node_now;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::commands::scratch::Scratch;
+use crate::runtime::service::Service;
 use crate::transport::{
     FrameHandler, LinkEnd, LinkError, LinkEvent, NewDataLink, PeerAddr, PeerSender, RemotePeer,
 };

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::Node;
 use super::lifecycle::{COMMAND_TTL, POLL};
 use crate::LIFE;
-use crate::service::Service;
+use crate::runtime::service::Service;
 
 /// Between two lines about what is waited for.
 const REPORT_AGAIN: Duration = Duration::from_secs(10);

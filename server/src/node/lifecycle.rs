@@ -29,8 +29,8 @@ use super::{Keyspace, Node, events, limits, links};
 use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::net::{BoundListener, Listener};
+use crate::runtime::service::Service;
 use crate::server::{ServerError, bind_each};
-use crate::service::Service;
 use crate::transport::{
     FrameHandler as _, PeerAddr, PeerIdentity, SecurityError, Transport, TransportOptions,
 };
@@ -133,7 +133,7 @@ impl Setup {
             return Err(io::Error::other("the configuration has no cluster").into());
         };
         let mut seed = [0; 16];
-        crate::random::fill(&mut seed)?;
+        crate::net::random::fill(&mut seed)?;
         let identity = PeerIdentity {
             cluster: 0,
             node: NodeId::default(),

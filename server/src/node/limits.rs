@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use super::Node;
 use crate::limits::map_text::{self, EditError, LimitEdit, LimitText, OrderedLimit};
 use crate::limits::{Limits, LimitsError};
-use crate::service::Service;
+use crate::runtime::service::Service;
 
 /// Limits that do not agree for so long are a mistake; before that they may be half of a change.
 const HALF_CHANGED: Duration = Duration::from_secs(1);

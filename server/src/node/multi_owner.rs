@@ -1,7 +1,7 @@
 //! Keys with several owners that are charged together: all of them or none.
 //!
 //! Here: what a request asks of each key, and one answer made of what their owners tell. Not here: a
-//! key's own part (`sub_request`), charging together on one node (`crate::multi_key`).
+//! key's own part (`sub_request`), charging together on one node (`crate::commands::multi_key`).
 //!
 //! Every key is charged at once, each by its owner. Where one refuses, or does not answer, what the
 //! others gave is given back; should that get lost it stays spent. So never more passes than each
@@ -20,10 +20,10 @@ use super::router::RouterContext;
 use super::router::operation;
 use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
-use crate::limited_keys::milliseconds;
+use crate::commands::limited_keys::milliseconds;
+use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
+use crate::commands::native::{settled, units_of, verdict};
 use crate::limits::{Limit, LimitMatch};
-use crate::multi_key::{Adjustment, ChargeResult, ChargeSet};
-use crate::native::{settled, units_of, verdict};
 use crate::session::{ExecContext, look_up};
 
 /// What a request wants of each key.

@@ -21,8 +21,8 @@ use super::router::operation;
 use super::router::{Router, RouterContext};
 use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubRequest};
-use crate::limited_keys::milliseconds;
-use crate::native::settled;
+use crate::commands::limited_keys::milliseconds;
+use crate::commands::native::settled;
 
 /// A hold on one key: the name it shares with those on other keys, and its place among them.
 pub(super) type HoldName = (u64, usize);

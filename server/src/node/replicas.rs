@@ -43,10 +43,10 @@ use super::links::TouchedLinks;
 use super::operation::HeldOp;
 use super::state_machine::{ORIGIN_NS, PartitionState, StateChange, items_time, range_of};
 use super::{Node, WorkerEvent};
-use crate::counters::Counters;
+use crate::commands::scratch::Scratch;
 use crate::limits::ActiveLimits;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::runtime::counters::Counters;
+use crate::runtime::service::Service;
 
 /// What a node knows of one partition.
 #[derive(Default)]

@@ -35,11 +35,11 @@ use super::replicas::{ReplicaContext, ReplicaScratch};
 use super::reply_queue::ReplyQueue;
 use super::state_machine::{OpKind, partition_of};
 use super::{Node, WorkerEvent};
-use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::commands::scratch::Scratch;
 use crate::limits::ActiveLimits;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::net::clock::Clock;
+use crate::runtime::counters::Counters;
+use crate::runtime::service::Service;
 use crate::session::ExecContext;
 
 /// An operation is tried for so long while its owner's link makes no progress. Then the client hears that it was not done, or may

@@ -19,11 +19,11 @@ use protocol::{Command, Decoded, FastRequest, Get, Key, Operation, Request, deco
 use super::Keyspace;
 use super::dispatch::is_silent;
 use super::sub_request::{SubRequest, SubResponse};
-use crate::counters::Counters;
-use crate::items::line;
+use crate::commands::items::line;
+use crate::commands::scratch::Scratch;
 use crate::limits::ActiveLimits;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::runtime::counters::Counters;
+use crate::runtime::service::Service;
 use crate::session::{ExecContext, counted_key, look_up_in};
 use crate::shards::Shards;
 

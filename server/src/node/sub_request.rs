@@ -9,7 +9,7 @@ use engine::algorithms::{Decision, Verdict};
 use engine::{Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
 
-use crate::multi_key::Adjustment;
+use crate::commands::multi_key::Adjustment;
 use crate::session::ExecContext;
 
 /// What is asked of one key.

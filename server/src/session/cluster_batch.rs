@@ -11,7 +11,7 @@ use protocol::{CONFIGURED_POLICY, FastRequest};
 use super::fast_batch::{FastBatchEntry, read_batch};
 use super::lookup::look_up_in;
 use super::{AnyRequest, ExecContext, KeyLookup, Pause, Session, answer_with, pause_before};
-use crate::fast::may_run_locked;
+use crate::commands::fast::may_run_locked;
 use crate::node::batch::BatchOutcome;
 use crate::node::router::{FastOp, OwnerRequest, Router, router_context};
 use crate::node::serving::Serving;

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use protocol::{FastRequest, decode_fast};
 
 use super::{ExecContext, KeyLookup, Pause, RequestOutcome, Session, pause_before};
-use crate::fast::may_run_locked;
+use crate::commands::fast::may_run_locked;
 use crate::shards::BATCH_SHARDS_MAX;
 
 /// With fewer requests in front of another it is not worth a batch of its own.

@@ -5,8 +5,8 @@
 use protocol::{Form, Operation, Request, SetMode};
 
 use super::{ExecContext, RequestOutcome, Session};
-use crate::connections::ConnectionInfo;
-use crate::guesses::FAILURES_MAX;
+use crate::runtime::connections::ConnectionInfo;
+use crate::runtime::guesses::FAILURES_MAX;
 
 /// A client that has not logged in is heard up to so many bytes: a user and a password are less.
 const LOGIN_BYTES_MAX: usize = 4096;

@@ -5,7 +5,7 @@
 use protocol::Operation;
 
 use super::ExecContext;
-use crate::limited_keys::KeyLimit;
+use crate::commands::limited_keys::KeyLimit;
 use crate::limits::{ActiveLimits, LimitMatch};
 use crate::shards::Shards;
 

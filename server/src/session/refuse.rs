@@ -7,8 +7,8 @@ use protocol::{
 };
 
 use super::{ExecContext, Session};
-use crate::admin::SHUTDOWN_NOT_ENABLED;
-use crate::items::line;
+use crate::commands::admin::SHUTDOWN_NOT_ENABLED;
+use crate::commands::items::line;
 
 impl Session {
     /// Refuses the storage command of `needed` bytes whose `front` has come: the rest of its data is

@@ -14,7 +14,7 @@ use protocol::{
 };
 use tollgate::config::Config;
 use tollgate::limits::Limits;
-use tollgate::service::Service;
+use tollgate::runtime::service::Service;
 use tollgate::session::Pause;
 
 use crate::case::{CASES, Case};

@@ -1,6 +1,6 @@
 //! The states of limits as they outlive the process: read out, and put back.
 //!
-//! Not here: the file they are written to (`server/src/snapshot.rs`).
+//! Not here: the file they are written to (`server/src/runtime/snapshot.rs`).
 
 use protocol::Policy;
 

@@ -19,9 +19,9 @@ use super::peer_link::PeerLink;
 use super::stream::LinkStream;
 use super::writer::{NewConnection, PeerLiveness};
 use super::{DataLinks, LinkArrival, LinkHandler};
+use crate::io::worker::{ReadyQueue, ReadyWaker};
 use crate::node::Node;
 use crate::transport::ping::Pings;
-use crate::worker::{ReadyQueue, ReadyWaker};
 
 /// Most bytes that are read from a link at once.
 const READ_BYTES_MAX: usize = 64 << 10;

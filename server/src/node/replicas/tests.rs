@@ -19,10 +19,10 @@ use super::super::operation::{OpRef, OpSource, Performed};
 use super::super::state_machine::{ORIGIN_NS, OpKind};
 use super::super::{Keyspace, WorkerEvent};
 use super::{ReplicaContext, ReplicaScratch, Replicas};
+use crate::commands::scratch::Scratch;
 use crate::config::{Config, Startup};
 use crate::limits::Limits;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::runtime::service::Service;
 
 const BITS: u32 = 8;
 const PARTITION: Partition = Partition(b'k' as u16);

@@ -15,7 +15,7 @@ use protocol::{FastRequest, decode_fast};
 use super::data_plane::{DataPlane, ForwardedOps};
 use super::owner::ForwardContext;
 use super::{Router, RouterContext};
-use crate::fast::may_run_locked;
+use crate::commands::fast::may_run_locked;
 use crate::limits::ActiveLimits;
 use crate::node::Node;
 use crate::node::batch::{BatchOutcome, OpId, Recorder, Touches};

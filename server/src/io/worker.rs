@@ -24,15 +24,15 @@ use slab::Slab;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::unconstrained;
 
-use crate::connection::{ConnContext, Connection, ReadResult, TurnEnd};
-use crate::connections::Registration;
+use crate::commands::scratch::Scratch;
+use crate::io::connection::{ConnContext, Connection, ReadResult, TurnEnd};
 use crate::limits::ActiveLimits;
 use crate::net::DetachedStream;
 use crate::node::links::WorkerLinks;
 use crate::node::pending::Client;
 use crate::node::router::{Router, RouterContext, node_now};
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::runtime::connections::Registration;
+use crate::runtime::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
 /// Connections of one round: enough to overlap cache misses, few enough to be answered at once.

@@ -12,9 +12,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::{StatsTopic, write_escaped_key};
 
-use crate::connections::{ConnectionInfo, ListenerInfo};
 use crate::limits::ActiveLimits;
-use crate::service::Service;
+use crate::runtime::connections::{ConnectionInfo, ListenerInfo};
+use crate::runtime::service::Service;
 
 /// Longest `stats cachedump` answer, as in memcached: two megabytes.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
@@ -153,7 +153,7 @@ fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     lines.stat("response_obj_count", config.threads);
     lines.stat("response_obj_bytes", 0);
     lines.stat("read_buf_count", config.threads);
-    lines.stat("read_buf_bytes", config.threads * crate::worker::INPUT_BYTES);
+    lines.stat("read_buf_bytes", config.threads * crate::io::worker::INPUT_BYTES);
     lines.stat("read_buf_bytes_free", 0);
     lines.stat("read_buf_oom", 0);
     lines.stat("reserved_fds", crate::RESERVED_FILES);

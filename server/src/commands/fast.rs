@@ -12,8 +12,8 @@ use protocol::{
     Outcome, Set, SetMode, Value, encode_hit, encode_number,
 };
 
+use crate::commands::native::encode_decision;
 use crate::limits::LimitMatch;
-use crate::native::encode_decision;
 use crate::session::{ExecContext, KeyLookup};
 
 /// Longer values are stored, and read by `get`, under the lock of their own shard alone.

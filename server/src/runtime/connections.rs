@@ -11,9 +11,9 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::buffers::{Buffer, Holding};
 use crate::net::DetachedStream;
-use crate::service::Service;
+use crate::runtime::buffers::{Buffer, Holding};
+use crate::runtime::service::Service;
 
 /// When a client is to be hung up on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -16,12 +16,12 @@ use protocol::{
     encode_verdict,
 };
 
-use crate::items::line;
-use crate::limited_keys::{milliseconds, write_error};
+use crate::commands::items::line;
+use crate::commands::limited_keys::{milliseconds, write_error};
+use crate::commands::multi_key::{Adjustment, ChargeResult};
+use crate::commands::policy_cache::PolicyId;
+use crate::commands::scratch::Scratch;
 use crate::limits::{LimitMatch, LimitedKeyError};
-use crate::multi_key::{Adjustment, ChargeResult};
-use crate::policy_cache::PolicyId;
-use crate::scratch::Scratch;
 use crate::session::{ExecContext, TakeMany};
 use crate::shards::{KeyId, NoRoom, Shards};
 

@@ -6,8 +6,8 @@
 use engine::Engine;
 use protocol::{Command, Form, Operation, Outcome, SetMode, encode, encode_hit, encode_inspection};
 
-use crate::fast::LOCKED_VALUE_BYTES_MAX;
-use crate::limited_keys::{inline_policy, write_error};
+use crate::commands::fast::LOCKED_VALUE_BYTES_MAX;
+use crate::commands::limited_keys::{inline_policy, write_error};
 use crate::limits::LimitMatch;
 use crate::session::{ExecContext, KeyLookup};
 

@@ -10,9 +10,9 @@ use engine::{
 };
 use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
-use crate::items::{encode_outcome, line};
+use crate::commands::items::{encode_outcome, line};
+use crate::commands::multi_key::{Adjustment, ChargeContext, ChargeResult};
 use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
-use crate::multi_key::{Adjustment, ChargeContext, ChargeResult};
 use crate::session::ExecContext;
 
 /// What a key is bound to; `None` for a plain one.

@@ -10,19 +10,19 @@ use parking_lot::RwLock;
 use protocol::Command;
 use tokio::sync::Notify;
 
-use crate::auth::AuthFile;
-use crate::buffers::{Buffer, BufferBudget};
-use crate::clock::Clock;
 use crate::config::Config;
-use crate::connections::{ConnectionInfo, Connections, Delays};
-use crate::counters::{CounterSums, Counters};
-use crate::guesses::Guesses;
 use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, LimitsError, LimitsHandle};
+use crate::net::clock::Clock;
 use crate::node::{Node, NodeOptions};
-use crate::prefixes::Prefixes;
+use crate::runtime::auth::AuthFile;
+use crate::runtime::buffers::{Buffer, BufferBudget};
+use crate::runtime::connections::{ConnectionInfo, Connections, Delays};
+use crate::runtime::counters::{CounterSums, Counters};
+use crate::runtime::guesses::Guesses;
+use crate::runtime::prefixes::Prefixes;
+use crate::runtime::snapshot::SnapshotMetrics;
 use crate::shards::{Shards, ShardsOptions};
-use crate::snapshot::SnapshotMetrics;
 
 /// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;

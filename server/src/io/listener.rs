@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::connections::Connections;
+use crate::io::worker::{ClientArrival, WorkerHandle};
 use crate::net::Listener;
-use crate::service::Service;
-use crate::worker::{ClientArrival, WorkerHandle};
+use crate::runtime::connections::Connections;
+use crate::runtime::service::Service;
 
 /// Pause after the system refused a connection: file descriptors run out and come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

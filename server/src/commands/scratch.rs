@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use engine::IdCopy;
 
-use crate::multi_key::{ChargeScratch, ChargeSet};
-use crate::policy_cache::PolicyCache;
+use crate::commands::multi_key::{ChargeScratch, ChargeSet};
+use crate::commands::policy_cache::PolicyCache;
 
 /// One per worker.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::files;
+use crate::runtime::files;
 
 /// Most users in a file. memcached reads 8 and silently forgets the rest; here one more is refused.
 pub const USERS_MAX: usize = 64;

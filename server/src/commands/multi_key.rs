@@ -16,8 +16,8 @@ use engine::{
 };
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
+use crate::commands::native::waits_in_vain;
 use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
-use crate::native::waits_in_vain;
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
 
 /// One key of several.

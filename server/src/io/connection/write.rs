@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite as _;
 
 use super::{ConnContext, Connection};
-use crate::buffers::Buffer;
-use crate::counters::Counters;
 use crate::net::Stream;
-use crate::service::Service;
+use crate::runtime::buffers::Buffer;
+use crate::runtime::counters::Counters;
+use crate::runtime::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
 /// Answers that wait beyond so many bytes are paid for from the service's unwritten budget. A batch

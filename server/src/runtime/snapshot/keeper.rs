@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{SnapshotError, check, load, loaded, rename_damaged, rename_loaded, save};
-use crate::service::Service;
+use crate::runtime::service::Service;
 
 /// Between two locks of a shard: workers on the same processors go on meanwhile.
 const PAUSE: Duration = Duration::from_micros(200);

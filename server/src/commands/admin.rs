@@ -5,7 +5,7 @@
 
 use protocol::Admin;
 
-use crate::items::line;
+use crate::commands::items::line;
 use crate::session::{ExecContext, RequestOutcome};
 
 /// From here on `cache_memlimit` takes a number for one of bytes: memcached's bound.
@@ -36,7 +36,7 @@ impl ExecContext<'_> {
             Admin::Noop => b"MN\r\n",
             Admin::Stats(topic) => {
                 let asking = (self.now, self.client.map_or(-1, |client| client.fd));
-                crate::stats::write(service, self.active_limits, asking, topic, out);
+                crate::commands::stats::write(service, self.active_limits, asking, topic, out);
                 return RequestOutcome::Given;
             }
             Admin::CacheMemlimit(MEMORY_LIMIT_MEGABYTES_ABOVE..) => {

@@ -14,15 +14,15 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead as _, ReadBuf};
 
-use crate::buffers::{Buffer, PROGRESS_BYTES};
-use crate::connections::{Activity, ConnectionInfo, HangUp, Registration};
-use crate::counters::Counters;
+use crate::commands::scratch::Scratch;
 use crate::limits::ActiveLimits;
 use crate::net::Stream;
 use crate::node::pending::{Completion, ReplyRun};
 use crate::node::router::Router;
-use crate::scratch::Scratch;
-use crate::service::Service;
+use crate::runtime::buffers::{Buffer, PROGRESS_BYTES};
+use crate::runtime::connections::{Activity, ConnectionInfo, HangUp, Registration};
+use crate::runtime::counters::Counters;
+use crate::runtime::service::Service;
 use crate::session::{ExecContext, LARGE_BYTES, Pause, Session};
 
 /// Bytes read at once into a buffer of the connection's own, at least and at most.

@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::config::Config;
-use crate::service::Service;
+use crate::runtime::service::Service;
 
 /// The limits file as it was read last. It is looked at by its figures once a second: that sees an
 /// editor's write and a container's changed link alike, and needs nothing of the system.

@@ -1,0 +1,13 @@
+//! Requests on items and limits: what each verb does to the store, and its reply.
+//!
+//! Not here: bytes of clients (`session`), owners of keys (`node`).
+
+pub(crate) mod admin;
+pub(crate) mod fast;
+pub(crate) mod items;
+pub(crate) mod limited_keys;
+pub(crate) mod multi_key;
+pub(crate) mod native;
+pub(crate) mod policy_cache;
+pub mod scratch;
+pub(crate) mod stats;
