@@ -89,7 +89,7 @@ fn no_file_is_two_files() {
 
 #[test]
 fn clocks_and_sockets_have_one_home_each() {
-    let clocks = ["clock.rs", "listener.rs", "server.rs", "simulation.rs"];
+    let clocks = ["net/clock.rs", "net/world.rs", "io/listener.rs", "server.rs"];
     let clocks = clocks.map(|name| format!("server/src/{name}"));
     for (name, text) in sources() {
         if !name.starts_with("server/src") || name.ends_with("/tests.rs") {
@@ -255,4 +255,68 @@ fn planted_type_name_in_a_cone_is_found() {
     check(&[low, parent, ("low/src/twin.rs", "struct Place;")], &[]);
     check(&[low, parent, ("low/src/twin/deep.rs", "struct Place;")], &[]);
     check(&[low, ("low/src/b.rs", "    type Place = u8;\n/// struct Place\n// enum Place")], &[]);
+}
+
+/// The folders and files of `server/src`, each above all that it may use.
+const FLOORS: [&str; 17] = [
+    "main",
+    "simulation",
+    "server",
+    "io",
+    "session",
+    "node",
+    "commands",
+    "runtime",
+    "shards",
+    "cli",
+    "cluster_stats",
+    "config",
+    "limits",
+    "transport",
+    "net",
+    "counters",
+    "files",
+];
+
+/// Imports that still point up. The list only gets shorter.
+const UPWARD: [(&str, &str); 4] =
+    [("commands", "session"), ("config", "cli"), ("node", "session"), ("runtime", "node")];
+
+/// The imports of `sources`, all below `server/src`, that point up.
+fn upward_imports(sources: &[(String, String)]) -> BTreeSet<(String, String)> {
+    let floor = |room: &str| FLOORS.iter().position(|name| *name == room);
+    let mut upward = BTreeSet::new();
+    for (name, text) in sources {
+        let Some(path) = name.strip_prefix("server/src/") else { continue };
+        let room = path.split(['/', '.']).next().unwrap_or_default();
+        if room == "lib" || path.ends_with("tests.rs") || path.contains("/tests/") {
+            continue;
+        }
+        let own = floor(room).unwrap_or_else(|| panic!("{room} has no floor in FLOORS"));
+        let code = code(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+        for rest in code.flat_map(|line| line.split("crate::").skip(1)) {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let other = &rest[..end];
+            if floor(other).is_some_and(|other| other < own) {
+                upward.insert((room.to_owned(), other.to_owned()));
+            }
+        }
+    }
+    upward
+}
+
+#[test]
+fn imports_of_the_server_point_down() {
+    let known = UPWARD.map(|(from, to)| (from.to_owned(), to.to_owned()));
+    assert_eq!(upward_imports(&sources()), BTreeSet::from(known));
+}
+
+#[test]
+fn a_planted_upward_import_is_found() {
+    let planted = |path: &str, text: &str| {
+        upward_imports(&[(format!("server/src/{path}"), text.to_owned())]).len()
+    };
+    assert_eq!(planted("limits/trie.rs", "use crate::session::Session;\n"), 1);
+    assert_eq!(planted("limits/trie.rs", "    // crate::session is above\n"), 0);
+    assert_eq!(planted("session/login.rs", "use crate::limits::Limits;\n"), 0);
 }

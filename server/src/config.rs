@@ -28,6 +28,9 @@ mod resolve;
 mod source;
 mod value;
 
+/// Most bytes of a line of the authentication file without its end (memcached: 256 with the terminator).
+pub(crate) const LINE_BYTES_MAX: usize = 254;
+
 /// What the server is to be, decided once at start.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one flag of memcached")]

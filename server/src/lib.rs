@@ -11,6 +11,8 @@ pub mod cli;
 pub mod cluster_stats;
 pub mod commands;
 pub mod config;
+pub mod counters;
+mod files;
 mod io;
 pub mod limits;
 pub mod net;

@@ -36,7 +36,7 @@ pub use self::matched::{LimitMatch, Parent, Parents};
 use self::overrides::Overrides;
 use self::pattern::{Captures, Pattern};
 use self::template::Template;
-use crate::runtime::files;
+use crate::files;
 
 mod active;
 mod check;

@@ -12,6 +12,8 @@ pub(crate) mod random;
 pub(crate) mod shared;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulated;
+#[cfg(feature = "simulation")]
+pub(crate) mod world;
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,7 +29,18 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 pub use self::conversation::Conversation;
-use crate::runtime::connections::{ListenerInfo, UNIX_PEER};
+
+/// The address of a client of a unix socket, which has none, in memcached's words.
+pub(crate) const UNIX_PEER: &str = "?:<AF 0>";
+
+/// A socket that clients come to, for `stats conns`.
+#[derive(Debug, Clone)]
+pub(crate) struct ListenerInfo {
+    /// File descriptor.
+    pub(crate) fd: i32,
+    /// Its address, as [`ClientStream::local`] is written.
+    pub(crate) address: String,
+}
 
 /// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
 const PEER_SILENCE: Duration = Duration::from_secs(10);
@@ -143,7 +156,7 @@ impl Stream {
     /// What the system says: `ConnectionRefused` where the host is up and no process listens.
     pub async fn connect(address: &str) -> io::Result<Self> {
         #[cfg(feature = "simulation")]
-        if crate::simulation::is_on() {
+        if crate::net::world::is_on() {
             return simulated::SimStream::connect(address).await.map(Self::Simulated);
         }
         let stream = TcpStream::connect(address).await?;

@@ -183,7 +183,7 @@ impl NodeOptions {
             ..ReplicaOptions::default()
         };
         #[cfg(feature = "simulation")]
-        let copies = ReplicaOptions { rules: crate::simulation::rules(), ..copies };
+        let copies = ReplicaOptions { rules: crate::net::world::rules(), ..copies };
         Self { ack, replicas: copies, workers, memory_bytes }
     }
 }

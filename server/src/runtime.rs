@@ -5,11 +5,11 @@
 pub mod auth;
 pub(crate) mod buffers;
 pub(crate) mod connections;
-pub mod counters;
-pub(crate) mod files;
 pub(crate) mod guesses;
 pub(crate) mod limits_file;
+pub(crate) mod listeners;
 pub(crate) mod prefixes;
 pub mod process;
+pub(crate) mod ready;
 pub mod service;
 pub mod snapshot;

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::LIFE;
-use crate::config::{Config, ListenAddr};
+use crate::config::Config;
+use crate::files;
 use crate::io::worker::{self, WorkerHandle};
 use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, no_limits};
@@ -29,8 +30,8 @@ use crate::node::leave::{self, LeaveOutcome};
 use crate::node::lifecycle::{self, NodeError, PeerListeners};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::connections::HangUp;
-use crate::runtime::files;
 use crate::runtime::limits_file::LimitsFile;
+use crate::runtime::listeners::{BindError, bind_each};
 use crate::runtime::service::Service;
 use crate::runtime::snapshot::keeper::{self, Keeper};
 use crate::runtime::snapshot::{self, SnapshotError};
@@ -57,13 +58,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// An address or path cannot be listened on.
-    #[error("cannot listen on {place}: {source}")]
-    Bind {
-        /// The address or path.
-        place: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// A file named in the configuration cannot be used.
     #[error("{path}: {source}")]
     File {
@@ -114,7 +110,7 @@ impl ServerError {
             | Self::NoLimits(_)
             | Self::SnapshotPlace(_)
             | Self::Node(NodeError::Security(_)) => true,
-            Self::Bind { .. }
+            Self::Bind(_)
             | Self::File { .. }
             | Self::Snapshot(_)
             | Self::Node(_)
@@ -370,50 +366,14 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service) {
 pub(crate) fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
     let mut listeners = bind_each(&config.listen, config.backlog)?;
     if let Some(socket) = &config.unix_socket {
-        let listener =
-            BoundListener::unix(&socket.path, socket.mask, config.backlog).map_err(|source| {
-                ServerError::Bind { place: socket.path.display().to_string(), source }
-            })?;
+        let listener = BoundListener::unix(&socket.path, socket.mask, config.backlog)
+            .map_err(|source| BindError { place: socket.path.display().to_string(), source })?;
         listeners.push(listener);
     }
     if let Some(path) = &config.admin_socket {
         let listener = BoundListener::admin(path, config.backlog)
-            .map_err(|source| ServerError::Bind { place: path.display().to_string(), source })?;
+            .map_err(|source| BindError { place: path.display().to_string(), source })?;
         listeners.push(listener);
-    }
-    Ok(listeners)
-}
-
-/// Binds TCP addresses. Of a name with several addresses one is enough.
-pub(crate) fn bind_each(
-    addresses: &[ListenAddr],
-    backlog: u32,
-) -> Result<Vec<BoundListener>, ServerError> {
-    let mut listeners = Vec::new();
-    for listen in addresses {
-        let place = format!("{}:{}", listen.host, listen.port);
-        let error_of = |source| ServerError::Bind { place: place.clone(), source };
-        let addresses: Vec<SocketAddr> = if listen.host == ListenAddr::ANY {
-            vec![
-                (Ipv4Addr::UNSPECIFIED, listen.port).into(),
-                (Ipv6Addr::UNSPECIFIED, listen.port).into(),
-            ]
-        } else {
-            let host = listen.host.trim_start_matches('[').trim_end_matches(']');
-            (host, listen.port).to_socket_addrs().map_err(error_of)?.collect()
-        };
-        let mut failure = None;
-        let before = listeners.len();
-        for address in addresses {
-            match BoundListener::tcp(address, backlog) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) => failure = Some(error),
-            }
-        }
-        // Of a name with several addresses one is enough: hosts without IPv6 have names with it.
-        if let (true, Some(error)) = (listeners.len() == before, failure) {
-            return Err(error_of(error));
-        }
     }
     Ok(listeners)
 }

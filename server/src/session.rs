@@ -23,12 +23,12 @@ use protocol::{
 use crate::commands::fast::may_run_locked;
 use crate::commands::items::needs_own_lock;
 use crate::commands::scratch::Scratch;
+use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::node::reply_queue::ReplyQueue;
 use crate::node::router::Router;
 use crate::node::serving::Serving;
 use crate::runtime::connections::ConnectionInfo;
-use crate::runtime::counters::Counters;
 use crate::runtime::service::Service;
 use crate::shards::{BATCH_SHARDS_MAX, ShardBatch};
 

@@ -1,22 +1,13 @@
 //! A server as a task in a simulated world, beside others of its kind.
 //!
-//! Here: what replaces the process (chance, clocks that go wrong, ways that are cut), and a node
-//! without threads, signals and files. Not here: the sockets (`net::simulated`), what happens to
-//! nodes and who looks at it (`tests/sim`).
-//!
-//! A world is one thread's. Everything random is drawn from its seed, and every host has its own
-//! clock.
+//! Here: a node without threads, signals and files, and views of its state. Not here: the world (`net::world`),
+//! its sockets (`net::simulated`), faults and checks (`tests/sim`).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-use parking_lot::Mutex;
-use tokio::runtime::{Handle, Id};
-use tokio::time::Instant;
 
 pub use cluster::map::Map;
 pub use cluster::replica::{Position, Role};
@@ -28,171 +19,33 @@ use crate::config::Config;
 use crate::io::worker;
 use crate::limits::Limits;
 use crate::net::Listener;
-use crate::net::simulated::{SimListener as SimulatedListener, Sockets};
+use crate::net::simulated::SimListener as SimulatedListener;
+use crate::net::world;
+pub use crate::net::world::{Skew, break_streams, cut, mend};
 use crate::node::lifecycle::Setup;
+pub use crate::node::replicas::ReplicaView;
 use crate::runtime::service::Service;
 use crate::server::{self, ServerError};
 
 thread_local! {
-    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
-}
-
-/// What the hosts of a simulation share.
-#[derive(Default)]
-pub(crate) struct World {
-    chance: u64,
-    bug: Option<Bug>,
-    /// Which host a runtime is of.
-    hosts: BTreeMap<String, Host>,
     /// The newest life at each address.
-    services: BTreeMap<IpAddr, Weak<Service>>,
-    cuts: BTreeSet<(IpAddr, IpAddr)>,
-    pub(crate) sockets: Sockets,
-}
-
-#[derive(Clone)]
-struct Host {
-    address: IpAddr,
-    clock: Arc<HostClock>,
-}
-
-impl World {
-    fn draw(&mut self) -> u64 {
-        // SplitMix64, as in `control`.
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.chance;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn here(&self) -> Option<&Host> {
-        let id: Id = Handle::try_current().ok()?.id();
-        self.hosts.get(&id.to_string())
-    }
-
-    /// Whether a segment would get from the current host to another and back.
-    pub(crate) fn is_in_reach(&self, to: IpAddr) -> bool {
-        self.here().is_none_or(|here| {
-            let from = here.address;
-            !self.cuts.contains(&(from, to)) && !self.cuts.contains(&(to, from))
-        })
-    }
-}
-
-/// Works on the world of this thread; without one, on an empty one that is forgotten.
-pub(crate) fn with_world<T>(work: impl FnOnce(&mut World) -> T) -> T {
-    WORLD.with_borrow_mut(|world| match world {
-        Some(world) => work(world),
-        None => work(&mut World::default()),
-    })
-}
-
-/// Whether this thread has a world.
-pub(crate) fn is_on() -> bool {
-    WORLD.with_borrow(Option::is_some)
-}
-
-/// Fills `bytes` from the seed; false where there is no world.
-pub(crate) fn fill(bytes: &mut [u8]) -> bool {
-    WORLD.with_borrow_mut(|world| {
-        let Some(world) = world else { return false };
-        for chunk in bytes.chunks_mut(8) {
-            let drawn = world.draw().to_le_bytes();
-            chunk.copy_from_slice(&drawn[..chunk.len()]);
-        }
-        true
-    })
+    static SERVICES: RefCell<BTreeMap<IpAddr, Weak<Service>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Begins a world on this thread. `bug`: a rule that is left out in it.
 pub fn begin(seed: u64, bug: Option<Bug>) {
-    WORLD.with_borrow_mut(|world| *world = Some(World { chance: seed, bug, ..World::default() }));
-}
-
-/// The rules that are in force in this world.
-pub(crate) fn rules() -> Rules {
-    let bug = WORLD.with_borrow(|world| world.as_ref()?.bug);
-    bug.map(Rules::without).unwrap_or_default()
+    SERVICES.with_borrow_mut(BTreeMap::clear);
+    world::begin(seed, bug);
 }
 
 /// Ends it.
 pub fn end() {
-    let world = WORLD.with_borrow_mut(Option::take);
-    drop(world);
+    SERVICES.with_borrow_mut(BTreeMap::clear);
+    world::end();
 }
 
-/// Nothing that is sent over `from` → `to` arrives from now on: to be said with turmoil's own cut.
-pub fn cut(from: IpAddr, to: IpAddr) {
-    with_world(|world| world.cuts.insert((from, to)));
-}
-
-/// The ways between two hosts are open again. What lost bytes on them ends: call it before turmoil's
-/// own repair.
-pub fn mend(one: IpAddr, other: IpAddr) {
-    with_world(|world| {
-        world.cuts.remove(&(one, other));
-        world.cuts.remove(&(other, one));
-        world.sockets.break_between(one, other);
-    });
-}
-
-/// The streams between two hosts end, as after a silence that was too long.
-pub fn break_streams(one: IpAddr, other: IpAddr) {
-    with_world(|world| world.sockets.break_between(one, other));
-}
-
-/// How wrong a host's clock is. It outlives its processes.
-#[derive(Debug, Default)]
-pub struct Skew {
-    /// Milliseconds that the wall clock is ahead.
-    pub ahead_ms: AtomicI64,
-    /// Millionths by which time goes faster.
-    pub fast_ppm: AtomicI64,
-    /// The wall clock is right whatever else is said of it.
-    pub is_right: AtomicBool,
-}
-
-/// The clock of one life of a process.
-#[derive(Debug)]
-pub(crate) struct HostClock {
-    skew: Arc<Skew>,
-    start_unix: Duration,
-    shown: Mutex<(Instant, u64)>,
-}
-
-impl HostClock {
-    fn new(skew: Arc<Skew>) -> Self {
-        let start_unix = turmoil::since_epoch().unwrap_or_default();
-        Self { skew, start_unix, shown: Mutex::new((Instant::now(), 0)) }
-    }
-
-    /// Since the start of the process.
-    pub(crate) fn elapsed(&self) -> Duration {
-        let mut told = self.shown.lock();
-        let now = Instant::now();
-        let passed = i128::try_from(now.duration_since(told.0).as_nanos()).unwrap_or_default();
-        let fast = i128::from(self.skew.fast_ppm.load(Ordering::Relaxed));
-        let passed = passed * (1_000_000 + fast) / 1_000_000;
-        *told = (now, told.1 + u64::try_from(passed).unwrap_or_default());
-        Duration::from_nanos(told.1)
-    }
-
-    /// Since 1970.
-    pub(crate) fn unix(&self) -> Duration {
-        if self.skew.is_right.load(Ordering::Relaxed) {
-            return turmoil::since_epoch().unwrap_or_default();
-        }
-        let ahead = self.skew.ahead_ms.load(Ordering::Relaxed);
-        let right = self.start_unix + self.elapsed();
-        let by = Duration::from_millis(ahead.unsigned_abs());
-        if ahead < 0 { right.saturating_sub(by) } else { right + by }
-    }
-}
-
-/// The clock of the current host, if it is simulated.
-pub(crate) fn clock() -> Option<Arc<HostClock>> {
-    WORLD.with_borrow(|world| Some(Arc::clone(&world.as_ref()?.here()?.clock)))
+fn service(address: IpAddr) -> Option<Arc<Service>> {
+    SERVICES.with_borrow(|services| services.get(&address).and_then(Weak::upgrade))
 }
 
 /// One life of a node.
@@ -219,13 +72,11 @@ impl NodeLife {
     /// As a server's.
     pub async fn run(self) -> Result<bool, ServerError> {
         let Self { config, limits, disk, skew, address, ports } = self;
-        let clock = Arc::new(HostClock::new(skew));
-        let id = Handle::current().id().to_string();
-        with_world(|world| world.hosts.insert(id, Host { address, clock }));
+        world::enter(address, skew);
         let seeds = server::random_seeds()?;
         let service = Service::new(config, None, limits, seeds, Box::new(|_| ()));
         let service = Arc::new(service);
-        with_world(|world| world.services.insert(address, Arc::downgrade(&service)));
+        SERVICES.with_borrow_mut(|services| services.insert(address, Arc::downgrade(&service)));
         service.port.store(usize::from(ports.0), Ordering::Relaxed);
         let bind = |port| async move {
             let place = SocketAddr::new(address, port);
@@ -260,23 +111,10 @@ pub struct NodeView {
     pub replicas: Vec<Option<ReplicaView>>,
 }
 
-/// What a copy is at one moment.
-#[derive(Debug)]
-pub struct ReplicaView {
-    /// What it is.
-    pub role: Role,
-    /// The highest term it has seen.
-    pub term: u32,
-    /// The last record it holds.
-    pub position: Position,
-    /// Operations that it holds.
-    pub held: usize,
-}
-
 /// Looks at the newest life at an address; none before it has a control plane.
 #[must_use]
 pub fn view(address: IpAddr) -> Option<NodeView> {
-    let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade))?;
+    let service = service(address)?;
     let node = service.node()?;
     let control = node.control()?;
     let copies = node.keyspace().map(|keyspace| keyspace.replicas.views()).unwrap_or_default();
@@ -286,9 +124,8 @@ pub fn view(address: IpAddr) -> Option<NodeView> {
 /// The keys of a partition as a node keeps them, and their states at `unix_ms`.
 #[must_use]
 pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade));
     let mut items = BTreeMap::new();
-    let Some((service, bits)) = service.and_then(|service| {
+    let Some((service, bits)) = service(address).and_then(|service| {
         let bits = service.node()?.keyspace()?.bits;
         Some((service, bits))
     }) else {
@@ -311,8 +148,7 @@ pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>,
 
 /// Asks the newest life at an address to leave its cluster and end, as SIGTERM does.
 pub fn stop(address: IpAddr) {
-    let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade));
-    if let Some(service) = service {
+    if let Some(service) = service(address) {
         service.stop();
     }
 }

@@ -13,7 +13,7 @@ use super::CliError;
 /// The variable that holds the password where no file is named.
 pub(crate) const PASSWORD_VARIABLE: &str = "TOLLGATE_PASSWORD";
 /// Most bytes of `user password`: a line of the server's file of users has no more.
-const BYTES_MAX: usize = crate::runtime::auth::LINE_BYTES_MAX;
+const BYTES_MAX: usize = crate::config::LINE_BYTES_MAX;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::{CliError, Parsed};
 use crate::config::ConfigError;
-use crate::runtime::files;
+use crate::files;
 
 /// Most bytes of a file with a process id.
 const PIDFILE_BYTES_MAX: u64 = 64;

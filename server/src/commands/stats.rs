@@ -13,7 +13,8 @@ use nix::sys::time::TimeVal;
 use protocol::{StatsTopic, write_escaped_key};
 
 use crate::limits::ActiveLimits;
-use crate::runtime::connections::{ConnectionInfo, ListenerInfo};
+use crate::net::ListenerInfo;
+use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::service::Service;
 
 /// Longest `stats cachedump` answer, as in memcached: two megabytes.
@@ -153,7 +154,7 @@ fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     lines.stat("response_obj_count", config.threads);
     lines.stat("response_obj_bytes", 0);
     lines.stat("read_buf_count", config.threads);
-    lines.stat("read_buf_bytes", config.threads * crate::io::worker::INPUT_BYTES);
+    lines.stat("read_buf_bytes", config.threads * crate::runtime::buffers::INPUT_BYTES);
     lines.stat("read_buf_bytes_free", 0);
     lines.stat("read_buf_oom", 0);
     lines.stat("reserved_fds", crate::RESERVED_FILES);

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::raw::{self, RawConfig};
 use super::{ConfigError, ProgramName};
 use crate::cli;
-use crate::runtime::files;
+use crate::files;
 
 /// Most bytes of a file of settings.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -15,13 +15,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead as _, ReadBuf};
 
 use crate::commands::scratch::Scratch;
+use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::net::Stream;
 use crate::node::pending::{Completion, ReplyRun};
 use crate::node::router::Router;
 use crate::runtime::buffers::{Buffer, PROGRESS_BYTES};
 use crate::runtime::connections::{Activity, ConnectionInfo, HangUp, Registration};
-use crate::runtime::counters::Counters;
 use crate::runtime::service::Service;
 use crate::session::{ExecContext, LARGE_BYTES, Pause, Session};
 

@@ -8,17 +8,15 @@
 //! store with the others and nothing else. Not here: accepting (`listener`), one client
 //! (`connection`).
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 
 use arrayvec::ArrayVec;
-use parking_lot::Mutex;
 use protocol::likely_key;
 use slab::Slab;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -31,14 +29,14 @@ use crate::net::DetachedStream;
 use crate::node::links::WorkerLinks;
 use crate::node::pending::Client;
 use crate::node::router::{Router, RouterContext, node_now};
+use crate::runtime::buffers::INPUT_BYTES;
 use crate::runtime::connections::Registration;
+use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::runtime::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
 /// Connections of one round: enough to overlap cache misses, few enough to be answered at once.
 const ROUND_CONNECTIONS: usize = 64;
-/// What the connections of a round are read into.
-pub(crate) const INPUT_BYTES: usize = 256 << 10;
 /// Most that one connection is read at once.
 const READ_BYTES_MAX: usize = 64 << 10;
 /// With less room than this left the round reads no more connections.
@@ -134,41 +132,6 @@ fn make(service: &Arc<Service>, index: usize) -> (WorkerHandle, Worker) {
         next_client: 0,
     };
     (WorkerHandle { arrivals, connections, thread: None }, worker)
-}
-
-/// Numbers of connections to be looked at, in the order they became ready. Its memory is used again: a queue
-/// of linked blocks would allocate one in so many requests.
-pub(crate) type ReadyQueue = Mutex<VecDeque<usize>>;
-
-/// Notes that a connection is ready, and wakes the worker.
-#[derive(Debug)]
-pub(crate) struct ReadyWaker {
-    index: usize,
-    /// It is in the queue already.
-    pub(crate) queued: AtomicBool,
-    ready: Arc<ReadyQueue>,
-    worker: Waker,
-}
-
-impl ReadyWaker {
-    /// Wakes the worker for connection `index` of the queue.
-    pub(crate) fn new(index: usize, ready: &Arc<ReadyQueue>, worker: &Waker) -> Self {
-        let (ready, worker) = (Arc::clone(ready), worker.clone());
-        Self { index, queued: AtomicBool::new(false), ready, worker }
-    }
-}
-
-impl Wake for ReadyWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.lock().push_back(self.index);
-            self.worker.wake_by_ref();
-        }
-    }
 }
 
 /// A connection and the way to queue it.

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::Policy;
 
 use super::{Limits, LimitsError};
-use crate::runtime::counters::Counter;
+use crate::counters::Counter;
 
 /// What one worker has seen a limit judge.
 #[derive(Debug, Default)]

@@ -25,7 +25,7 @@ pub struct Clock {
     start: Instant,
     /// What time it is instead, in a simulated world.
     #[cfg(feature = "simulation")]
-    simulated: Option<std::sync::Arc<crate::simulation::HostClock>>,
+    simulated: Option<std::sync::Arc<crate::net::world::HostClock>>,
     /// Unix nanoseconds at the monotonic origin: renewed by [`Clock::follow_unix_time`].
     unix_at_origin_ns: AtomicU64,
     /// The same as [`Clock::calendar_ns`] has it, and when that was corrected last.
@@ -46,7 +46,7 @@ impl Clock {
         let clock = Self {
             start: Instant::now(),
             #[cfg(feature = "simulation")]
-            simulated: crate::simulation::clock(),
+            simulated: crate::net::world::clock(),
             unix_at_origin_ns: AtomicU64::new(0),
             calendar_at_origin_ns: AtomicU64::new(0),
             corrected_ns: AtomicU64::new(0),

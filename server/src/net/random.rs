@@ -11,7 +11,7 @@ use std::io;
 /// A system that has none.
 pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
     #[cfg(feature = "simulation")]
-    if crate::simulation::fill(bytes) {
+    if crate::net::world::fill(bytes) {
         return Ok(());
     }
     getrandom::fill(bytes).map_err(io::Error::other)

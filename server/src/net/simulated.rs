@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream};
 
-use crate::simulation::with_world;
+use crate::net::world::with_world;
 
 /// What ends a stream from outside.
 #[derive(Debug, Default)]
@@ -187,7 +187,7 @@ impl Drop for SimListener {
     }
 }
 
-impl crate::simulation::World {
+impl crate::net::world::World {
     fn is_listening(&self, place: SocketAddr) -> bool {
         self.sockets.listening.contains(&place)
     }

@@ -29,8 +29,8 @@ use super::{Keyspace, Node, events, limits, links};
 use crate::cluster_stats::hears_control;
 use crate::config::{ClusterConfig, Config, Seed};
 use crate::net::{BoundListener, Listener};
+use crate::runtime::listeners::{BindError, bind_each};
 use crate::runtime::service::Service;
-use crate::server::{ServerError, bind_each};
 use crate::transport::{
     FrameHandler as _, PeerAddr, PeerIdentity, SecurityError, Transport, TransportOptions,
 };
@@ -91,7 +91,7 @@ impl PeerListeners {
         cluster: &ClusterConfig,
         client_port: u16,
         backlog: u32,
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self, BindError> {
         let listeners = bind_each(&cluster.peer_listen, backlog)?;
         Ok(Self { listeners, client_port })
     }

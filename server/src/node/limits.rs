@@ -125,7 +125,7 @@ async fn spawn_blocking<T: Send + 'static>(
 ) -> Result<T, TaskFailed> {
     // When another thread is done is nothing that a seed decides.
     #[cfg(feature = "simulation")]
-    if crate::simulation::is_on() {
+    if crate::net::world::is_on() {
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await.map_err(|_| TaskFailed)

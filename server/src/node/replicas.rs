@@ -11,6 +11,7 @@
 mod follow;
 mod logs;
 mod perform;
+
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -44,8 +45,8 @@ use super::operation::HeldOp;
 use super::state_machine::{ORIGIN_NS, PartitionState, StateChange, items_time, range_of};
 use super::{Node, WorkerEvent};
 use crate::commands::scratch::Scratch;
+use crate::counters::Counters;
 use crate::limits::ActiveLimits;
-use crate::runtime::counters::Counters;
 use crate::runtime::service::Service;
 
 /// What a node knows of one partition.
@@ -287,11 +288,11 @@ impl Replicas {
 
     /// What the copies are.
     #[cfg(feature = "simulation")]
-    pub(crate) fn views(&self) -> Vec<Option<crate::simulation::ReplicaView>> {
+    pub(crate) fn views(&self) -> Vec<Option<ReplicaView>> {
         let sight = |(slot, header): (&Mutex<ReplicaSlot>, &PartitionHeader)| {
             let slot = slot.lock();
             let replica = slot.replica.as_ref()?;
-            Some(crate::simulation::ReplicaView {
+            Some(ReplicaView {
                 role: replica.role(),
                 term: header.term().0,
                 position: replica.position(header),
@@ -448,4 +449,18 @@ fn lacks_copy(node: &Node, replica: &Replica<HeldOp>) -> bool {
     node.paths.is_cut_off()
         && replica.role() == Role::Primary
         && replica.entry().in_sync.iter().any(is_away)
+}
+
+/// A copy at one moment, for checks.
+#[cfg(feature = "simulation")]
+#[derive(Debug)]
+pub struct ReplicaView {
+    /// What it is.
+    pub role: cluster::replica::Role,
+    /// The highest term it has seen.
+    pub term: u32,
+    /// The last record it holds.
+    pub position: cluster::replica::Position,
+    /// Operations that it holds.
+    pub held: usize,
 }

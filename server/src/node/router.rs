@@ -36,9 +36,9 @@ use super::reply_queue::ReplyQueue;
 use super::state_machine::{OpKind, partition_of};
 use super::{Node, WorkerEvent};
 use crate::commands::scratch::Scratch;
+use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::net::clock::Clock;
-use crate::runtime::counters::Counters;
 use crate::runtime::service::Service;
 use crate::session::ExecContext;
 

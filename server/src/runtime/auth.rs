@@ -11,12 +11,11 @@ use std::hint::black_box;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::runtime::files;
+use crate::config::LINE_BYTES_MAX;
+use crate::files;
 
 /// Most users in a file. memcached reads 8 and silently forgets the rest; here one more is refused.
 pub const USERS_MAX: usize = 64;
-/// Most bytes of a line without its end (memcached: 256 with the terminator).
-pub const LINE_BYTES_MAX: usize = 254;
 /// Most bytes of a file: full lines with `\r\n`.
 const FILE_BYTES_MAX: usize = USERS_MAX * (LINE_BYTES_MAX + 2);
 

@@ -8,6 +8,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Bytes of a worker's buffer for the input of one round.
+pub(crate) const INPUT_BYTES: usize = 256 << 10;
+
 /// A buffer moves while at least so many bytes go through it in each [`STALL_MS`].
 pub(crate) const PROGRESS_BYTES: usize = 16 << 10;
 /// After so many milliseconds without [`PROGRESS_BYTES`] a buffer may be taken away.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::net::DetachedStream;
+use crate::net::{ListenerInfo, UNIX_PEER};
 use crate::runtime::buffers::{Buffer, Holding};
 use crate::runtime::service::Service;
 
@@ -51,15 +52,6 @@ impl Activity {
             Self::Writing => "conn_mwrite",
         }
     }
-}
-
-/// A socket that clients come to, for `stats conns`.
-#[derive(Debug, Clone)]
-pub(crate) struct ListenerInfo {
-    /// File descriptor.
-    pub(crate) fd: i32,
-    /// Its address, as [`ConnectionInfo::local`] is written.
-    pub(crate) address: String,
 }
 
 /// One client, as others may see it.
@@ -173,9 +165,6 @@ impl Drop for Registration {
         connections.closed.notify_one();
     }
 }
-
-/// The address of a client of a unix socket, which has none, in memcached's words.
-pub(crate) const UNIX_PEER: &str = "?:<AF 0>";
 
 /// The address of a client, if it has one.
 fn address(peer: &str) -> Option<IpAddr> {

@@ -16,7 +16,7 @@ use nix::sys::signal::kill;
 use nix::unistd::{Gid, Pid, Uid, User, daemon, geteuid, getpid, setgid, setgroups, setuid};
 
 use crate::config::{Config, LogLevel};
-use crate::runtime::files;
+use crate::files;
 
 /// Descriptors beside those of clients: listeners, epoll, log, snapshot, files being read.
 const SPARE_DESCRIPTORS: u64 = 64;

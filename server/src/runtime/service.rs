@@ -11,6 +11,7 @@ use protocol::Command;
 use tokio::sync::Notify;
 
 use crate::config::Config;
+use crate::counters::{CounterSums, Counters};
 use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, LimitsError, LimitsHandle};
 use crate::net::clock::Clock;
@@ -18,7 +19,6 @@ use crate::node::{Node, NodeOptions};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::buffers::{Buffer, BufferBudget};
 use crate::runtime::connections::{ConnectionInfo, Connections, Delays};
-use crate::runtime::counters::{CounterSums, Counters};
 use crate::runtime::guesses::Guesses;
 use crate::runtime::prefixes::Prefixes;
 use crate::runtime::snapshot::SnapshotMetrics;

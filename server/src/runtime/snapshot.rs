@@ -21,7 +21,7 @@ use engine::{ItemRecord, LimitRecord, Now, SnapshotRecord};
 use protocol::{KEY_BYTES_MAX, Policy, Value};
 
 pub use self::keeper::SnapshotMetrics;
-use crate::runtime::files;
+use crate::files;
 use crate::shards::{SaveCursor, Shards};
 
 const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 2\n";

@@ -24,8 +24,8 @@ use tokio_rustls::rustls::server::{
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig, version};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use crate::files;
 use crate::net::{DetachedStream, Stream};
-use crate::runtime::files;
 
 /// TLS on a stream, without input and output.
 pub(crate) type TlsConnection = rustls::Connection;

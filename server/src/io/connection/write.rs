@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite as _;
 
 use super::{ConnContext, Connection};
+use crate::counters::Counters;
 use crate::net::Stream;
 use crate::runtime::buffers::Buffer;
-use crate::runtime::counters::Counters;
 use crate::runtime::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 

@@ -19,8 +19,8 @@ use super::peer_link::PeerLink;
 use super::stream::LinkStream;
 use super::writer::{NewConnection, PeerLiveness};
 use super::{DataLinks, LinkArrival, LinkHandler};
-use crate::io::worker::{ReadyQueue, ReadyWaker};
 use crate::node::Node;
+use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::transport::ping::Pings;
 
 /// Most bytes that are read from a link at once.
