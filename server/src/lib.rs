@@ -1,11 +1,11 @@
 //! The Tollgate server: memcached's protocol in front of the engine's counters.
 //!
-//! The map of the package, in the order a byte travels: `listener` accepts, `worker` is a thread,
-//! `connection` reads and writes, `session` turns bytes into answers, `service` is what all
-//! clients share, `shards` the store behind its locks. Beside them: `config`, `process`, `auth`,
-//! `snapshot`, `stats`; `transport`, which carries what nodes say to each other; `cluster_stats`, what an
-//! operator is told of the cluster, and `cli`, the operator's own program. Only `net` names socket
-//! types and only `clock` reads a clock.
+//! The modules in the order of a request: `listener` accepts, `worker` is a thread, `connection`
+//! reads and writes, `session` turns bytes into replies, `service` is the state that all clients
+//! share, `shards` is the store behind its locks. Beside them: `config`, `process`, `auth`,
+//! `snapshot`, `stats`; `transport`, the links between nodes; `cluster_stats`, the reports about
+//! the cluster; `cli`, the operator's commands. Only `net` names socket types and only `clock`
+//! reads a clock.
 
 mod admin;
 pub mod auth;
@@ -48,14 +48,14 @@ mod server;
 
 pub use server::{Server, ServerError};
 
-/// The level of memcached's protocol that is spoken here: what clients mean when they ask for the
-/// version. Tollgate's own version is what `tollgate -V` prints.
+/// The version in the reply to `version`: the memcached release whose protocol this server follows.
+/// `tollgate -V` prints Tollgate's own version.
 pub const MEMCACHED_VERSION: &str = config::ProgramName::MEMCACHED_VERSION;
 
-/// The target of log lines that an operator sees at every level: the server's life, and what happens to
-/// the nodes of its cluster.
+/// The log target for lines that appear at every level: the server's lifecycle and changes to the
+/// nodes of its cluster.
 pub const LIFE: &str = "tollgate::life";
 
-/// File descriptors kept for the process itself beside one per client: listeners, runtimes,
+/// File descriptors reserved for the process itself, beside one per client: listeners, runtimes,
 /// logs, the snapshot.
 pub const RESERVED_FILES: usize = 64;
