@@ -1,4 +1,4 @@
-//! Frames there and back, cut everywhere, and garbage.
+//! Control frames: round trips, frames cut at every byte, and garbage.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -231,7 +231,7 @@ proptest! {
         let mut body = wire[4..4 + cut.index(wire.len() - 4).max(1)].to_vec();
         let mut short = (body.len() as u32).to_le_bytes().to_vec();
         short.append(&mut body);
-        // Only a hello has an end of any length.
+        // Only a hello has a trailing field of any length.
         if let Ok(DecodedFrame::Frame(other)) = decoded(&short) {
             prop_assert!(matches!(other, Frame::Hello(_)));
         }
