@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_wrong_hears_how_it_is_written() {
+    fn a_wrong_line_gets_its_usage() {
         let long = format!("cluster set {} 1\r\n", "n".repeat(NAME_BYTES_MAX + 1));
         for (line, why) in [
             ("cluster\r\n", USAGE),

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_quick() {
+    fn common_lines_take_the_fast_path() {
         let long = "k".repeat(250);
         for line in [
             "get k\r\n".to_owned(),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_left_alone() {
+    fn other_lines_are_left_to_decode() {
         let long = "k".repeat(251);
         for line in [
             "get k l\r\n".to_owned(),
@@ -367,7 +367,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quick_is_what_decode_reads(line in nearly_fast(), more in any::<[u8; 3]>()) {
+        fn fast_requests_equal_those_of_decode(line in nearly_fast(), more in any::<[u8; 3]>()) {
             let bounds = Bounds::default();
             assert_same(&line, bounds);
             let followed = [&line[..], &more].concat();
