@@ -3,12 +3,12 @@
 //! Here: `/proc/<pid>/task/*/schedstat` summed over the threads, and affinity. Not here: memory and
 //! the process itself (`server`).
 //!
-//! The first number of `schedstat` is the time a thread ran, the second the time it was ready to run
-//! and had no core; both in nanoseconds (Linux, `Documentation/scheduler/sched-stats.rst`). `stat`
-//! counts in ticks of 10 ms, which is too coarse for a cell of a second. A running thread's number is
-//! brought up to date at the scheduler's tick only, so it is read while the server sleeps.
-//! On loopback the receiving half of TCP runs in the sender's time: a server is charged for delivering
-//! its replies into the generator's sockets, the generator for delivering its requests.
+//! The first number of `schedstat` is the time a thread ran, the second the time it was ready to
+//! run and had no core; both in nanoseconds (Linux, `Documentation/scheduler/sched-stats.rst`).
+//! `stat` counts in ticks of 10 ms, which is too coarse for a cell of a second. A running thread's
+//! number is brought up to date at the scheduler's tick only, so it is read while the server
+//! sleeps. On loopback the receiving half of TCP runs in the sender's time: a server is charged for
+//! delivering its replies into the generator's sockets, the generator for delivering its requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

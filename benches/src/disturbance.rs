@@ -28,8 +28,8 @@ use crate::exchange::{latencies, percentiles};
 
 /// The time between two looks.
 const LOOK_NS: u64 = 4_000_000;
-/// Longer waits than this between two looks are a disturbance. A thread that wakes finds its core busy
-/// with the kernel's own small work for tens of microseconds now and then.
+/// Longer waits than this between two looks are a disturbance. A thread that wakes finds its core
+/// busy with the kernel's own small work for tens of microseconds now and then.
 const WAITED_NS_MAX: u64 = 250_000;
 /// With fewer undisturbed replies no percentiles are given: only five replies lie above p99.9.
 const REPLIES_MIN: u64 = 5_000;

@@ -1,7 +1,7 @@
 //! The outstanding requests of one connection, and the check of every reply.
 //!
 //! Here: the requests with their times, and the tally of right and wrong replies. Not here: the
-//! socket (`connection`), so that a test can feed bytes; what makes a reply right (`dialect`).
+//! socket (`connection`), so that a test can feed bytes; the check of a reply (`dialect`).
 
 use std::collections::VecDeque;
 

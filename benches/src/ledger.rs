@@ -21,7 +21,7 @@ struct Counter {
     sum: u32,
 }
 
-/// One thread's record of what it sent to one server.
+/// One thread's record of its requests to one server.
 #[derive(Debug)]
 pub struct Ledger {
     /// A table for each space.

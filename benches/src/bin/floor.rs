@@ -165,7 +165,8 @@ impl Connection {
                 }
                 Ask::Get(is_last) => {
                     if slot.is_used {
-                        // A value has at most nine digits in any run, so its length is a single digit.
+                        // A value has at most nine digits in any run, so its length is a single
+                        // digit.
                         let value = digits.format(slot.count).as_bytes();
                         let mut head = *b"VALUE 0123456789abcdef0123 0 1\r\n";
                         head[6..6 + KEY_BYTES].copy_from_slice(&key);

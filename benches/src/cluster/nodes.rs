@@ -239,7 +239,7 @@ fn certify(folder: &Path, nodes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lines of a reply, up to `END` or to the end of the connection.
+/// The lines of a reply before its last one: `END`, `RESET`, `+OK` or an error.
 fn ask(address: SocketAddr, request: &str) -> io::Result<Vec<String>> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;

@@ -74,7 +74,7 @@ const fn with_two_workers(shape: Shape) -> Shape {
     Shape { workers: 2, ..shape }
 }
 
-/// All shapes. A run measures those that are named, or else the default ones.
+/// All shapes, which a run measures unless it names some.
 pub(super) const SHAPES: &[Shape] = &[
     shape("no cluster", 1, Kind::Lone, DIRECT),
     shape("1 node", 1, ONE, DIRECT),
