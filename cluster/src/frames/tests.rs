@@ -1,4 +1,4 @@
-//! Frames there and back, cut everywhere, and garbage.
+//! Frames of data links: round trips, frames cut at every byte, and garbage.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn term() -> impl Strategy<Value = Term> {
     (0_u32..1 << 24).prop_map(Term)
 }
 
-/// A record with what it borrows.
+/// A record that owns its fields.
 #[derive(Debug, Clone)]
 struct Owned {
     fields: (u16, u16, u32, u64, Option<u64>),

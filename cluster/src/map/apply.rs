@@ -320,8 +320,8 @@ impl Map {
                 if entry.transfer_to != Some(copy) {
                     return Err(MapRefusal::NotWanted);
                 }
-                // The target may have died a moment ago. Refused here, the controller drops the
-                // transfer.
+                // The target may have died a moment ago. Then the transfer is refused, and the
+                // controller removes that copy.
                 self.living(copy)?;
                 lead(&mut after, copy)?;
             }
