@@ -67,7 +67,7 @@ pub struct Session {
     skip: usize,
     /// Bytes at the front that hold no line end.
     pub(crate) scanned: usize,
-    /// Bytes of keys already answered in the retrieval at the front.
+    /// The offset in its keys up to which the retrieval at the front is answered.
     pub(crate) answered: usize,
     /// The first byte has arrived.
     started: bool,
