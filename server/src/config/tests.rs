@@ -1,10 +1,10 @@
-//! Tests of the way from arguments to `Config`: precedence, rules, command lines from the field.
+//! Tests of resolving arguments to `Config`: precedence, rules, command lines in use.
 
 use std::fs;
 
 use super::*;
 
-/// A command line with its program's name, and variables.
+/// Parses a command line (the program's name first) and environment variables.
 fn start(args: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
     let args = args.iter().map(OsString::from);
     let variables =
@@ -144,7 +144,7 @@ fn operators_get_in_only_where_a_flag_says_so() {
     let config = start(&["tollgate"], &variables).expect("good variables");
     assert_eq!(config.admin_socket, Some("/run/t.sock".into()));
     assert!(config.admin_loopback && config.warnings.is_empty());
-    // The password of an operator is no setting of the server.
+    // The operator's password is no setting of the server.
     let config = start(&["tollgate"], &[("TOLLGATE_PASSWORD", "x"), ("TOLLGATE_ADMIN_SOCKET", "")]);
     let config = config.expect("good variables");
     assert!(config.admin_socket.is_none() && config.warnings.is_empty());
@@ -241,7 +241,7 @@ fn the_flags_of_debians_conf_are_taken() {
 
 #[test]
 fn every_flag_of_memcached_is_known() {
-    // `memcached -h` of 1.6.18, short and long, with a value where one is due.
+    // `memcached -h` of 1.6.18, short and long, with a value where one is required.
     let flags = "-p1 -U0 -s/s -a700 -A -l::1 -d -r -uroot -m64 -M -c9 -k -v -P/p -f1.25 -n48 -L \
                  -D: -t4 -R20 -C -b9 -Bauto -I1m -F -X -W -Y/y -e/e -omodern -N2 \
                  --port=1 --udp-port=0 --unix-socket=/s --unix-mask=700 --enable-shutdown \
@@ -305,7 +305,7 @@ fn what_is_printed_reads_back_to_the_same() {
         "-e /e --snapshot-interval 9",
     ] {
         let args: Vec<_> = line.split_whitespace().collect();
-        // Under this name words are ignored, with a warning.
+        // Under the name memcached, words are ignored with a warning.
         let args = [&["memcached"], &args[..], &["a word\n= of two lines"]].concat();
         let mut first = start(&args, &[]).expect(line);
         let file = written(&dir, "t.toml", &first.to_toml());

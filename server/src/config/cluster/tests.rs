@@ -1,4 +1,4 @@
-//! Tests of the way from flags to `ClusterConfig`.
+//! Tests of resolving flags to `ClusterConfig`.
 
 use std::ffi::OsString;
 
@@ -21,7 +21,8 @@ fn cluster(line: &str) -> ClusterConfig {
     config.cluster.unwrap_or_else(|| panic!("{line} is a cluster"))
 }
 
-/// What a line says of addresses: peers, advertised for clients, for peers, the ring name.
+/// The addresses of a command line: for peers, advertised to clients, advertised to peers, and the
+/// ring name.
 fn addresses(line: &str) -> String {
     let cluster = cluster(line);
     let peers: Vec<_> = cluster.peer_listen.iter().map(ToString::to_string).collect();
@@ -227,7 +228,7 @@ fn what_contradicts_itself_is_refused_with_the_way_out() {
         assert!(reason.contains(part), "{line}: {reason}");
         assert_eq!(reason.lines().count(), 1, "{reason}");
     }
-    // As they stand they are fine without a cluster, or with what is asked for.
+    // These are accepted without a cluster, or with the setting that the message asks for.
     for line in [
         "-C -e f",
         "--expect 1 -p 55535",

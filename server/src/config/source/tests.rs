@@ -1,4 +1,5 @@
-//! Tests of `source`: what each place takes, skips and refuses, and how it says where.
+//! Tests of `source`: values that each source accepts, skips and refuses, and the origins in
+//! errors.
 
 use std::fs;
 
@@ -11,7 +12,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, path)
 }
 
-/// What a source says of itself, with the file's directory left out.
+/// The result of a source, without the file's directory.
 fn outcome(
     read: Result<ConfigSource, ConfigError>,
     dir: &tempfile::TempDir,
@@ -102,7 +103,7 @@ fn a_toml_file_takes_every_kind_of_value() {
          disable_cas = false\nslab_growth_factor = 1.5\nunix_mask = 0o700\nverbose = 2\n\
          extended = [\"modern\", \"idle_timeout=5\"]\nlog_format = \"json\"\n",
     );
-    // 0o700 is 448, which is no octal file mode: the mask is written as the flag takes it.
+    // 0o700 is 448, which is no octal file mode: the mask is written as in the flag.
     assert!(source.expect_err("a number in another base").contains("tollgate.toml:7: "));
 
     let source = read_toml("port = -1\nverbose = 2\nlock_memory = true\ndisable_cas = false\n")
