@@ -1,11 +1,12 @@
-//! What a limit's client hears while nobody who owns the key can be asked.
+//! Decisions of limits while the owner of a key is out of reach.
 //!
-//! Here: which requests have such an answer, the node's own count, and what it owes the owners for it.
-//! Not here: when an owner is out of reach (`router`), charging with the owners (`multi_owner`).
+//! Here: which requests get such a decision, the node's own counts, and its debts to the owners.
+//! Not here: when an owner is out of reach (`router`), charging by the owners (`multi_owner`).
 //!
-//! By its setting a limit then lets everything pass, or nothing, or tells an error, or goes by a count
-//! of the node's own: its part of the limit, one in so many as there are active nodes. What was let
-//! pass so is charged to the owner as soon as it can be, once, beyond the limit if need be.
+//! The setting `on_unavailable` of a limit selects the decision: allow, deny, an error, or the
+//! node's own count of its share of the limit, which is the limit divided by the number of active
+//! nodes. The node charges the units that it allowed to the owner as soon as it can: once, and
+//! beyond the limit if necessary.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,17 +41,18 @@ use crate::native::{
 };
 use crate::session::{ExecContext, KeyLookup, TakeMany, look_up};
 
-/// Most keys that a worker owes for; beyond that nothing passes.
+/// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;
-/// An owner that cannot be reached is told for so long what is owed.
+/// An operation that charges a debt is retried for this long.
 const DEBT_DEADLINE_NS: u64 = 3_600_000_000_000;
-/// A client that is denied is told to come again after so long.
+/// The retry time of a denied request.
 const DENY_RETRY_NS: u64 = 1_000_000_000;
-/// What the node's own counts may take of memory, as a part of all, and at least.
+/// The share of the memory cap that the node's own counts may take (one in `LOCAL_SHARE`), and its
+/// minimum.
 const LOCAL_SHARE: usize = 64;
 const LOCAL_BYTES_MIN: usize = 1 << 20;
 
-/// The counts of the node's own.
+/// The node's own counts.
 pub(super) struct LocalCounts {
     pub(super) engine: Engine,
     pub(super) hasher: KeyHasher,
@@ -69,7 +71,7 @@ impl LocalCounts {
     }
 }
 
-/// How a key's rule is told to its owner.
+/// The policy of a key, in the form in which its owner receives it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DebtPolicy {
     Named(Box<[u8]>),
@@ -95,33 +97,33 @@ pub(super) struct DegradedCharge {
     times: u64,
 }
 
-/// What a worker owes for one key.
+/// The debt of a worker for one key.
 #[derive(Debug, Default)]
 struct Debt {
-    /// Units that the owner is being told of.
+    /// Units in the operation that is under way to the owner.
     sent: u64,
-    /// And those that came since.
+    /// Units that were allowed since that operation was sent.
     more: u64,
     partition: Partition,
 }
 
-/// What a worker owes, by rule and key.
+/// The debts of a worker, by policy and key.
 #[derive(Debug, Default)]
 pub(super) struct Debts {
     open: BTreeMap<(DebtPolicy, Box<[u8]>), Debt>,
-    /// Which of them an operation is about.
+    /// The policy and key of each operation that charges a debt.
     numbers: slab::Slab<(DebtPolicy, Box<[u8]>)>,
     pub(super) holds: HoldsToTell,
 }
 
-/// What a request takes, from which keys, and who answers for it.
+/// The units that a request takes, the keys it charges, and the mode of its decision.
 struct DegradedTake {
     take: TakeParams,
     charges: Vec<DegradedCharge>,
     mode: OnUnavailable,
 }
 
-/// Whether a command has an answer while its owner cannot be asked.
+/// Whether a command is decided while its owner is out of reach.
 pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLookup<'_>) -> bool {
     let is_bound = matches!(&lookup.key_limit, Ok(Some(found)) if found.companion().is_none());
     match &command.operation {
@@ -137,7 +139,7 @@ pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLook
     }
 }
 
-/// One in `nodes` parts of a policy; every node may let one unit pass.
+/// The share of one of `nodes` nodes in a policy; every share allows at least one unit.
 fn share(policy: &Policy, nodes: u64) -> Policy {
     let part = |units: u64| (units / nodes).max(1);
     let slower = |rate: Rate| Rate { period: rate.period.saturating_mul(nodes), ..rate };
@@ -171,12 +173,12 @@ fn share(policy: &Policy, nodes: u64) -> Policy {
 }
 
 impl DegradedCharge {
-    /// Whether what is taken of it is held, and given back when that ends.
+    /// Whether the units are held, and returned when the hold ends.
     fn holds(&self, take: &TakeParams) -> bool {
         take.hold.is_some() || matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
     }
 
-    /// How long that lasts.
+    /// The duration of the hold.
     fn hold_ns(&self, take: &TakeParams) -> u64 {
         match self.policy.algorithm {
             Algorithm::Concurrency { hold, .. } => take.hold.unwrap_or(hold),
@@ -186,7 +188,7 @@ impl DegradedCharge {
 }
 
 impl Node {
-    /// One part in so many is what this node may let pass by itself.
+    /// The number of shares: this node may allow one of them by itself.
     fn parts(&self) -> u64 {
         let Some(control) = self.control() else { return 1 };
         let map = control.map();
@@ -196,7 +198,7 @@ impl Node {
         (map.nodes().values().filter(is_active).count() as u64).max(1)
     }
 
-    /// Takes from the node's own counts: all or nothing.
+    /// Takes from the node's own counts: from all charges or from none.
     fn take_local(
         &self,
         now: Now,
@@ -204,7 +206,7 @@ impl Node {
         attempt: &TakeParams,
     ) -> ChargeResult {
         let parts = self.parts();
-        // A name that no other node gives: the owner takes the hold over under it.
+        // No other node gives this id to a hold: the owner later takes the hold over under it.
         let lease = charges.iter().any(|charge| charge.holds(attempt)).then(|| self.name_hold());
         let attempt = &TakeParams { lease, ..*attempt };
         let mut local = self.local.lock();
@@ -247,17 +249,17 @@ impl Node {
     }
 }
 
-/// What a look at a key finds that has no state.
+/// The decision of a peek at a key without state.
 fn fresh(policy: &Policy, now: Now) -> Decision {
     take(policy, &mut Vec::new(), now, &Attempt { cost: 0, peek: true, ..Attempt::default() })
 }
 
-/// The most units that a policy lets pass at once.
+/// The most units that a policy allows at once.
 fn whole_limit(policy: &Policy, now: Now) -> u64 {
     fresh(policy, now).limit
 }
 
-/// The same result of another limit.
+/// The same result with another limit.
 fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
     match limited {
         TakeResult::Decided(facts) => TakeResult::Decided(TakeInfo {
@@ -268,7 +270,7 @@ fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
     }
 }
 
-/// What everybody is told, whatever was counted.
+/// The fixed result of a mode that allows or denies, independent of any count.
 fn degraded_result(now: Now, policy: &Policy, attempt: &TakeParams, passes: bool) -> ChargeResult {
     let fresh = fresh(policy, now);
     let decision = Decision {
@@ -293,7 +295,7 @@ fn degraded_result(now: Now, policy: &Policy, attempt: &TakeParams, passes: bool
 }
 
 impl ExecContext<'_> {
-    /// What a request takes; none if it has no answer without its owner.
+    /// The take of a request; `None` if it cannot be decided without its owner.
     fn taking(
         &mut self,
         request: &Request<'_>,
@@ -364,7 +366,7 @@ impl ExecContext<'_> {
         }
     }
 
-    /// The same of the keys that are listed.
+    /// The take of the keys that `scratch.charges` lists.
     fn listed(
         &self,
         take: TakeParams,
@@ -389,7 +391,7 @@ impl ExecContext<'_> {
         Some(DegradedTake { take, charges, mode: mode.unwrap_or(default) })
     }
 
-    /// Tells a client what was decided without the owner. `policy` is the whole policy of the first key.
+    /// Writes the reply of a degraded decision. `policy` is the whole policy of the first key.
     fn write_degraded_reply(
         &mut self,
         request: &Request<'_>,
@@ -414,7 +416,7 @@ impl ExecContext<'_> {
                         degraded(verdict(charged.all, units_of(take).1))
                     }
                     Operation::Arithmetic(arithmetic) => {
-                        // A plain client compares with the whole limit, not with this node's part.
+                        // A plain client compares with the whole limit, not with this node's share.
                         let first = with_limit(charged.first, whole_limit(policy, self.now));
                         counted(first, taking(arithmetic).cost)
                     }
@@ -443,7 +445,7 @@ impl Debts {
 }
 
 impl Router {
-    /// Answers a request whose owner cannot be asked; `error` where it has no other answer.
+    /// Decides a request whose owner is out of reach; returns `error` if it cannot be decided.
     pub(super) fn answer_degraded(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -512,7 +514,7 @@ impl Router {
         Bytes::from(text)
     }
 
-    /// Units were let pass that the owner of a key does not know of.
+    /// Adds units that were allowed without the owner of their key to the debt of that key.
     pub(super) fn owe(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -527,7 +529,7 @@ impl Router {
         self.send_debt(router_ctx, name);
     }
 
-    /// Tells an owner what is owed for a key, unless it is being told already.
+    /// Sends the debt of a key to its owner, unless an earlier part of it is under way.
     fn send_debt(&mut self, router_ctx: &mut RouterContext<'_>, name: (DebtPolicy, Box<[u8]>)) {
         let Some(debt) = self.debts.open.get_mut(&name) else { return };
         if debt.sent > 0 || debt.more == 0 {
@@ -551,7 +553,8 @@ impl Router {
         );
     }
 
-    /// An owner has been told what was owed, or never will be.
+    /// Completes an operation that charged a debt. If it was certainly not applied, its units
+    /// remain owed.
     pub(super) fn debt_ended(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -574,7 +577,7 @@ impl Router {
         }
     }
 
-    /// What could not be told is tried again now and then, where the owner may be in reach.
+    /// Sends the debts that are not under way, to owners that may be in reach again.
     pub(super) fn send_debts(&mut self, router_ctx: &mut RouterContext<'_>) {
         self.send_holds(router_ctx);
         let waiting: Vec<_> = self
@@ -590,7 +593,7 @@ impl Router {
         }
     }
 
-    /// Whoever waits for an answer that its owner did not give gets one of this node's.
+    /// Answers a request by a degraded decision after its operation failed.
     pub(super) fn answer_failed(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
