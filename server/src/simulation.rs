@@ -1,10 +1,10 @@
-//! A server as a task in a simulated world, beside others of its kind.
+//! A server as a task in a simulated world, beside others.
 //!
-//! Here: what replaces the process (chance, clocks that go wrong, ways that are cut), and a node
-//! without threads, signals and files. Not here: the sockets (`net::simulated`), what happens to
-//! nodes and who looks at it (`tests/sim`).
+//! Here: the replacements for the process (random numbers, skewed clocks, cut links), and a node
+//! without threads, signals and files. Not here: the sockets (`net::simulated`), the scenarios and
+//! their checks (`tests/sim`).
 //!
-//! A world is one thread's. Everything random is drawn from its seed, and every host has its own
+//! A world belongs to one thread. Its seed determines all random numbers, and each host has its own
 //! clock.
 
 use std::cell::RefCell;
@@ -37,14 +37,14 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// What the hosts of a simulation share.
+/// The state that the hosts of a simulation share.
 #[derive(Default)]
 pub(crate) struct World {
     chance: u64,
     bug: Option<Bug>,
-    /// Which host a runtime is of.
+    /// The host of each runtime, by runtime id.
     hosts: BTreeMap<String, Host>,
-    /// The newest life at each address.
+    /// The newest process at each address.
     services: BTreeMap<IpAddr, Weak<Service>>,
     cuts: BTreeSet<(IpAddr, IpAddr)>,
     pub(crate) sockets: Sockets,
@@ -71,7 +71,7 @@ impl World {
         self.hosts.get(&id.to_string())
     }
 
-    /// Whether a segment would get from the current host to another and back.
+    /// Returns whether segments pass from the current host to `to` and back.
     pub(crate) fn is_in_reach(&self, to: IpAddr) -> bool {
         self.here().is_none_or(|here| {
             let from = here.address;
@@ -80,7 +80,7 @@ impl World {
     }
 }
 
-/// Works on the world of this thread; without one, on an empty one that is forgotten.
+/// Runs `work` on the world of this thread; without a world, on an empty one that is dropped.
 pub(crate) fn with_world<T>(work: impl FnOnce(&mut World) -> T) -> T {
     WORLD.with_borrow_mut(|world| match world {
         Some(world) => work(world),
@@ -88,12 +88,12 @@ pub(crate) fn with_world<T>(work: impl FnOnce(&mut World) -> T) -> T {
     })
 }
 
-/// Whether this thread has a world.
+/// Returns whether this thread has a world.
 pub(crate) fn is_on() -> bool {
     WORLD.with_borrow(Option::is_some)
 }
 
-/// Fills `bytes` from the seed; false where there is no world.
+/// Fills `bytes` from the seed. Returns false without a world.
 pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     WORLD.with_borrow_mut(|world| {
         let Some(world) = world else { return false };
@@ -105,30 +105,31 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     })
 }
 
-/// Begins a world on this thread. `bug`: a rule that is left out in it.
+/// Creates a world on this thread. `bug` names a rule that is disabled in it.
 pub fn begin(seed: u64, bug: Option<Bug>) {
     WORLD.with_borrow_mut(|world| *world = Some(World { chance: seed, bug, ..World::default() }));
 }
 
-/// The rules that are in force in this world.
+/// Returns the rules in force in this world.
 pub(crate) fn rules() -> Rules {
     let bug = WORLD.with_borrow(|world| world.as_ref()?.bug);
     bug.map(Rules::without).unwrap_or_default()
 }
 
-/// Ends it.
+/// Removes the world of this thread.
 pub fn end() {
     let world = WORLD.with_borrow_mut(Option::take);
     drop(world);
 }
 
-/// Nothing that is sent over `from` → `to` arrives from now on: to be said with turmoil's own cut.
+/// Drops everything sent from `from` to `to` from now on; to be called together with turmoil's own
+/// cut.
 pub fn cut(from: IpAddr, to: IpAddr) {
     with_world(|world| world.cuts.insert((from, to)));
 }
 
-/// The ways between two hosts are open again. What lost bytes on them ends: call it before turmoil's
-/// own repair.
+/// Repairs the links between two hosts. Streams that lost bytes end: call this before turmoil's own
+/// repair.
 pub fn mend(one: IpAddr, other: IpAddr) {
     with_world(|world| {
         world.cuts.remove(&(one, other));
@@ -137,23 +138,23 @@ pub fn mend(one: IpAddr, other: IpAddr) {
     });
 }
 
-/// The streams between two hosts end, as after a silence that was too long.
+/// Ends the streams between two hosts, as after a timeout.
 pub fn break_streams(one: IpAddr, other: IpAddr) {
     with_world(|world| world.sockets.break_between(one, other));
 }
 
-/// How wrong a host's clock is. It outlives its processes.
+/// The error of a host's clock. It outlives the host's processes.
 #[derive(Debug, Default)]
 pub struct Skew {
-    /// Milliseconds that the wall clock is ahead.
+    /// Milliseconds by which the wall clock is ahead.
     pub ahead_ms: AtomicI64,
-    /// Millionths by which time goes faster.
+    /// Millionths by which time runs faster.
     pub fast_ppm: AtomicI64,
-    /// The wall clock is right whatever else is said of it.
+    /// The wall clock shows the true time, whatever the other fields contain.
     pub is_right: AtomicBool,
 }
 
-/// The clock of one life of a process.
+/// The clock of one process.
 #[derive(Debug)]
 pub(crate) struct HostClock {
     skew: Arc<Skew>,
@@ -167,7 +168,7 @@ impl HostClock {
         Self { skew, start_unix, shown: Mutex::new((Instant::now(), 0)) }
     }
 
-    /// Since the start of the process.
+    /// Returns the time since the start of the process.
     pub(crate) fn elapsed(&self) -> Duration {
         let mut told = self.shown.lock();
         let now = Instant::now();
@@ -178,7 +179,7 @@ impl HostClock {
         Duration::from_nanos(told.1)
     }
 
-    /// Since 1970.
+    /// Returns the time since 1970.
     pub(crate) fn unix(&self) -> Duration {
         if self.skew.is_right.load(Ordering::Relaxed) {
             return turmoil::since_epoch().unwrap_or_default();
@@ -190,33 +191,34 @@ impl HostClock {
     }
 }
 
-/// The clock of the current host, if it is simulated.
+/// Returns the clock of the current host, if it is simulated.
 pub(crate) fn clock() -> Option<Arc<HostClock>> {
     WORLD.with_borrow(|world| Some(Arc::clone(&world.as_ref()?.here()?.clock)))
 }
 
-/// One life of a node.
+/// One process of a node.
 pub struct NodeLife {
-    /// Of a cluster, with seeds that are addresses. Its ports are those that it advertises.
+    /// The configuration: a cluster with addresses as seeds, and the advertised ports.
     pub config: Config,
     /// The limits in force.
     pub limits: Limits,
     /// The control plane's disk.
     pub disk: Disk,
-    /// How wrong its clock is.
+    /// The error of its clock.
     pub skew: Arc<Skew>,
-    /// Where it is.
+    /// The host's address.
     pub address: IpAddr,
-    /// The ports for clients and for nodes.
+    /// The ports for clients and for peers.
     pub ports: (u16, u16),
 }
 
 impl NodeLife {
-    /// Runs the node on the current runtime until it is stopped or leaves its cluster; true if it left.
+    /// Runs the node on the current runtime until it is stopped or leaves its cluster. Returns true
+    /// if it left.
     ///
     /// # Errors
     ///
-    /// As a server's.
+    /// The same as those of a server.
     pub async fn run(self) -> Result<bool, ServerError> {
         let Self { config, limits, disk, skew, address, ports } = self;
         let clock = Arc::new(HostClock::new(skew));
@@ -239,7 +241,7 @@ impl NodeLife {
             (0..service.config().threads).map(|index| worker::task(&service, index)).collect();
         let until = server::run_housekeeping_until_stopped(&service);
         match server::serve(&service, Some(setup), clients, workers, until).await {
-            // The disk was at fault, or the time too short: nothing that is wrong with the node.
+            // A disk fault or a short drain time is not an error of the node.
             Ok(()) | Err(ServerError::Fault(_) | ServerError::LeftCopies(_)) => {}
             Err(error) => return Err(error),
         }
@@ -249,31 +251,31 @@ impl NodeLife {
     }
 }
 
-/// What a node is at one moment, for checks.
+/// The state of a node at one moment, for checks.
 #[derive(Debug)]
 pub struct NodeView {
-    /// What it knows of the map.
+    /// Its map.
     pub map: Arc<Map>,
-    /// What its control plane says.
+    /// The status of its control plane.
     pub status: Status,
-    /// Its copies, by partition; none where it never had one.
+    /// Its copies, by partition; `None` for one that it never had.
     pub replicas: Vec<Option<ReplicaView>>,
 }
 
-/// What a copy is at one moment.
+/// The state of a copy at one moment.
 #[derive(Debug)]
 pub struct ReplicaView {
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// The highest term it has seen.
     pub term: u32,
     /// The last record it holds.
     pub position: Position,
-    /// Operations that it holds.
+    /// Operations that it holds back.
     pub held: usize,
 }
 
-/// Looks at the newest life at an address; none before it has a control plane.
+/// Returns the state of the newest process at an address; `None` before it has a control plane.
 #[must_use]
 pub fn view(address: IpAddr) -> Option<NodeView> {
     let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade))?;
@@ -283,7 +285,7 @@ pub fn view(address: IpAddr) -> Option<NodeView> {
     Some(NodeView { map: control.map(), status: control.status(), replicas: copies })
 }
 
-/// The keys of a partition as a node keeps them, and their states at `unix_ms`.
+/// Returns the keys of a partition on a node, and their states at `unix_ms`.
 #[must_use]
 pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade));
@@ -309,7 +311,7 @@ pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>,
     }
 }
 
-/// Asks the newest life at an address to leave its cluster and end, as SIGTERM does.
+/// Stops the newest process at an address: it leaves its cluster and ends, as after SIGTERM.
 pub fn stop(address: IpAddr) {
     let service = with_world(|world| world.services.get(&address).and_then(Weak::upgrade));
     if let Some(service) = service {

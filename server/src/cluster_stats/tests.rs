@@ -1,4 +1,4 @@
-//! What an operator reads, on a map of three nodes, a witness and four partitions.
+//! Tests of the operator's view, on a map of three nodes, a witness and four partitions.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ fn placement(bits: u8) -> Placement {
     Placement::new(Scheme::Ketama, bits).expect("few partitions")
 }
 
-/// n1 and n2 active, n3 dead, n4 a witness. p0 is fine, p1 is being handed over and getting a copy,
-/// p2 lost its primary, p3 its backup.
+/// Builds a map: n1 and n2 are active, n3 is dead, n4 is a witness. p0 is fine, p1 is being handed
+/// over and gets a copy, p2 has lost its primary, p3 its backup.
 fn map() -> Map {
     let mut map = Map::default();
     apply(&mut map, &MapCommand::Create { cluster: 0x00C0_FFEE, placement: placement(2) });
@@ -218,7 +218,7 @@ fn a_node_has_several_names() {
     ] {
         assert_eq!(named(word), Ok(NodeId(node)), "{word}");
     }
-    // The third node goes by the name of n1.
+    // The ring name of the third node is n1.
     let unclear = "n1 may be n1 or n3: name it by its address";
     assert_eq!(named("n1"), Err(unclear.to_owned()));
     for word in ["n5", "5", "", "n", "cache", "CACHE-2", "-1"] {
