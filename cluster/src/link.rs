@@ -246,7 +246,7 @@ mod tests {
             bytes
         }
 
-        /// Reads `bytes`, sends an ack, and returns the lsns of the records received.
+        /// Reads `bytes`, sends an ack, and returns the numbers of the frames received.
         fn read(&mut self, bytes: &[u8]) -> Vec<u32> {
             let mut heard = Vec::new();
             self.receiver.inbound.push(bytes);

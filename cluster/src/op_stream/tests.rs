@@ -1,4 +1,4 @@
-//! Lanes: numbers, sendings, answers, endings.
+//! Op streams: numbers, sendings, answers, ends.
 
 use super::*;
 use crate::frames::{AnswersWriter, Forward, FrameKind, cut};
@@ -27,7 +27,7 @@ fn submit(streams: &mut OpStreams, stream: u16, token: u64, index: u32) {
     assert!(streams.submit(stream, &submitted, b"line", now(0)));
 }
 
-/// Sends what is new, as owner 2 in term 1.
+/// Sends new operations to owner 2 in term 1.
 fn send_new(streams: &mut OpStreams, stream: u16) -> Vec<u8> {
     let mut out = Vec::new();
     streams.send_new(stream, now(0), |_| route(2, 1), Some(&mut out));
@@ -70,7 +70,7 @@ fn note(seen: &mut Vec<Seen>) -> impl FnMut(OpEnd<'_>) + '_ {
     }
 }
 
-/// Answers places from `first` on: text, or an exception.
+/// Answers the requests from index `first` on by text or an exception.
 fn hear(
     streams: &mut OpStreams,
     ms: u64,
