@@ -132,15 +132,15 @@ pub struct PartitionTotals {
 /// The health of a partition, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartitionHealth {
-    /// It has no primary, or a dead one.
+    /// Without a living primary.
     NoPrimary,
-    /// It has fewer living in-sync copies than wanted.
+    /// With fewer living in-sync copies than wanted.
     UnderReplicated,
-    /// It is about to be handed over.
+    /// About to be handed over.
     Moving,
-    /// It is getting another copy.
+    /// Getting another copy.
     Learning,
-    /// It has no known problem.
+    /// Without a known problem.
     Fine,
 }
 

@@ -40,7 +40,11 @@ pub(crate) async fn accept(
         let mut stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept");
+                tracing::warn!(
+                    %error,
+                    "cannot accept a client, trying again: if files ran out, raise the limit on \
+                     open files or lower -c"
+                );
                 service.listen_disabled.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_is_parsed() {
+    fn a_cached_policy_equals_the_parsed_one() {
         let mut written = PolicyCache::default();
         for _ in 0..2 {
             for count in 1..500 {

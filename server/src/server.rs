@@ -465,14 +465,14 @@ async fn handle_signals(
                 lifecycle::reload_security(service);
                 limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
-                tracing::info!("reloaded on SIGHUP");
+                tracing::info!("SIGHUP: users, peer security and limits file read again");
                 continue;
             }
             _ = keep.recv() => {
                 if let Some(keeper) = keeper {
                     keeper.want();
                 } else {
-                    tracing::warn!("SIGUSR2: there is no snapshot file; -e names one");
+                    tracing::warn!("SIGUSR2 ignored: set a snapshot file with -e");
                 }
                 continue;
             }
@@ -489,7 +489,7 @@ async fn handle_signals(
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::warn!(target: LIFE, "second signal: exiting at once");
+            tracing::warn!(target: LIFE, "second signal: exiting at once without saving");
             std::process::exit(1);
         });
         return;

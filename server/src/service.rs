@@ -206,7 +206,11 @@ impl Service {
         let Some(path) = &self.config.auth_file else { return };
         match AuthFile::load(path) {
             Ok(users) => *self.users.write() = Some(users),
-            Err(error) => tracing::error!(%error, "authentication file kept as it was"),
+            Err(error) => tracing::error!(
+                %error,
+                "authentication file refused, user list kept as it was: correct the file, then \
+                 send SIGHUP"
+            ),
         }
     }
 
@@ -228,7 +232,10 @@ impl Service {
                 }
                 Err(error) => {
                     self.limits.refuse(&error);
-                    tracing::error!(%error, "limits kept as they were");
+                    tracing::error!(
+                        %error,
+                        "limits file refused, limits kept as they were: correct the file"
+                    );
                 }
             }
             return;
@@ -236,9 +243,12 @@ impl Service {
         match self.limits.reload(path) {
             Ok(_) => {
                 let count = self.limits.load().limits().len();
-                tracing::info!(target: crate::LIFE, count, path = %path.display(), "limits read");
+                tracing::info!(target: crate::LIFE, count, path = %path.display(), "limits in force");
             }
-            Err(error) => tracing::error!(%error, "limits kept as they were"),
+            Err(error) => tracing::error!(
+                %error,
+                "limits file refused, limits kept as they were: correct the file"
+            ),
         }
     }
 

@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_pauses_after_some_items_and_leaves_none_out() {
+    fn a_sweep_pauses_and_skips_no_item() {
         let shards = shards(64 << 20, None);
         let now = Now::at_ms(0);
         fill(&shards, now, 100);

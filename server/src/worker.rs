@@ -74,7 +74,7 @@ impl WorkerHandle {
     pub(crate) fn end(self) {
         drop(self.arrivals);
         if self.thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("a worker panicked");
+            tracing::error!("a worker thread panicked: please report this log as a bug");
         }
     }
 
@@ -262,7 +262,7 @@ impl Worker {
         let stream = match stream.attach() {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, peer = registration.info.peer, "connection lost");
+                tracing::warn!(%error, peer = registration.info.peer, "client dropped on arrival");
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 return;
             }

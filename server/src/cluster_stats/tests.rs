@@ -157,7 +157,7 @@ fn all_partitions_come_in_order() {
 }
 
 #[test]
-fn a_cluster_in_ruins_is_told_in_so_many_lines() {
+fn a_broken_cluster_lists_few_partitions() {
     let mut map = Map::default();
     apply(&mut map, &MapCommand::Create { cluster: 1, placement: placement(11) });
     let status = status(&map);
@@ -171,7 +171,7 @@ fn a_cluster_in_ruins_is_told_in_so_many_lines() {
 }
 
 #[test]
-fn a_node_without_a_cluster_knows_little() {
+fn a_node_without_a_cluster_reports_unknowns() {
     let map = Map::default();
     let mut status = status(&map);
     (status.identity.membership, status.membership_state) = (None, MembershipState::Seeking);
@@ -191,7 +191,7 @@ fn a_node_without_a_cluster_knows_little() {
 }
 
 #[test]
-fn clients_are_told_the_nodes_that_hold_something() {
+fn clients_get_the_nodes_that_hold_keys() {
     let mut out = Vec::new();
     let ver = with_view(|view| {
         write_config(view, &mut out);
@@ -264,7 +264,7 @@ fn words_become_commands() {
 const LOST_AFTER: &str = "lost_after is a number of seconds from 1 to 4294967295, or never";
 
 #[test]
-fn a_node_tells_why_it_is_not_ready() {
+fn a_node_reports_why_it_is_not_ready() {
     let map = map();
     let why = |change: &dyn Fn(&mut Status)| {
         let mut status = status(&map);

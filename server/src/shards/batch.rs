@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_free_again_is_held_beside_the_others() {
+    fn a_shard_freed_in_time_is_locked_with_the_others() {
         let shards = shards(64 << 20, None);
         let hashes = hashes(&shards, [3, 5, 7, 5]);
         let another = shards.shards[5].lock();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_shard_holds_no_other() {
+    fn a_batch_that_waits_for_a_shard_holds_no_other() {
         let shards = shards(64 << 20, None);
         let hashes = hashes(&shards, [3, 5, 7, 5]);
         let (has_one, may_go) = (Barrier::new(2), Barrier::new(2));

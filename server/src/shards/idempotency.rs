@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_one_key_have_all_the_room() {
+    fn one_key_may_use_all_room_for_ids() {
         const MEMORY_BYTES: usize = 4 << 20;
         let (shards, now) = (shards(MEMORY_BYTES, None), Now::at_ms(1000));
         shards.sweep_ids(now);

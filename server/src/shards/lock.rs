@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_that_is_not_let_go_is_not_waited_for_where_there_is_something_else_to_do() {
+    fn lock_soon_gives_up_on_a_shard_that_stays_locked() {
         let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
         let guard = lock.lock();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_the_shard_after_its_holder_however_long_that_takes() {
+    fn a_waiter_gets_the_shard_after_a_slow_holder() {
         let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
         let waits = Barrier::new(2);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_read_out_and_removed_wherever_it_lies() {
+    fn a_partition_is_exported_and_removed_in_any_layout() {
         const KEYS: u32 = 5000;
         let now = Now::at_ms(1000);
         // Cover partitions that span several shards, and shards that hold several partitions.
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_nobody_begins_anew() {
+    fn an_unknown_cursor_starts_again() {
         let shards = shards(1 << 20, None);
         set(&shards, b"key", b"value");
         let range = HashRange { prefix: 0, bits: 0 };
