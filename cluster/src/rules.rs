@@ -50,7 +50,7 @@ pub enum Bug {
     UnseenLaneIsNew,
     /// A new primary serves before the other copies have adopted its term.
     ServesBeforeAdopted,
-    /// The log of an op stream is dropped with the link stream that filled it.
+    /// The logs of a node's op streams are dropped when it connects again.
     LogDiesWithStream,
     /// A held operation is looked up when it arrives, not when it is done.
     LookedUpOnArrival,

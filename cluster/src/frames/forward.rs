@@ -100,15 +100,15 @@ pub struct ForwardWriter {
 /// The fields of a `Forward` that identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardHead {
-    /// As in [`Forward`].
+    /// See [`Forward::sending`].
     pub sending: u64,
-    /// As in [`Forward`].
+    /// See [`Forward::stream`].
     pub stream: OpStreamId,
-    /// As in [`Forward`].
+    /// See [`Forward::first`].
     pub first: u64,
-    /// As in [`Forward`].
+    /// See [`Forward::done`].
     pub done: u64,
-    /// As in [`Forward`].
+    /// See [`Forward::left_ms`].
     pub left_ms: u16,
 }
 
