@@ -243,7 +243,12 @@ impl Service {
         match self.limits.reload(path) {
             Ok(_) => {
                 let count = self.limits.load().limits().len();
-                tracing::info!(target: crate::LIFE, count, path = %path.display(), "limits in force");
+                tracing::info!(
+                    target: crate::LIFE,
+                    count,
+                    path = %path.display(),
+                    "limits in force"
+                );
             }
             Err(error) => tracing::error!(
                 %error,

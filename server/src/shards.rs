@@ -307,7 +307,7 @@ impl Shards {
     }
 
     /// Locks the shards in ascending order, so that two callers cannot deadlock. All other code
-    /// waits for a lock only while it holds none, or for a bounded time (`batch`).
+    /// waits for a shard only while it holds none, or for a bounded time (`batch`).
     fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> LockedShards<'_> {
         let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
             hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();

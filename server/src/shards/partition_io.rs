@@ -11,7 +11,7 @@ use super::Shards;
 /// Lines of an index read under one lock when a partition is exported or removed: the keys in them,
 /// about eight each, are hashed, in at most a millisecond.
 const SLICE_LINES: usize = 128;
-/// Lines read per call once any item was found.
+/// Most lines read per call once any item was found.
 const EXPORT_LINES_MAX: usize = 8 << 10;
 
 impl Shards {
