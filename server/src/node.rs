@@ -428,8 +428,12 @@ impl Node {
             Path::Through(relay) => {
                 tracing::warn!(%node, %relay, "the link to the node is broken: sending through a relay");
             }
-            Path::Broken => tracing::info!(%node, "the link to the node is broken: looking for a relay"),
-            Path::Away => tracing::warn!(%node, "the node is out of reach: check its process and the network"),
+            Path::Broken => {
+                tracing::info!(%node, "the link to the node is broken: looking for a relay");
+            }
+            Path::Away => {
+                tracing::warn!(%node, "the node is out of reach: check its process and the network");
+            }
         }
         if matches!(path, Path::Direct | Path::Through(_)) {
             self.fail_calls(node, Unreachable::Lost);

@@ -272,7 +272,7 @@ fn a_cluster_of_one_keeps_its_limits() {
     until(&mut line, "take api:a 0 -\r\n", "ALLOW 5 5 0 0", PATIENCE);
     until(&mut line, "take b:a 0 -\r\n", "ALLOW 7 7 0 0", PATIENCE);
     server.until("it says what differs", |server| {
-        server.log().contains("the cluster's limits are other than those of the limits file")
+        server.log().contains("the cluster's limits differ from the limits file")
     });
     assert!(server.log().contains("names=\"api b\""), "{}", server.log());
     // A bad file changes nothing.

@@ -45,7 +45,7 @@ fn node_with_a_wrong_peer_key_says_so() {
     let fault = cluster.figure(stranger, "fault").expect("it answers");
     assert!(fault.contains("wrong key"), "{fault}");
     let log = cluster.log(stranger);
-    assert!(log.contains("look at the peer key"), "{log}");
+    assert!(log.contains("check the peer key"), "{log}");
 }
 
 #[test]

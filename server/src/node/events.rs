@@ -146,7 +146,11 @@ mod tests {
             (None, known(Joining, 1), Some("joins")),
             (Some(known(Joining, 1)), known(Active, 1), Some("has all its copies")),
             (Some(known(Active, 1)), known(Active, 1), None),
-            (Some(known(Active, 1)), known(Dead, 1), Some("is dead: most voters receive no heartbeat from it")),
+            (
+                Some(known(Active, 1)),
+                known(Dead, 1),
+                Some("is dead: most voters receive no heartbeat from it"),
+            ),
             (Some(known(Dead, 1)), known(Dead, 1), None),
             (Some(known(Dead, 1)), known(Joining, 2), Some("is back")),
             (Some(known(Active, 1)), known(Joining, 2), Some("has restarted")),

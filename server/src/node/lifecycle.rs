@@ -166,7 +166,9 @@ fn resolve(seeds: &[Seed]) -> Vec<String> {
             Seed::Place(place) => places.push(place.to_string()),
             Seed::Name(name) => match (name.host.as_str(), name.port).to_socket_addrs() {
                 Ok(found) => places.extend(found.map(|address| address.to_string())),
-                Err(error) => tracing::info!(%error, %name, "cannot resolve the seed's name; trying again"),
+                Err(error) => {
+                    tracing::info!(%error, %name, "cannot resolve the seed's name; trying again");
+                }
             },
         }
     }
@@ -563,7 +565,10 @@ fn send_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) 
         *was_off = is_off;
         let ahead_ms = clocks::common_ms(&clocks, leader).map_or(0, i64::saturating_neg);
         if is_off {
-            tracing::warn!(ahead_ms, "this node's clock is off, so it becomes primary last: correct its time");
+            tracing::warn!(
+                ahead_ms,
+                "this node's clock is off, so it becomes primary last: correct its time"
+            );
         } else {
             tracing::info!(ahead_ms, "this node's clock is right again");
         }

@@ -359,7 +359,10 @@ pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc
             };
             match result {
                 Ok(count) => {
-                    tracing::info!(count, "limits changed: the change of the limits file is in force");
+                    tracing::info!(
+                        count,
+                        "limits changed: the change of the limits file is in force"
+                    );
                     last = now;
                 }
                 Err(error) if error.is_final() => {

@@ -45,9 +45,9 @@ impl LimitOp {
 /// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotMultiOwner {
-    /// It concerns one key only.
+    /// The command concerns one key only.
     OneKey,
-    /// It is of a kind that several owners cannot perform together.
+    /// Several owners cannot perform the command together.
     Unsupported(&'static str),
 }
 

@@ -52,20 +52,20 @@ pub(crate) enum ReplyKind {
 /// Whether an operation may change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpAccess {
-    /// It only reads, so performing it twice is harmless.
+    /// The operation only reads, so performing it twice is harmless.
     Read,
-    /// It may change its key.
+    /// The operation may change its key.
     Write,
 }
 
 /// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OpResult {
-    /// It was performed exactly once; contains its reply.
+    /// The operation was performed exactly once; contains its reply.
     Done(Bytes),
-    /// It was certainly not performed.
+    /// The operation was certainly not performed.
     NotApplied(Refusal),
-    /// It was performed once or not at all.
+    /// The operation was performed once or not at all.
     Unknown,
 }
 

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_is_admitted_once_the_map_has_its_life() {
+    fn a_stream_is_admitted_once_its_node_is_in_the_map() {
         let logs = SharedLogs::new(Rules::default());
         let stream = OpStreamId {
             node: NodeId(3),
