@@ -338,7 +338,7 @@ fn add_stats(
     }
 }
 
-/// Replaces the number of `3:name` by the word in `what`.
+/// Replaces the number of `3:name` by the given word.
 fn behind(what: &'static str) -> impl Fn(&str) -> String {
     move |text| text.split_once(':').map_or(text.to_owned(), |(_, name)| format!("{what}:{name}"))
 }

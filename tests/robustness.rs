@@ -217,7 +217,7 @@ fn garbage(mut server: Server) {
         .map(|text| text.as_bytes().to_vec()),
     );
     for case in &cases {
-        // `set` with a value too large deletes the key, as it should, so each case has its own key.
+        // `set` with a value too large deletes the key `k`, as it should; no other is affected.
         let mut client = server.connect();
         pour(&mut client, case);
         let _ = client.stream.shutdown(Shutdown::Write);

@@ -149,7 +149,7 @@ fn a_refused_block_is_never_run_by_a_server() {
 
 #[test]
 fn a_length_that_cannot_be_read_announces_no_block() {
-    // The block's lines are read as commands, as memcached's own tests expect. The refusal is never
+    // The next line is read as a command, as memcached's own tests expect. The refusal is never
     // silent.
     let core = Core::new(Config::default());
     let mut client = CoreClient::default();

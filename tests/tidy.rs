@@ -1,6 +1,6 @@
 //! The rules of this repository that a program can check.
 //!
-//! Not here: what rustfmt and clippy check.
+//! Not here: the rules of rustfmt and clippy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -9,7 +9,7 @@ use super::{
     work::{Account, Work},
 };
 
-/// Answers that a client gets when all goes well.
+/// Replies that a client receives while all is well.
 const SOME: u64 = 400;
 
 #[track_caller]
