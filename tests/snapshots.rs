@@ -255,7 +255,7 @@ fn a_kill_after_a_warm_start_restores_nothing_old() {
     let server = killed_and_started(server, FLAGS);
     server.connect().ask("get n deleted\r\n", "END\r\n");
     let log = server.log();
-    assert!(log.contains("the last run did not save one"), "{log}");
+    assert!(log.contains("the last run saved no snapshot"), "{log}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of `process` that leave the test's own process as it is: no fork, no change of user.
+//! Tests of `process` without side effects on the test process: no fork, no change of user.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn a_pidfile_holds_our_id_and_goes_with_its_owner() {
     let dir = tempfile::tempdir().expect("a directory for one file");
     let path = dir.path().join("pid");
-    // What an earlier life left behind is no obstacle.
+    // The temporary file of a crashed process does no harm.
     fs::write(dir.path().join("pid.tmp"), "half").expect("the directory is ours");
     fs::write(&path, "not a number\n").expect("the directory is ours");
 
@@ -55,7 +55,7 @@ fn a_descriptor_limit_that_is_high_enough_is_left_alone() {
 
 #[test]
 fn a_limit_beyond_the_kernels_is_refused_and_named() {
-    // More than fs.nr_open, which binds root as well.
+    // Above fs.nr_open, which limits root too.
     let error = raise_descriptor_limit(usize::MAX).expect_err("nobody may have that many");
     assert!(matches!(error, ProcessError::Descriptors { .. }), "{error}");
     assert!(error.to_string().starts_with("-c 18446744073709551615 needs"), "{error}");
