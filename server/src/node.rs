@@ -426,13 +426,20 @@ impl Node {
         match path {
             Path::Direct => tracing::info!(%node, "the node is in reach over its own link"),
             Path::Through(relay) => {
-                tracing::warn!(%node, %relay, "the link to the node is broken: sending through a relay");
+                tracing::warn!(
+                    %node,
+                    %relay,
+                    "the link to the node is broken: sending through a relay"
+                );
             }
             Path::Broken => {
                 tracing::info!(%node, "the link to the node is broken: looking for a relay");
             }
             Path::Away => {
-                tracing::warn!(%node, "the node is out of reach: check its process and the network");
+                tracing::warn!(
+                    %node,
+                    "the node is out of reach: check its process and the network"
+                );
             }
         }
         if matches!(path, Path::Direct | Path::Through(_)) {

@@ -4,9 +4,8 @@
 //! Not here: when an owner is out of reach (`router`), charging by the owners (`multi_owner`).
 //!
 //! The setting `on_unavailable` of a limit selects the decision: allow, deny, an error, or the
-//! node's own count of its share of the limit, which is the limit divided by the number of active
-//! nodes. The node charges the units that it allowed to the owner as soon as it can: once, and
-//! beyond the limit if necessary.
+//! node's own count of its share, one in as many as there are active nodes. The units that it
+//! allows are charged to the owner as soon as possible: once, and beyond the limit if necessary.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,12 +46,10 @@ const DEBTS_MAX: usize = 4096;
 const DEBT_DEADLINE_NS: u64 = 3_600_000_000_000;
 /// The retry time of a denied request.
 const DENY_RETRY_NS: u64 = 1_000_000_000;
-/// The share of the memory cap that the node's own counts may take (one in `LOCAL_SHARE`), and its
-/// minimum.
+/// The node's own counts take one in `LOCAL_SHARE` of the memory cap, and at least this.
 const LOCAL_SHARE: usize = 64;
 const LOCAL_BYTES_MIN: usize = 1 << 20;
 
-/// The node's own counts.
 pub(super) struct LocalCounts {
     pub(super) engine: Engine,
     pub(super) hasher: KeyHasher,
@@ -87,7 +84,6 @@ impl DebtPolicy {
     }
 }
 
-/// A key that a request charges.
 pub(super) struct DegradedCharge {
     pub(super) debt_policy: DebtPolicy,
     pub(super) policy: Policy,
@@ -107,7 +103,6 @@ struct Debt {
     partition: Partition,
 }
 
-/// The debts of a worker, by policy and key.
 #[derive(Debug, Default)]
 pub(super) struct Debts {
     open: BTreeMap<(DebtPolicy, Box<[u8]>), Debt>,
@@ -178,7 +173,6 @@ impl DegradedCharge {
         take.hold.is_some() || matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
     }
 
-    /// The duration of the hold.
     fn hold_ns(&self, take: &TakeParams) -> u64 {
         match self.policy.algorithm {
             Algorithm::Concurrency { hold, .. } => take.hold.unwrap_or(hold),
@@ -254,12 +248,10 @@ fn fresh(policy: &Policy, now: Now) -> Decision {
     take(policy, &mut Vec::new(), now, &Attempt { cost: 0, peek: true, ..Attempt::default() })
 }
 
-/// The most units that a policy allows at once.
 fn whole_limit(policy: &Policy, now: Now) -> u64 {
     fresh(policy, now).limit
 }
 
-/// The same result with another limit.
 fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
     match limited {
         TakeResult::Decided(facts) => TakeResult::Decided(TakeInfo {
@@ -553,8 +545,7 @@ impl Router {
         );
     }
 
-    /// Completes an operation that charged a debt. If it was certainly not applied, its units
-    /// remain owed.
+    /// Completes the charge of a debt. Its units remain owed if it was certainly not applied.
     pub(super) fn debt_ended(
         &mut self,
         router_ctx: &mut RouterContext<'_>,

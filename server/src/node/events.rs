@@ -63,19 +63,30 @@ pub(super) async fn log_events(control: Control) {
                          be replaced; check that most voters run and reach each other"
                     );
                 } else if was_lost && !is_lost {
-                    tracing::info!(target: LIFE, "a control leader is in reach again: nodes can join, leave and be replaced");
+                    tracing::info!(
+                        target: LIFE,
+                        "a control leader is in reach again: nodes can join, leave and be replaced"
+                    );
                 }
                 let Some(known) = &known else { continue };
                 if status.leader.is_some() && status.leader != leader {
                     leader = status.leader;
                     if let Some((id, node)) = leader.and_then(|id| known.get_key_value(&id)) {
-                        tracing::info!(target: LIFE, "node {id} ({}) leads the control plane", node.name);
+                        tracing::info!(
+                            target: LIFE,
+                            "node {id} ({}) leads the control plane",
+                            node.name
+                        );
                     }
                 }
                 let me = status.identity.membership.map(|membership| membership.node);
                 if ticks.is_multiple_of(REPORT_AGAIN) && status.leader.is_some() && status.leader == me {
                     for (id, node) in known.iter().filter(|(_, node)| node.state == NodeState::Dead) {
-                        tracing::warn!(target: LIFE, "node {id} ({}) is still dead: restart it or forget it", node.name);
+                        tracing::warn!(
+                            target: LIFE,
+                            "node {id} ({}) is still dead: restart it or forget it",
+                            node.name
+                        );
                     }
                 }
             }

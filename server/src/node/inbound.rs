@@ -197,7 +197,11 @@ impl PeerHandler {
         drop(clocks);
         let is_far = |offset: i64| offset.abs() > CLOCK_WARN_MS;
         if is_far(ahead_ms) && !before.is_some_and(is_far) {
-            tracing::warn!(node = %from, ahead_ms, "the clock of the node differs from this node's: check time synchronization on both");
+            tracing::warn!(
+                node = %from,
+                ahead_ms,
+                "the clock of the node differs from this node's: check time synchronization on both"
+            );
         }
     }
 

@@ -109,7 +109,11 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
         if waited >= deadline {
             let only_here = only_here(&map, id);
             if only_here == 0 || control.fault().is_none() {
-                tracing::warn!(target: LIFE, "the time to leave is up, the process ends now: {}", waits_for(control, id));
+                tracing::warn!(
+                    target: LIFE,
+                    "the time to leave is up, the process ends now: {}",
+                    waits_for(control, id)
+                );
                 return LeaveOutcome::Late(only_here);
             }
             if !std::mem::replace(&mut is_late, true) {

@@ -41,8 +41,7 @@ const TICK: Duration = Duration::from_millis(20);
 const TICK_AT_REST: Duration = Duration::from_millis(250);
 /// Time between checks of the last contact to the controller.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
-/// Time between two checks for copies behind silent links. At each check one part of the partitions
-/// also stores its time.
+/// Time between checks for copies behind silent links, and between parts of the store's times.
 const REST_PERIOD: Duration = Duration::from_millis(200);
 /// The number of those parts: each partition stores its time every 4 s.
 const REST_PARTS: usize = 20;
@@ -143,8 +142,7 @@ impl Setup {
         let mut lanes = TransportOptions::new(identity, cluster.security()?);
         lanes.insecure_confirmed = cluster.insecure;
         lanes.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
-        // A record has an item's whole state, and may repeat it as the client's answer; a chunk of
-        // a copy may have several answers.
+        // A record may have an item's state twice; a chunk of a copy may have several answers.
         let least = 4 * config.item_bytes_max + (64 << 10);
         lanes.bounds.frame_bytes_max = lanes.bounds.frame_bytes_max.max(least);
         let control = ControlOptions {
@@ -233,7 +231,6 @@ impl NodeTasks {
         leave::leave(&self.node, deadline).await
     }
 
-    /// Ends the tasks.
     pub(crate) async fn end(mut self) {
         self.tasks.shutdown().await;
         if let Some(control) = self.node.control() {
@@ -250,7 +247,10 @@ pub(crate) fn reload_security(service: &Service) {
     let (Some(node), Some(cluster)) = (service.node(), &service.config().cluster) else { return };
     let Some(transport) = node.transport() else { return };
     if let Err(error) = cluster.security().and_then(|security| transport.secure(security)) {
-        tracing::error!(%error, "peer key and certificates not reloaded, the old ones stay in use: correct the files");
+        tracing::error!(
+            %error,
+            "peer key and certificates not reloaded, the old ones stay in use: correct the files"
+        );
     }
 }
 
@@ -401,8 +401,7 @@ fn sync_peers(
             let new = || DataLinks::new(*id, address, transport.timing());
             let links = node.paths.insert(*id, transport.sender(*id, address), new, address);
             to_open.extend(links.filter(|_| me < *id));
-            // The address may be known as a seed without an id: two links to one peer would
-            // conflict.
+            // A seed's link has no id: two links to one peer would conflict.
             transport.forget(&PeerAddr::Address(address.clone()));
         }
     }
@@ -415,7 +414,6 @@ fn sync_peers(
     to_open
 }
 
-/// The incarnation of each node in the map.
 fn incarnations_of(map: &Map) -> BTreeMap<NodeId, Incarnation> {
     map.nodes().iter().map(|(id, node)| (*id, node.incarnation)).collect()
 }
@@ -480,8 +478,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerHandler>) {
         let now_ns = reception.now_ns();
         node.partition_prefix.set_now(Nanos(now_ns));
         if let Some(keyspace) = node.keyspace() {
-            // `now_ns` was read before the lease's age: a pause between the two makes the contact
-            // older, never newer.
+            // `now_ns` precedes the lease's age: a pause makes the contact older, never newer.
             if contact.is_now(now_ns)
                 && let Some(age) = control.lease()
                 && node.learned_ver.load(Ordering::Acquire) >= control.map().ver()
@@ -552,8 +549,7 @@ fn identify(node: &Node, control: &Control, last: &mut Option<control::NodeIdent
     }
 }
 
-/// Reports the offsets of other nodes' clocks to the control plane, and logs when this node's own
-/// clock is off, or right again.
+/// Reports the offsets of clocks, and logs when this node's clock is off, or right again.
 fn send_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) {
     let (me, _) = node.me();
     let mut clocks = node.clocks.lock().all(now_ns);

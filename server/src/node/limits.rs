@@ -184,7 +184,10 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
         }
         if let Some((_, error)) = fault.take_if(|(due_ns, _)| *due_ns <= now_ns()) {
             service.limits().refuse(&error);
-            tracing::error!(%error, "the cluster's limits do not agree: the limits in force stay, correct the others");
+            tracing::error!(
+                %error,
+                "the cluster's limits do not agree: the limits in force stay, correct the others"
+            );
         }
     }
 }

@@ -295,7 +295,11 @@ impl Node {
     /// newer connection beside it.
     fn data_link_silent(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let (peer, k) = (link.peer, link.k);
-        tracing::info!(node = %peer, index = k, "no answer over the data link: opening another connection");
+        tracing::info!(
+            node = %peer,
+            index = k,
+            "no answer over the data link: opening another connection"
+        );
         self.update_reachability(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
         let handed = &links.handed[usize::from(k)];
         let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);

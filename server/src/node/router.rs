@@ -1,5 +1,4 @@
-//! A worker's way from its clients to the owners of keys, and from other nodes to the replicas
-//! here.
+//! A worker's way from clients to the owners of keys, and from other nodes to the replicas here.
 //!
 //! Here: the pending operations of the worker, the order of a round. In `data_plane` operations
 //! under way and replies that wait for copies, in `owner` operations that this node performs, in
@@ -44,8 +43,7 @@ use crate::scratch::Scratch;
 use crate::service::Service;
 use crate::session::ExecContext;
 
-/// An operation is retried for this long while its owner's link makes no progress. Then the client
-/// learns that it was not applied, or that its outcome is unknown.
+/// An operation is retried for this long while its owner's link makes no progress, and then fails.
 const DEADLINE_NS: u64 = 1_000_000_000;
 /// Most unanswered operations of a worker.
 const WAITING_MAX: usize = 65_536;
@@ -81,8 +79,7 @@ pub(crate) struct Router {
     /// By partition: until when its owner counts as out of reach.
     away_until_ns: Vec<u64>,
     is_delivering: bool,
-    /// Clients that wait for the node to have a place in a cluster, their places, and their
-    /// deadlines.
+    /// Clients that wait for the node's place in a cluster, their places, and their deadlines.
     starting: Vec<(Client, u64, u64)>,
     started_ns: Option<u64>,
     multi_owner: Slab<MultiOwnerRequest>,
@@ -125,8 +122,7 @@ impl RouterContext<'_> {
         }
     }
 
-    /// A context for replies and for counts of this node alone, which use its monotonic clock. No
-    /// operation is sent from it.
+    /// A context for replies and for counts of this node alone, on its monotonic clock. No routing.
     pub(super) fn exec_context(&mut self) -> ExecContext<'_> {
         let mono = engine::Nanos(self.now.mono_ns);
         let now = engine::Now { mono, unix_ms: self.now.wall_ns / 1_000_000 };
@@ -147,7 +143,6 @@ pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> NodeTime {
     NodeTime { mono_ns: now.mono.0, wall_ns: clock.calendar_ns(now.mono) }
 }
 
-/// Encodes an operation.
 pub(super) fn operation(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(1 + raw_request.len());
     bytes.put_u8(op_kind as u8);
@@ -210,7 +205,6 @@ impl Router {
         &self.node
     }
 
-    /// The index of the router's worker.
     pub(super) fn core(&self) -> u16 {
         self.core
     }
@@ -289,8 +283,7 @@ impl Router {
         self.deliver(ctx);
     }
 
-    /// Adds an operation to the stream of its owner, for the pending operation that is inserted
-    /// next. Returns false if too many operations are unanswered.
+    /// Adds an operation for the next pending operation; false if too many are unanswered.
     fn submit_to_owner(
         &mut self,
         ctx: &RouterContext<'_>,
@@ -331,8 +324,7 @@ impl Router {
         route.map_or(self.node.me().0, |route| route.primary.node)
     }
 
-    /// Sends fast requests of the current client to their owners. Their replies have the places
-    /// from `at` on.
+    /// Sends the client's fast requests to their owners. The replies have places from `at` on.
     pub(crate) fn submit_run<'l>(
         &mut self,
         ctx: &RouterContext<'_>,
@@ -359,8 +351,7 @@ impl Router {
         }
     }
 
-    /// Whether this worker has unanswered operations on a partition: later ones must not overtake
-    /// them.
+    /// Whether the worker has unanswered operations on a partition, which others must not overtake.
     #[inline]
     pub(crate) fn is_waiting(&self, partition: Partition) -> bool {
         self.plane.as_ref().is_some_and(|plane| plane.ops.is_waiting(partition))
@@ -385,8 +376,7 @@ impl Router {
         }
     }
 
-    /// Begins a round after links were read: handles the events of the worker's inbox, and releases
-    /// the replies whose copies have acknowledged.
+    /// Begins a round after links were read: handles events, and releases acknowledged replies.
     pub(crate) fn on_events(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(&self.node);
         node.partition_prefix.set_now(engine::Nanos(ctx.now.mono_ns));
@@ -558,8 +548,7 @@ impl Router {
         let awaits_copies = self.plane.as_ref().is_some_and(|plane| !plane.parked.is_empty());
         inbox.set_awaits_copies(awaits_copies);
         if awaits_copies && node.inboxes.len() > 1 {
-            // Another worker may have stored an acknowledgement before it could see that this one
-            // waits.
+            // Another worker may have stored an acknowledgement before it saw that this one waits.
             let acked = self.read_acked();
             let plane = self.plane.as_ref();
             if plane
@@ -578,7 +567,6 @@ impl Router {
         }
     }
 
-    /// The text of a run of replies.
     pub(crate) fn text_of(&self, run: &ReplyRun) -> &[u8] {
         self.texts.get(run.text.0..run.text.1).unwrap_or_default()
     }

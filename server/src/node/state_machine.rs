@@ -368,7 +368,11 @@ impl PartitionState<'_> {
     /// Drops an item that did not fit, as if it had been evicted at once.
     fn note_stored(&self, hash: u64, key: &[u8], done: Result<(), PutError>) {
         if let Err(error) = done {
-            tracing::debug!(?error, partition = %self.partition, "the item does not fit into this copy and is dropped");
+            tracing::debug!(
+                ?error,
+                partition = %self.partition,
+                "the item does not fit into this copy and is dropped"
+            );
             self.service.shards().remove_copy(hash, key);
         }
     }

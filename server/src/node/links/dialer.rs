@@ -67,7 +67,12 @@ async fn open(node: &Node, transport: &Transport, links: &DataLinks, next: NextL
                 true
             }
             Err(why) => {
-                tracing::debug!(node = %links.peer, index = k, %why, "the data link cannot be opened: trying again");
+                tracing::debug!(
+                    node = %links.peer,
+                    index = k,
+                    %why,
+                    "the data link cannot be opened: trying again"
+                );
                 false
             }
         },
@@ -128,7 +133,11 @@ impl Node {
             return false;
         }
         let Ok(Ok(end)) = timeout(links.timing.connect, answer).await else { return false };
-        tracing::info!(node = %links.peer, index = id.index, "data link opened through another node");
+        tracing::info!(
+            node = %links.peer,
+            index = id.index,
+            "data link opened through another node"
+        );
         let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
         let (node, is_dialled, tls) = (links.peer, true, None);
         self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest })

@@ -98,7 +98,11 @@ impl WorkerLinks {
         let wire = match wire.attach() {
             Ok(wire) => wire,
             Err(error) => {
-                tracing::warn!(node = %links.peer, %error, "the data link cannot be attached to its worker: it is opened again");
+                tracing::warn!(
+                    node = %links.peer,
+                    %error,
+                    "the data link cannot be attached to its worker: it is opened again"
+                );
                 return node.data_link_down(&links, &link, number, now_ns);
             }
         };
