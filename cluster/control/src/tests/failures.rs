@@ -1,4 +1,4 @@
-//! Deaths, cuts, and what goes on without a majority.
+//! Deaths, cuts, and the work that goes on without a majority.
 
 use super::*;
 
@@ -217,7 +217,7 @@ async fn two_halves_never_decide_both() {
     assert_eq!(body(&world.at(leader).map(), "api").as_deref(), Some("majority"));
 }
 
-/// For each node, as the test sees it: until when nobody is promoted over it.
+/// Checks that no node is promoted over another one within its lease, whose end the test records.
 async fn nobody_is_promoted_within_a_lease(seed: u64, wreck: impl AsyncFn(&mut World)) {
     let mut world = three(seed).await;
     let mut until: BTreeMap<NodeId, Instant> = BTreeMap::new();

@@ -34,7 +34,7 @@ async fn a_dead_voter_is_replaced_within_seconds() {
     let disk = world.power_off("b").await;
     let took = world.voters_are(&[1, 3, 4], ms(3000)).await;
     println!("voter off: replaced after {took:?}");
-    // It comes back as an observer and does not disturb.
+    // The node comes back as an observer and causes no elections.
     let before = (world.leader(), world.at("a").status().raft_term);
     world.start_on("b", disk, StartMode::Join).await;
     assert_eq!(world.is_in("b").await, NodeId(2));
@@ -78,7 +78,7 @@ async fn a_leader_gives_up_the_lead_before_it_drains() {
         while world.at(old).membership_state() != MembershipState::Gone {
             assert!(start.elapsed() < ms(30_000), "{}", world.show());
             if state(&world.at(old).map(), id.0) == Some(NodeState::Draining) {
-                // Partitions move from here on, and each step of a move takes a leader.
+                // Partitions move from here on, and each step of a move needs a leader.
                 assert!(world.leader().is_some_and(|leader| leader != old), "{}", world.show());
             }
             sleep(ms(5)).await;

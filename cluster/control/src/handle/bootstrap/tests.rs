@@ -1,4 +1,4 @@
-//! That no two found a cluster.
+//! No two nodes found a cluster.
 
 use cluster::id::Incarnation;
 
@@ -14,7 +14,7 @@ fn sender(node_uuid: u128) -> Sender {
     }
 }
 
-/// Greetings of `nodes` nodes that see each other now and then, by chance. Who founded.
+/// Simulates greetings of `nodes` nodes that see each other at random. Returns the founders.
 fn run(nodes: usize, wanted: usize, seed: u128) -> Vec<usize> {
     let mut rng = Rng(seed);
     let mut seekers: Vec<BootstrapPeers> = (0..nodes).map(|_| BootstrapPeers::default()).collect();
@@ -75,7 +75,7 @@ fn whoever_emptied_its_directory_is_not_waited_for() {
     seekers.saw(&sender(1), None, Some(now), now);
     assert!(!seekers.decide(2, 2, now));
     assert_eq!(seekers.bootstrap_vote(), Some(1));
-    // It is silent, and may have founded: no other one gets the pledge.
+    // The holder is silent and may have founded: no other node gets the vote.
     let later = now + SEEN * 2;
     seekers.saw(&sender(3), Some(3), Some(later), later);
     assert!(!seekers.decide(2, 2, later));
