@@ -1,5 +1,6 @@
-//! Decisions for a key whose holds are too many for its item and lie beside it. Here: the
-//! counterpart of each operation. Not here: the store of holds (`holders`).
+//! Decisions for a key whose holds are too many for its item and lie beside it.
+//!
+//! Here: the counterpart of each operation. Not here: the store of holds (`holders`).
 
 use super::{Concurrency, ConcurrencyHolds, LARGE_BYTES};
 use crate::algorithms::count::{CountDecision, between, instant};
