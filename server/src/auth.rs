@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_refused_with_its_line_and_without_its_content() {
+    fn a_bad_file_is_refused_without_its_content() {
         let long = format!("u:{}", "p".repeat(LINE_BYTES_MAX - 1));
         for (text, reason) in [
             ("", "no user:pass line"),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_takes_the_new_users_and_a_bad_one_keeps_the_old() {
+    fn a_reload_of_a_bad_file_keeps_the_old_users() {
         let (dir, loaded) = load("foo:bar\n");
         let mut users = loaded.expect("a good file");
         let path = dir.path().join("users");

@@ -117,7 +117,7 @@ pub struct Config {
     /// Format of log lines (`--log-format`).
     pub log_format: LogFormat,
 
-    /// The program whose version the server reports.
+    /// The program name, which selects the version that the server reports.
     pub name: ProgramName,
     /// Settings that were accepted without effect: one line each, to be logged at startup.
     pub warnings: Vec<String>,

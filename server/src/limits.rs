@@ -106,7 +106,7 @@ pub struct Limit {
     deny: Deny,
 }
 
-/// The decision for a key whose owner is unreachable.
+/// The decision for a key while its owner is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUnavailable {
     /// The asked node decides by a count of its own.
@@ -259,7 +259,7 @@ impl Limits {
     }
 
     /// Collects the keys that are charged together with a matched key: its parents and their
-    /// parents, each once. A parent whose key matches no limit is not charged.
+    /// parents, each once. A parent key without a limit is not charged.
     ///
     /// # Errors
     ///

@@ -66,7 +66,7 @@ fn a_command_line_is_read() {
 }
 
 #[test]
-fn a_command_line_that_is_wrong_hears_how_it_is_written() {
+fn a_bad_command_line_gets_the_usage() {
     for line in ["", "--json", "state", "stats"] {
         assert_eq!(read(line), Err(USAGE.to_owned()), "{line}");
     }

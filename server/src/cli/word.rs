@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_hears_the_nearest_command() {
+    fn an_unknown_word_gets_the_nearest_command() {
         for (word, meant) in [
             ("check-limit", "check-limits FILE"),
             ("checklimits", "check-limits FILE"),

@@ -25,7 +25,7 @@ use crate::transport::{PeerSecurity, SecurityError};
 /// A node's cluster settings; fixed at startup.
 ///
 /// `begin`, `placement`, `replicas` and `lost_after` apply only to a node without a cluster. A node
-/// whose data directory records a membership rejoins that cluster and ignores them.
+/// with a membership in its data directory rejoins that cluster and ignores them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// Directory of the cluster's log and map (`--data-dir`). `None`: both are in memory only, and
@@ -61,7 +61,7 @@ pub struct ClusterConfig {
     pub lost_after: Option<Duration>,
     /// The copies that must hold a change before its reply (`--ack`).
     pub ack: Ack,
-    /// The decision for a limit whose owner is unreachable, unless the limit has its own setting
+    /// The decision while a key's owner is unreachable, unless the limit has its own setting
     /// (`--on-unavailable`).
     pub on_unavailable: OnUnavailable,
     /// Maximum time that a stopping node spends on giving its copies away (`--drain-timeout`).

@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_addresses_read_back() {
         let printed = read("tag[a]:[::1]:1,*:2,h").expect("a good list");
         assert_eq!(read(&printed.replace(' ', ",")), Ok(printed));
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused() {
+    fn unsupported_prefixes_are_refused() {
         for (written, part) in [
             ("mtls:127.0.0.1:5", "TLS is not built yet"),
             ("btls:127.0.0.1:5", "TLS is not built yet"),

@@ -16,7 +16,7 @@ pub enum ProgramName {
 }
 
 impl ProgramName {
-    /// The version of memcached whose behaviour the server follows.
+    /// The version of memcached that the server is compatible with.
     pub const MEMCACHED_VERSION: &'static str = "1.6.45";
 
     /// The name of `program`, a path or a bare name.

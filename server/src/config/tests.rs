@@ -108,7 +108,7 @@ fn files_may_be_named_by_the_environment() {
 }
 
 #[test]
-fn the_door_is_open_only_under_memcacheds_name() {
+fn every_interface_only_under_memcacheds_name() {
     assert_eq!(listen(&["tollgate"]), ["127.0.0.1:11211"]);
     assert_eq!(listen(&["/usr/bin/memcached"]), ["*:11211"]);
     assert_eq!(listen(&["memcached-tool", "-p", "7"]), ["127.0.0.1:7"]);
@@ -119,7 +119,7 @@ fn the_door_is_open_only_under_memcacheds_name() {
 }
 
 #[test]
-fn ports_sockets_and_addresses_combine_as_in_memcached() {
+fn addresses_and_sockets_combine_as_in_memcached() {
     assert_eq!(
         listen(&["tollgate", "-p", "-1", "-l", "127.0.0.1,::1"]),
         ["127.0.0.1:0", "[::1]:0"]
@@ -167,7 +167,7 @@ fn an_item_takes_at_most_half_of_the_memory() {
 }
 
 #[test]
-fn values_may_be_glued_padded_repeated_and_options_cut_short() {
+fn values_may_be_glued_and_options_abbreviated() {
     for args in [
         &["-m1024"][..],
         &["-m", "1024"],
@@ -293,7 +293,7 @@ fn the_port_file_is_memcacheds() {
 }
 
 #[test]
-fn what_is_printed_reads_back_to_the_same() {
+fn printed_settings_read_back_to_the_same() {
     let dir = tempfile::tempdir().expect("a directory for one file");
     for line in [
         "",

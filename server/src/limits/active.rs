@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stay_with_the_name_of_their_limit() {
+    fn metrics_stay_with_the_name_of_their_limit() {
         let dir = tempfile::tempdir().expect("a directory for one file");
         let path = dir.path().join("limits.toml");
         let limit = |name: &str| {

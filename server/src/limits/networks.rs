@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_no_bits_holds_every_address_of_its_family() {
+    fn a_network_of_no_bits_holds_all_of_its_family() {
         let networks = networks(&["0.0.0.0/0", "::/0"]);
         assert_eq!(networks.find("255.255.255.255".parse().expect("v4")), Some(0));
         assert_eq!(networks.find("ffff::ffff".parse().expect("v6")), Some(1));
     }
 
     #[test]
-    fn what_is_a_network() {
+    fn a_network_is_an_address_and_bits() {
         for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/129", "a/8", "::/+1", "::/"] {
             assert_eq!(Network::parse(text), None, "{text}");
         }

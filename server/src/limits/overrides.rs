@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_before_longest_prefix_before_smallest_network() {
+    fn exact_key_beats_longest_prefix_beats_network() {
         let overrides = overrides(vec![
             OverrideKeys::Exact("l:10.0.0.1".into()),
             OverrideKeys::Prefix("l:10.0.0.".into()),

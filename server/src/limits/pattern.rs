@@ -16,7 +16,7 @@ use super::regex::Regex;
 /// Maximum number of captures and `*` in one pattern.
 pub(super) const VARIABLES_MAX: usize = 16;
 
-/// Slot of a `*`, whose bytes are not kept.
+/// Slot of a `*`: its bytes are not kept.
 const NO_SLOT: u8 = u8::MAX;
 
 /// Start and end of each capture in the key, by slot. A key has at most 250 bytes, so a byte

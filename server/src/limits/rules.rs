@@ -144,7 +144,7 @@ impl Checks<'_> {
         format!("`{name}` of line {line}")
     }
 
-    /// Refuses a limit whose keys all match an earlier limit.
+    /// Refuses a limit if all of its keys match an earlier limit.
     fn reached(&self) -> Result<(), LimitsError> {
         // Patterns that match every key with a prefix and a minimum length.
         let mut open = HashMap::<Vec<u8>, (usize, usize)>::new();

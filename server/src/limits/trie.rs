@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_string_that_a_key_begins_with_is_found_shortest_first() {
+    fn all_prefixes_of_a_key_are_found_shortest_first() {
         let long = "a-string-of-more-than-fifteen-bytes";
         let strings = ["user:", "u", "", "user:42", "users", long, "a-string-of-more-than-fifty"];
         assert_eq!(found(&strings, "user:42:x"), [2, 1, 0, 3]);

@@ -152,7 +152,7 @@ fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
         // All nodes may have the same seeds, so each finds its own address among them.
         tracing::debug!(address, "this seed is the node itself");
     } else if told.contains(why) || told.len() >= REASONS_MAX {
-        tracing::debug!(whom = %peer_addr, address, %why, "still cannot open a link");
+        tracing::debug!(peer = %peer_addr, address, %why, "still cannot open a link");
     } else {
         let is_strange = matches!(
             why,
@@ -165,7 +165,7 @@ fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
                  join that one, start with an empty data directory"
             );
         } else {
-            tracing::warn!(whom = %peer_addr, address, %why, "cannot open a link");
+            tracing::warn!(peer = %peer_addr, address, %why, "cannot open a link");
         }
         told.push(why.clone());
     }

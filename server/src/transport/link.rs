@@ -266,7 +266,8 @@ impl TransportLink {
             match frame.encode(self.bounds, &mut self.output) {
                 Ok(()) => frames += 1,
                 Err(fault) => {
-                    tracing::error!(peer = %self.peer, %fault, "dropped a frame that cannot be encoded");
+                    let peer = &self.peer;
+                    tracing::error!(%peer, %fault, "dropped a frame that cannot be encoded");
                     self.outbox.metrics().unsendable.fetch_add(1, Relaxed);
                 }
             }

@@ -35,13 +35,13 @@ pub struct Timing {
     pub connect: Duration,
     /// A used link that this side opened sends a ping this long after the last one.
     pub ping: Duration,
-    /// A peer whose answer to a ping takes longer is silent.
+    /// A peer is silent after this time without an answer to a ping.
     pub silent: Duration,
-    /// A link whose peer is silent for this long ends.
+    /// A link ends after this time without an answer to a ping.
     pub lost: Duration,
     /// A link without traffic for this long is closed. Whole seconds.
     pub idle: Duration,
-    /// A link whose peer accepts no bytes for this long ends. Whole seconds.
+    /// A link ends when its peer accepts no bytes for this long. Whole seconds.
     pub stall: Duration,
     /// Pause after the first failed attempt to open a link; it doubles with each further failure.
     pub pause_min: Duration,

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_again_once_it_is_written_and_not_before() {
+    fn written_frames_make_room_taken_ones_do_not() {
         let outbox = outbox(1, 1 << 20);
         outbox.push(call()).expect("it is empty");
         let mut policy_id = WrittenFrames::default();

@@ -53,7 +53,7 @@ pub enum PeerSecurity {
         certificates: Vec<CertificateDer<'static>>,
         /// The private key of this node's certificate.
         key: PrivateKeyDer<'static>,
-        /// The authorities whose certificates are accepted.
+        /// The accepted authorities.
         authorities: Vec<CertificateDer<'static>>,
         /// The name in every peer's certificate. `None`: the name must be the host that is dialled,
         /// and inbound peers may have any name; the authority must then be used by this cluster
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn off_loopback_somebody_has_to_say_insecure() {
+    fn insecure_off_loopback_needs_confirmation() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let near =
             [at("127.0.0.1:1"), at("127.8.8.8:1"), at("[::1]:1"), at("[::ffff:127.0.0.1]:1")];

@@ -45,11 +45,11 @@ pub(in crate::config) struct ClusterFlags {
     #[arg(long, help_heading = CLUSTER)]
     #[arg(value_name = "ADDR", value_parser = ListenList::parse_plain)]
     pub(super) peer_listen: Vec<ListenList>,
-    /// Address of this node for clients, as told to clients and other nodes: host or host:port
+    /// Address at which clients reach this node, published to clients and nodes: host or host:port
     /// [default: the first of --listen]
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = AdvertisedAddr::parse)]
     pub(super) advertise: Option<AdvertisedAddr>,
-    /// Address of this node for other nodes, as told to them [default: the first of --peer-listen]
+    /// Address at which other nodes reach this node [default: the first of --peer-listen]
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = AdvertisedAddr::parse)]
     pub(super) advertise_peer: Option<AdvertisedAddr>,
     /// Name of this node in clients' server lists [default: the advertised host, with :port unless

@@ -179,7 +179,7 @@ fn ports_that_the_system_chose_are_told() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused_with_the_way_out() {
+fn contradicting_flags_are_refused_with_a_remedy() {
     for (line, part) in [
         ("--join a --seeds b", "--join and --seeds: write one"),
         ("--join a --expect 3", "write --seeds instead"),
@@ -245,7 +245,7 @@ fn what_contradicts_itself_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn what_will_surprise_is_warned_of() {
+fn surprising_settings_are_warned_of() {
     let warnings = |line| config(line).expect(line).warnings;
     assert_eq!(warnings("--data-dir d"), Vec::<String>::new());
     let memory = "no --data-dir: the cluster's map is kept in memory only, and after a restart \
@@ -263,7 +263,7 @@ fn what_will_surprise_is_warned_of() {
 }
 
 #[test]
-fn what_is_printed_reads_back_to_the_same() {
+fn printed_settings_read_back_to_the_same() {
     let dir = tempfile::tempdir().expect("a directory for one file");
     let file = dir.path().join("t.toml");
     for line in [

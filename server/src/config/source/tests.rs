@@ -55,7 +55,7 @@ fn words_are_split_as_a_shell_would() {
 }
 
 #[test]
-fn a_conf_may_hold_many_flags_a_line_and_windows_line_ends() {
+fn a_conf_line_may_have_several_flags_and_crlf() {
     let source = read_conf("-m 128 -c 2048\r\n\r\n--threads=8\r\n").expect("good flags");
     assert_eq!(source.raw.memory_limit, Some(128));
     assert_eq!(source.raw.conn_limit, Some(2048));
@@ -182,7 +182,7 @@ fn service_links_do_not_keep_a_pod_from_starting() {
 }
 
 #[test]
-fn a_bad_variable_is_named_and_an_unknown_one_only_warned_of() {
+fn a_bad_variable_fails_an_unknown_one_warns() {
     assert_eq!(
         read_env(&[("TOLLGATE_THREADS", "many")]).expect_err("no number"),
         "TOLLGATE_THREADS: invalid value 'many' for '--threads <NUM>': \

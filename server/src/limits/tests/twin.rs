@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_twin_finds_the_same_limit_and_the_same_captures(
+    fn the_twin_finds_the_same_limit_and_captures(
         patterns in vec(vec(letter(), 1..8), 1..40),
         texts in vec(text(), 1..6),
         keys in vec("[ab:1]{1,12}", 0..40),
