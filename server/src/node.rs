@@ -18,7 +18,7 @@
 //!
 //! ```text
 //! client ─► worker: dispatch ─► router ─┬─► replicas (this node is primary)
-//! └─► data link ─► worker of the primary ─► replicas
+//!                                       └─► data link ─► worker of the primary ─► replicas
 //! replicas ─► (data link, if remote) ─► router ─► reply_queue ─► client
 //! ```
 

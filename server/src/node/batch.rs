@@ -172,7 +172,7 @@ impl Recorder {
         self.links.iter_mut().for_each(|records| records.is_used = false);
     }
 
-    /// Logs the reply of the last operation, which made no record, for a resend.
+    /// Lets [`Recorder::finish`] log the reply of the last operation, which made no record.
     #[inline]
     pub(crate) fn keep(&mut self, name: OpId) {
         if let Some(row) = self.rows.last_mut() {

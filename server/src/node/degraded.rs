@@ -4,8 +4,8 @@
 //! Not here: when an owner is out of reach (`router`), charging by the owners (`multi_owner`).
 //!
 //! The setting `on_unavailable` of a limit selects the decision: allow, deny, an error, or the
-//! node's own count of its share, one in as many as there are active nodes. The units that it
-//! allows are charged to the owner as soon as possible: once, and beyond the limit if necessary.
+//! node's own count of its share: the limit, divided by the number of active nodes. The units that
+//! the count allows are charged to the owner as soon as possible, once, and beyond the limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const DEBTS_MAX: usize = 4096;
 const DEBT_DEADLINE_NS: u64 = 3_600_000_000_000;
 /// The retry time of a denied request.
 const DENY_RETRY_NS: u64 = 1_000_000_000;
-/// The node's own counts take one in `LOCAL_SHARE` of the memory cap, and at least this.
+/// The node's own counts take this part of the memory cap, and at least `LOCAL_BYTES_MIN`.
 const LOCAL_SHARE: usize = 64;
 const LOCAL_BYTES_MIN: usize = 1 << 20;
 

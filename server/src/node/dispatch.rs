@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// The clustered form of `answer`. `raw_request` is the request as the client wrote it.
-    // Not inlined: a server without a cluster must not pay for its stack frame.
+    // Not inlined: a server without a cluster must not pay for its code.
     #[inline(never)]
     pub(crate) fn dispatch(
         &mut self,

@@ -21,7 +21,7 @@ use crate::service::Service;
 const REPORT_AGAIN: Duration = Duration::from_secs(10);
 /// Time between two rounds of pings to the other nodes.
 const PING_PERIOD: Duration = Duration::from_millis(500);
-/// After this many rounds without an answer, no other node is taken to be there.
+/// After this many rounds without an answer, the other nodes count as gone.
 const SILENT_ROUNDS: u32 = 3;
 
 /// The way in which a node left its cluster.

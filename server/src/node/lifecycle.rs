@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(20);
 const TICK_AT_REST: Duration = Duration::from_millis(250);
 /// Time between checks of the last contact to the controller.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
-/// Time between checks for copies behind silent links, and between parts of the store's times.
+/// The period of `tick_silent`, and of `store_times` for one part of the partitions.
 const REST_PERIOD: Duration = Duration::from_millis(200);
 /// The number of those parts: each partition stores its time every 4 s.
 const REST_PARTS: usize = 20;

@@ -68,8 +68,8 @@ pub(crate) struct Replicas {
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
     contact: Contact,
-    /// Replicas share the options of the time when they were made. They do not read
-    /// `lost_after_ns`.
+    /// A replica keeps the options of its creation. That is enough, because a replica does not read
+    /// `lost_after_ns`, the only option that changes.
     options: RwLock<Arc<ReplicaOptions>>,
     /// No other lock is acquired while this one is held.
     pub(super) sets: Mutex<ReplicaSets>,

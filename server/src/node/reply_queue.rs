@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// A client without open requests keeps this much memory for its next replies.
 const READY_BYTES_KEPT: usize = 4 << 10;
 
-/// Size of the reused memory for replies before their turn. It is cleared only when it holds no
+/// Most reused memory for replies before their turn, in bytes. It is cleared only when it holds no
 /// reply, which may never happen for a client that sends without a pause; further replies are
 /// allocated.
 const LATER_BYTES_MAX: usize = 64 << 10;

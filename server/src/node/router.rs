@@ -122,7 +122,7 @@ impl RouterContext<'_> {
         }
     }
 
-    /// A context for replies and for counts of this node alone, on its monotonic clock. No routing.
+    /// A context without a router, for replies and counts of this node, on its monotonic clock.
     pub(super) fn exec_context(&mut self) -> ExecContext<'_> {
         let mono = engine::Nanos(self.now.mono_ns);
         let now = engine::Now { mono, unix_ms: self.now.wall_ns / 1_000_000 };
