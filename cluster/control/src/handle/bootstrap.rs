@@ -175,7 +175,7 @@ async fn found(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     let cluster = node.state.lock().rng.wide();
     // Only the front of the id is logged, because key hashes are seeded with the id.
     let cluster_front = format!("{:08x}", (cluster >> 96) as u32);
-    tracing::info!(target: "tollgate::life", cluster = cluster_front, "founds a cluster");
+    tracing::info!(target: "tollgate::life", cluster = cluster_front, "this node founds a cluster");
     node.sit(Membership { cluster, node: NodeId(1), is_founder: true }).await
 }
 
@@ -235,7 +235,7 @@ async fn join(node: &Arc<ControlNode>, seed: String) -> Option<NodeId> {
                 return Some(id);
             }
             RpcReply::Propose(ProposeReply::Answered(_, Err(refused))) => {
-                tracing::warn!(%refused, "the cluster does not take the node");
+                tracing::warn!(%refused, "the cluster of a seed refuses to register this node");
                 return None;
             }
             RpcReply::Propose(ProposeReply::NotLeader(Some((_, leader)))) => address = leader,

@@ -152,8 +152,8 @@ pub(super) async fn run(node: Arc<ControlNode>) {
 /// Ends Raft on this node until the disk works again.
 fn fail(node: &Arc<ControlNode>, why: String, logged: &mut LoggedConditions) {
     tracing::error!(
-        "{why}. The node goes on serving its copies, and votes no more. Free space or repair the disk: \
-         it is tried again every second"
+        "{why}. This node keeps serving its copies, but does not vote. Free space or repair the \
+         disk: the node tries again every second"
     );
     let now = Instant::now();
     (logged.fault, logged.tried) = (Some(now), Some(now));
@@ -191,12 +191,19 @@ async fn recover(node: &Arc<ControlNode>, logged: &mut LoggedConditions) {
     let since = fault.since.elapsed().as_secs();
     match again {
         Ok(()) => {
-            tracing::warn!("control log {} works again after {since} s", node.store.name());
+            tracing::warn!(
+                "control log {} can be written again, after {since} s",
+                node.store.name()
+            );
             node.heartbeat_now.notify_one();
         }
         Err(error) if logged.fault.is_none_or(|at| at.elapsed() > REPORT_AGAIN) => {
             logged.fault = Some(Instant::now());
-            tracing::error!("{}, for {since} s now: {error}", fault.why);
+            tracing::error!(
+                "{}. This node has tried for {since} s to recover: {error}. Free space or repair \
+                 the disk",
+                fault.why
+            );
         }
         Err(_) => {}
     }
@@ -218,7 +225,7 @@ fn report_fault(node: &ControlNode, logged: &mut LoggedConditions) {
     {
         logged.trouble = Some(Instant::now());
         tracing::warn!(
-            "{trouble}. The node serves on; where another one can, that leads the cluster"
+            "{trouble}. This node keeps serving, and another voter leads if one can. Check the disk"
         );
     }
 }

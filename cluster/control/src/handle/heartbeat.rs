@@ -49,7 +49,11 @@ const REGISTER_PERIOD: Duration = Duration::from_millis(500);
 pub(super) async fn run(node: Arc<ControlNode>) {
     let had_membership = node.membership().is_some();
     while let Err(error) = bootstrap::seek(&node).await {
-        tracing::error!(%error, "the node cannot take its place in the cluster: it is tried again");
+        tracing::error!(
+            %error,
+            "this node cannot store its membership, and tries again every 5 s. Free space or \
+             repair the disk of the data directory"
+        );
         sleep(SEEK_AGAIN).await;
     }
     let mut flights = JoinSet::new();
@@ -65,7 +69,10 @@ pub(super) async fn run(node: Arc<ControlNode>) {
     loop {
         let gap = last.elapsed().saturating_sub(PERIOD);
         if gap > GAP {
-            tracing::warn!(?gap, "did not run");
+            tracing::warn!(
+                ?gap,
+                "this process did not run: check for overload or a paused machine"
+            );
             node.state.lock().liveness.slept(gap, node.now());
         }
         last = Instant::now();
@@ -151,8 +158,8 @@ async fn greet_node(node: Arc<ControlNode>, seed: String) {
         if node.state.lock().strange_seeds.insert(seed.clone()) {
             let front = |cluster: u128| format!("{:08x}", (cluster >> 96) as u32);
             tracing::warn!(
-                "{seed} is ignored: it is in cluster {}, and the data directory of this node is of \
-                 cluster {}. To join the other, start with an empty data directory",
+                "seed {seed} is ignored: it belongs to cluster {}, the data directory of this node \
+                 to cluster {}. To join the other cluster, start with an empty data directory",
                 front(cluster),
                 front(ours.unwrap_or_default())
             );
@@ -189,7 +196,7 @@ async fn take_reply(
             }
             if has_moved {
                 node.state.lock().moved_at = Some(Instant::now());
-                // The primary waits for a heartbeat with this version.
+                // Ends the present pause, which was chosen before the move.
                 node.heartbeat_now.notify_one();
             }
         }
@@ -265,7 +272,7 @@ fn check_registration(node: &Arc<ControlNode>, map: &Map, flights: &mut JoinSet<
     }
     if is_known && !state.was_member {
         state.was_member = true;
-        tracing::info!(node = %membership.node, "is in the map");
+        tracing::info!(node = %membership.node, "this node is registered in the map");
     }
     let is_gone = known.is_none() && state.was_member;
     let is_same = known.is_some_and(|known| known.description == node.options.description);
@@ -283,10 +290,18 @@ async fn register(node: Arc<ControlNode>, membership: Membership) {
     match proposals::propose(&node, command, REGISTER_TTL).await.map(|outcome| outcome.answer) {
         Ok(Ok(MapAnswer::Registered(id))) if id != membership.node => {
             // The cluster has forgotten the old id, so this directory is a new node.
-            tracing::warn!(old = %membership.node, new = %id, "was forgotten and is another node now");
+            tracing::warn!(
+                old = %membership.node,
+                new = %id,
+                "the cluster had forgotten this node, which gets a new id and new copies"
+            );
             let membership = Membership { node: id, is_founder: false, ..membership };
             if let Err(error) = node.sit(membership).await {
-                tracing::error!(%error, "the node cannot take its place");
+                tracing::error!(
+                    %error,
+                    "this node cannot store its new id. Free space or repair the disk of the data \
+                     directory"
+                );
             }
         }
         Ok(Ok(_)) => node.state.lock().doubled = None,
@@ -297,7 +312,7 @@ async fn register(node: Arc<ControlNode>, membership: Membership) {
         Ok(Err(refused)) => {
             let is_new = node.state.lock().refused.replace(refused) != Some(refused);
             if is_new {
-                tracing::warn!(%refused, "the cluster does not take the node: it asks again");
+                tracing::warn!(%refused, "the cluster refuses to register this node: trying again");
             }
         }
     }

@@ -190,10 +190,14 @@ impl Leader {
         clocks.retain(|id, _| is_living(id));
         let off = clocks::off(&clocks, Some(me), &self.off);
         for node in off.difference(&self.off) {
-            tracing::warn!(%node, ahead_ms = clocks[node], "its clock is off: it becomes primary last");
+            tracing::warn!(
+                %node,
+                ahead_ms = clocks[node],
+                "the node's wall clock is off, so it becomes primary last: set its clock"
+            );
         }
         for node in self.off.difference(&off) {
-            tracing::info!(%node, "its clock is right again, or it is gone");
+            tracing::info!(%node, "the node's wall clock is right again, or the node is gone");
         }
         self.off.clone_from(&off);
         let is_unmeasured = |(id, known): &(&NodeId, &cluster::map::MapNode)| {
@@ -257,7 +261,7 @@ impl Leader {
             is_ready &= has > 0 && has + CAUGHT_UP >= metrics.last_log_index.unwrap_or(0);
         }
         if is_ready {
-            tracing::info!(?current, ?wanted, "other voters");
+            tracing::info!(?current, ?wanted, "changing the voters");
             let ids: BTreeSet<u64> = wanted.iter().map(|id| u64::from(id.0)).collect();
             timeout(COMMIT_TTL, raft.change_membership(ids, true)).await.ok()?.ok()?;
             if leaves {
@@ -393,7 +397,7 @@ pub(super) async fn succeed(node: &Arc<ControlNode>, gone: NodeId, incarnation: 
     if node.leader() == Some(gone)
         && let Some(raft) = node.raft()
     {
-        tracing::info!(%gone, "the leader's process is gone: standing for election");
+        tracing::info!(%gone, "the leader's process is gone: this node stands for election");
         let _ = raft.trigger().elect().await;
     }
 }

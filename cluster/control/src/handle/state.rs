@@ -259,8 +259,8 @@ impl ControlNode {
         by_raft.into_iter().chain(by_news).min()
     }
 
-    /// The age of the majority-th newest answer, and at least the age of the contact, which covers
-    /// the knowledge of the voters.
+    /// The age of the majority-th newest answer. The voters are known only as of the contact, so
+    /// the lease is at least as old as the contact.
     pub(super) fn lease_age(&self) -> Option<Duration> {
         let MembershipState::Member(_) = self.membership_state() else { return None };
         let contact = self.contact_age()?;
@@ -321,14 +321,14 @@ impl ControlNode {
         let id = u64::from(membership.node.0);
         let raft = Raft::new(id, Arc::new(config), self.rpc.clone(), log, state_machine).await;
         let raft = raft.map_err(|error| {
-            tracing::error!(%error, "Raft does not start");
+            tracing::error!(%error, "Raft failed to start on this node");
             StoreError::Unreadable("Raft's state")
         })?;
         if membership.is_founder && !raft.is_initialized().await.unwrap_or(true) {
             let address = self.options.description.peer_address.clone();
             let members = [(id, openraft::BasicNode::new(address))];
             if let Err(error) = raft.initialize(BTreeMap::from(members)).await {
-                tracing::error!(%error, "the cluster is not initialised");
+                tracing::error!(%error, "Raft failed to initialise the new cluster");
             }
         }
         self.state.lock().raft = Some(raft);
@@ -351,7 +351,12 @@ impl ControlNode {
             state.answered.clear();
         }
         let cluster = format!("{:08x}", (membership.cluster >> 96) as u32);
-        tracing::info!(target: "tollgate::life", node = %membership.node, cluster, "has a place in a cluster");
+        tracing::info!(
+            target: "tollgate::life",
+            node = %membership.node,
+            cluster,
+            "this node is a member of a cluster"
+        );
         self.start_raft().await
     }
 }

@@ -45,7 +45,7 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
         if !node.is_leader() {
             break;
         }
-        tracing::info!(heir = %transfer_target, "gives the lead to another voter");
+        tracing::info!(%transfer_target, "transferring the leadership to another voter");
         let asked = Instant::now();
         let _ = node.rpc.call_node(transfer_target, RpcRequest::Stand, STAND_TTL).await;
         while node.is_leader() && asked.elapsed() < STAND_TTL {
