@@ -96,7 +96,7 @@ pub struct Config {
     pub watching: bool,
     /// Size of the buffer for a slow watcher, in bytes (`-o watcher_logbuf_size`, in kilobytes).
     pub watcher_buffer_bytes: usize,
-    /// Last byte of a key's prefix in `stats detail` (`-D`).
+    /// The byte that ends a key's prefix in `stats detail` (`-D`).
     pub prefix_delimiter: u8,
     /// Whether `stats detail` counts from the start; `-D` turns it on.
     pub detail_enabled: bool,
@@ -191,7 +191,7 @@ pub enum Startup {
     Print(String),
     /// Print the configuration ([`Config::to_toml`]) and exit.
     Check(Box<Config>),
-    /// Check this limits file, print a summary and exit.
+    /// Check this limits file, list its limits and exit.
     CheckLimits(PathBuf),
     /// Run a `tollgate cluster` command against a running node.
     Cluster(cli::CliRequest),

@@ -314,7 +314,7 @@ impl<'l> IntoIterator for &'l Limits {
 }
 
 impl Limit {
-    /// The position of the limit in the file, from 0. It changes when the file is read again.
+    /// The position of the limit in the file, from 0. It may change when the file is read again.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index as usize

@@ -21,7 +21,7 @@ use super::{Limits, LimitsError, read};
 /// fit between them until the distance is used up, and then all limits are renumbered.
 const STEP: i64 = 1 << 32;
 
-/// The begin of a body's first line.
+/// The first bytes of a body.
 const ORDER: &str = "order = ";
 
 /// Maximum size of a limit's TOML: the size of a body without its first line, which has its maximum

@@ -41,7 +41,7 @@ impl<'a> LimitMatch<'a> {
         self.key
     }
 
-    /// The limited key as the client wrote it; for a companion, the key beside it.
+    /// The limited key as the client wrote it; for a companion, the key that it belongs to.
     #[must_use]
     pub fn base(&self) -> &'a [u8] {
         self.base
@@ -93,7 +93,7 @@ pub struct Parent<'p> {
 }
 
 impl Parents {
-    /// The parents; each comes before its own parents.
+    /// The parents, depth first: each is followed by its own parents that were not added before.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Parent<'_>> {
         self.rows.iter().map(|ParentRow { limit, policy, key }| Parent {

@@ -1,4 +1,4 @@
-//! The begin of a link: both sides identify themselves and prove that they belong to the cluster.
+//! The start of a link: both sides identify themselves and prove that they belong to the cluster.
 //!
 //! Here: the exchange on a stream. Not here: the content of its frames and their checks
 //! (`cluster::message::handshake`), the timeout (`dialer`, `acceptor`).
