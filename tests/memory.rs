@@ -201,7 +201,8 @@ fn delete_all(client: &mut Client, count: usize) {
     send_each(client, count, |number| format!("delete key{number} noreply\r\n"));
 }
 
-/// The bounds follow `load --memory`, which measures 55 and 64 bytes per key with five million keys.
+/// The bounds follow `load --memory`, which measures 55 and 64 bytes per key with five million
+/// keys.
 #[test]
 fn a_counter_and_a_bucket_are_as_small_as_promised() {
     const KEYS: usize = 1_000_000;

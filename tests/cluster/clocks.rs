@@ -20,7 +20,7 @@ const STEPS: [i64; 8] = [HOUR, -HOUR, DAY, -DAY, TEN_YEARS, -TEN_YEARS, 120, -12
 
 /// Keys of each kind.
 const KEYS: usize = 60;
-/// Limits that admit two and then none for ten minutes: capacity plus the number in a key.
+/// Policies that admit two and then none for ten minutes; a key contains its policy's index.
 const POLICIES: [&str; 8] = [
     "fixed:2/600s",
     "log:2/600s",

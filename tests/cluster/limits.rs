@@ -10,8 +10,8 @@ use super::nodes::{Cluster, Line};
 
 #[test]
 fn a_limit_is_one_limit_whoever_dies() {
-    // `deny` stops nodes from admitting by themselves. By default each admits its share, marked
-    // `degraded=1`, while the owner is out of reach: on a busy machine a request may wait longer.
+    // With `deny` no node admits by itself. By default each admits its share, marked `degraded=1`,
+    // while the owner is out of reach: on a busy machine that may be longer than a request waits.
     let mut cluster = Cluster::start(3, &["--on-unavailable", "deny"]);
     let stop = AtomicBool::new(false);
     let places = cluster.addresses();

@@ -460,8 +460,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a node counts the right number of voters. With fewer voters, none of them is
-    /// dispensable; and a dead node may or may not vote.
+    /// Whether a node counts as many voters as its cluster should have. With fewer, the cluster
+    /// cannot lose one of them. While a node is dead, any number is right: it may be a voter.
     fn has_its_voters(&self, number: u8) -> bool {
         let figure = |name| self.figure(number, name);
         let (Some(nodes), Some(voters)) = (figure("nodes"), figure("voters")) else { return false };

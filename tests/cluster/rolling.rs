@@ -1,5 +1,5 @@
-//! A rolling restart of five nodes under constant load: every node drains at SIGTERM, ends, and comes
-//! back with its data directory, one after the other.
+//! A rolling restart of five nodes under constant load: every node drains at SIGTERM, ends, and
+//! comes back with its data directory, one after the other.
 //!
 //! No client is connected to the node that restarts, so none may see an error or a long pause. Not
 //! here: nodes that die (`five`, `faults`). `ROLLING_RESTARTS` sets the number of restarts.

@@ -88,8 +88,8 @@ fn compose_starts_three_nodes_that_count_as_one() {
         for (variable, value) in what["environment"].as_object().expect("it has an environment") {
             plan.environment.insert(variable.clone(), text(value));
         }
-        // A container sees a secret's file with the host's mode; its header names the required
-        // reader.
+        // A container sees a secret's file with the mode that it has on the host; the header of the
+        // compose file names the user who must be able to read it.
         for secret in what["secrets"].as_array().expect("it has secrets") {
             let secret = text(secret);
             assert!(compose["secrets"][&secret]["file"].is_string(), "{secret} is declared");

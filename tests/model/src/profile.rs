@@ -40,7 +40,7 @@ impl Aim {
         Self::Abandoned,
     ];
 
-    /// Of three consecutive seeds two have the usual aim; the third has each other aim in turn.
+    /// Two of three consecutive seeds have the usual aim; the third has each other aim in turn.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         match seed % 3 {

@@ -815,7 +815,7 @@ impl World {
     fn call(&mut self) {
         let heal_ns = 1_000 * MS + self.profile.base.chaos_ns;
         if self.now_ns < heal_ns + CALM_NS {
-            // Calls have the mean rate of the profile, and several may be outstanding.
+            // The mean gap between calls is the profile's; several calls may be outstanding.
             let pause = self.rng.between(1, self.profile.base.call_ns);
             self.at(pause, Event::Call);
         }

@@ -25,7 +25,7 @@ fn cut_links_are_gone_around() {
     }
 }
 
-/// Checks that one of forty seeds reports a violation if `rule` is left out.
+/// Whether one of forty seeds reports a violation if `rule` is left out.
 fn is_missed(rule: &str) -> bool {
     let bug = format!("--bug={rule}");
     (1..=40).any(|seed| !sim(&[&seed.to_string(), "--once", &bug]).status.success())
