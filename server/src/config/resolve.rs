@@ -132,7 +132,7 @@ impl RawConfig {
     }
 
     /// Refuses flags that promise protection which is not built yet. Without it the server would be
-    /// open although the operator protected it.
+    /// open although the operator meant to protect it.
     fn refuse_unbuilt(&self) -> Result<(), ConfigError> {
         let refuse = |text: &str| Err(ConfigError::Usage(text.to_owned()));
         if self.enable_sasl == Some(true) {
