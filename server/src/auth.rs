@@ -94,8 +94,7 @@ impl AuthFile {
         let matches = self.users.iter().fold(0_u32, |matches, user| {
             matches | u32::from(black_box(user.difference(&attempt)) == 0)
         });
-        // The length of the attempt is known to its sender, so this condition may be evaluated
-        // last.
+        // The sender knows the length of its attempt, so the short-circuit reveals nothing.
         fits && matches != 0
     }
 }

@@ -20,8 +20,8 @@ pub(crate) const FAILURES_MAX: u32 = 10;
 
 /// Number of sets over which addresses are spread, each with [`WAYS`] places.
 const SETS: usize = 1024;
-/// Number of addresses in a set. In a full set the address that is nearest to its full tries is
-/// replaced.
+/// Number of addresses in a set. In a full set the address with the earliest
+/// `full_ms` is replaced.
 const WAYS: usize = 4;
 
 /// The tries of one address: GCRA on one instant.
