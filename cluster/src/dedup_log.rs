@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn log_keeps_what_its_lane_is_not_done_with() {
+    fn log_keeps_results_until_they_are_done() {
         let mut log = DedupLog::default();
         for number in 1..=10_000_u64 {
             let bytes = number.to_le_bytes();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_end_with_the_life_of_their_node() {
+    fn logs_end_with_the_incarnation_of_their_node() {
         let stream = |node, incarnation| OpStreamId {
             node: NodeId(node),
             incarnation: Incarnation(incarnation),

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_word_is_said_before_the_peers_came() {
+    fn link_sends_only_an_ack_before_the_peers_ack() {
         let mut end = End::default();
         end.send(1);
         assert_eq!(end.write(), [], "there is no connection");

@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn piece_is_released_when_each_link_has_its_position() {
+    fn batch_is_released_when_each_link_has_its_position() {
         let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
         park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[TWO])]);
         park(&mut parked, 2, 20, &[(0, &[ONE])]);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_taken_while_it_serves() {
+    fn header_gives_lsns_while_it_serves() {
         let header = serving();
         let first = ApplyPosition { pt_ns: 1100, term: Term(3), lsn: 8 };
         assert_eq!(header.next(at(100)), Some(first));

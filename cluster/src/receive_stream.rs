@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_is_said_once_a_link_until_it_ends() {
+    fn refusal_is_reported_once_per_connection() {
         let mut stream = ReceiveStream::default();
         stream.advance(10);
         stream.refuse(refused(1, 2, 20), false);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_beginning_replaces_what_was_refused_before() {
+    fn refused_origin_replaces_an_earlier_refusal() {
         let mut stream = ReceiveStream::default();
         stream.refuse(refused(1, 2, 20), false);
         said(&mut stream);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn row_is_used_again_once_nobody_names_it() {
+    fn row_is_used_again_once_no_partition_refers_to_it() {
         let mut sets = ReplicaSets::new(3);
         let (one, two, three) = (LinkIndex(1), LinkIndex(2), LinkIndex(40_000));
         let first = ReplicaSet::new(&[one], &[two]);

@@ -224,7 +224,7 @@ fn frame_that_is_too_long_is_refused_by_its_header() {
 }
 
 #[test]
-fn a_counter_takes_48_bytes_and_a_forward_8_more_than_its_line() {
+fn counter_record_and_forward_have_bounded_sizes() {
     let (stream, fields) = (OpStreamId::default(), (7, 3, 2, 1 << 40, None));
     let key = b"ctr:0123456789abcdef".to_vec();
     let record = Owned { fields, key, state: (0, u64::MAX, Vec::new()), result: (0, Vec::new()) };

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_few_are_off_whoever_measures() {
+    fn minority_is_off_on_any_measuring_node() {
         const HOUR: i64 = 3_600_000;
         assert_eq!(off_of(&[0, 20, HOUR], 1), [3]);
         assert_eq!(off_of(&[0, HOUR, HOUR + 400], 1), [1]);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_opinions_the_leaders_counts() {
+    fn of_two_equal_groups_the_leaders_clock_counts() {
         assert_eq!(off_of(&[0, 5000], 1), [2]);
         assert_eq!(off_of(&[0, 5000], 2), [1]);
         assert_eq!(off_of(&[0, 10, 5000, 5010], 4), [1, 2]);

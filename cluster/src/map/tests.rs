@@ -76,7 +76,7 @@ fn the_first_copy_loses_nothing() {
 }
 
 #[test]
-fn what_was_decided_on_another_version_is_refused() {
+fn change_of_another_version_is_refused() {
     let (mut map, _, backup) = paired();
     let change =
         MapChange { partition: Partition(0), ver: 2, transition: Transition::Promote(backup) };
@@ -171,7 +171,7 @@ fn the_last_living_copy_stays() {
 }
 
 #[test]
-fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
+fn partition_resets_only_when_no_copy_can_return() {
     let (mut map, ..) = paired();
     let reset = |waited| Transition::Reset { node: N[2], incarnation: LIFE, waited };
     assert_eq!(step(&mut map, reset(true)), Err(MapRefusal::MayReturn));
@@ -190,7 +190,7 @@ fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
 }
 
 #[test]
-fn nodes_come_and_go_by_their_lives() {
+fn node_commands_need_the_present_incarnation() {
     let mut map = created(Scheme::Ketama, 0);
     assert_eq!(map.apply(&register(1, 5)).expect("new").0, MapAnswer::Registered(N[0]));
     let ver = map.ver();
@@ -463,7 +463,7 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
 }
 
 #[test]
-fn of_two_backups_the_one_with_the_right_clock_goes_on() {
+fn backup_with_the_right_clock_is_promoted() {
     let mut map = created(Scheme::Ketama, 6);
     done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
     (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
@@ -487,7 +487,7 @@ fn of_two_backups_the_one_with_the_right_clock_goes_on() {
 }
 
 #[test]
-fn what_is_of_no_use_any_more_is_given_up() {
+fn useless_learners_and_transfers_are_withdrawn() {
     let mut map = created(Scheme::Ketama, 0);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
     settle(&mut map, &ControllerInput::default());
@@ -560,7 +560,7 @@ fn voters_are_odd_spread_and_steady() {
 }
 
 #[test]
-fn an_unfit_voter_leaves_its_seat_to_a_fit_node_only() {
+fn unfit_voter_is_replaced_by_a_fit_node_only() {
     let mut map = created(Scheme::Ketama, 0);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
     let voters = [1, 2, 3].map(NodeId).into();
@@ -696,7 +696,7 @@ proptest! {
     }
 
     #[test]
-    fn the_controller_gets_there_from_anywhere(
+    fn controller_reaches_the_target_from_any_map(
         draws in proptest::collection::vec(any::<[u8; 3]>(), 1..60),
         scheme in prop_oneof![Just(Scheme::Ketama), Just(Scheme::Xxh3)],
     ) {

@@ -124,7 +124,7 @@ fn a_call() -> Frame {
 }
 
 #[test]
-fn what_is_too_long_is_neither_sent_nor_awaited() {
+fn frame_that_is_too_long_is_neither_sent_nor_awaited() {
     let bounds = FrameBounds { frame_bytes_max: 30 };
     let mut wire = BytesMut::from(&b"before"[..]);
     assert_eq!(a_call().encode(bounds, &mut wire), Err(MessageError::Length(32)));
@@ -196,7 +196,7 @@ fn a_proof_is_of_this_key_this_side_and_these_hellos() {
 }
 
 #[test]
-fn a_stranger_may_say_little() {
+fn unauthenticated_frames_are_short() {
     let hello = encoded(&Frame::Hello(greeting(1, 1, 1..=3)));
     assert!(hello.len() < HELLO_BYTES_MAX);
     let mut front = BytesMut::from(&[0, 4, 0, 0][..]);

@@ -153,7 +153,7 @@ fn refused_operation_goes_to_the_newer_owner() {
 }
 
 #[test]
-fn operation_of_unknown_outcome_is_never_called_refused() {
+fn unknown_outcome_is_never_reported_as_refused() {
     let (mut streams, stream) = streams();
     submit(&mut streams, stream, 1, 0);
     let out = send_new(&mut streams, stream);
@@ -208,7 +208,7 @@ fn opened_operation_is_sent_under_its_number() {
 }
 
 #[test]
-fn lane_has_bounds() {
+fn op_stream_has_bounds() {
     let (mut streams, stream) = streams();
     let submitted = NewOp { partition: Partition(0), op_flags: 0, token: 9, index: 4, for_ns: 0 };
     let long = vec![0; LINES_BYTES_MAX];

@@ -68,7 +68,7 @@ fn a_majority_of_all_voters_has_to_miss_it() {
 }
 
 #[test]
-fn nobody_is_silent_before_there_was_time_to_speak() {
+fn new_node_is_not_silent_before_its_first_heartbeat() {
     let map = map(3);
     let mut liveness = FailureDetector::default();
     liveness.see(&map, &ids([1]), NodeId(1), ms(5000));
@@ -86,7 +86,7 @@ fn nobody_is_silent_before_there_was_time_to_speak() {
 }
 
 #[test]
-fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
+fn refused_or_replaced_incarnation_is_over() {
     let map = map(3);
     let mut liveness = FailureDetector::default();
     let now = ms(10_000);
@@ -122,7 +122,7 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
 }
 
 #[test]
-fn old_words_do_not_count() {
+fn stale_reports_do_not_count() {
     let map = map(4);
     let mut liveness = FailureDetector::default();
     liveness.see(&map, &ids([1, 2, 3]), NodeId(1), ms(0));
@@ -133,7 +133,7 @@ fn old_words_do_not_count() {
 }
 
 #[test]
-fn new_voters_accuse_nobody_before_they_listened() {
+fn new_voters_call_no_node_silent_at_first() {
     let map = map(5);
     let mut liveness = FailureDetector::default();
     let me = NodeId(4);

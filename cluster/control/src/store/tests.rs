@@ -33,7 +33,7 @@ fn open(store: &ControlStore) -> (RaftLog, MapStateMachine) {
 }
 
 #[test]
-fn it_passes_openrafts_tests() {
+fn store_passes_openrafts_tests() {
     Suite::test_all(Builder).expect("all of them");
 }
 

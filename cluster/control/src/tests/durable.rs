@@ -78,7 +78,7 @@ async fn a_restarted_voter_keeps_its_id_and_votes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_emptied_node_is_a_new_one_and_the_old_is_forgotten() {
+async fn emptied_directory_becomes_a_new_node() {
     let mut world = World::cluster(1, &["a", "b", "c"]).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     world.kill("b").await;
@@ -127,7 +127,7 @@ async fn a_late_voter_gets_a_snapshot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_did_not_hear_that_it_is_another_becomes_it_all_the_same() {
+async fn node_whose_new_id_was_lost_gets_it_again() {
     let mut world = World::cluster(1, &["a", "b", "c"]).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let disk = world.kill("c").await;

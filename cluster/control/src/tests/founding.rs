@@ -71,7 +71,7 @@ async fn too_few_expecting_nodes_found_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_a_cluster_is_joined_whatever_was_expected() {
+async fn existing_cluster_is_joined_despite_expect() {
     let mut world = World::new(1, &["z", "a", "b"]);
     world.start("z", StartMode::Found).await;
     world.is_in("z").await;
@@ -82,7 +82,7 @@ async fn who_has_a_cluster_is_joined_whatever_was_expected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn voters_grow_with_the_cluster_from_one_to_three_to_five() {
+async fn voters_grow_from_one_to_three_to_five() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];
     let mut world = World::new(1, &names);
     for (at, name) in names.iter().enumerate() {
@@ -123,7 +123,7 @@ async fn voters_are_spread_over_zones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
+async fn node_whose_first_id_was_lost_gets_it_again() {
     let mut world = World::new(1, &["a", "b"]);
     world.start("a", StartMode::Found).await;
     world.is_in("a").await;
@@ -144,7 +144,7 @@ async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_only_joins_does_not_keep_others_from_founding() {
+async fn joining_node_does_not_prevent_founding() {
     let mut world = World::new(1, &["a", "b", "c"]);
     // It has the lowest node uuid.
     world.start("a", StartMode::Join).await;

@@ -65,7 +65,7 @@ async fn a_leader_that_leaves_gives_everything_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_gives_up_the_lead_before_it_drains() {
+async fn leader_transfers_leadership_before_it_drains() {
     let names = ["a", "b", "c"];
     let world = World::cluster(1, &names).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
@@ -89,7 +89,7 @@ async fn a_leader_gives_up_the_lead_before_it_drains() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_voter_of_two_nodes_gives_the_lead_away() {
+async fn last_voter_of_two_transfers_the_leadership() {
     let world = World::cluster(1, &["a", "b"]).await;
     world.voters_are(&[1], ms(10_000)).await;
     let identity = world.at("a").identity();
@@ -126,7 +126,7 @@ async fn partitions_come_to_rest_at_their_targets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_just_come_is_not_buried() {
+async fn new_node_is_not_marked_dead() {
     let mut world = World::cluster(1, &["a"]).await;
     sleep(ms(10_000)).await;
     let mut watch = world.at("a").watch();

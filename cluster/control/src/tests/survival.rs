@@ -130,17 +130,17 @@ async fn holds_the_table(copies: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_copy_survives_what_the_table_says() {
+async fn one_copy_survives_the_deaths_of_the_table() {
     holds_the_table(1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_copies_survive_what_the_table_says() {
+async fn two_copies_survive_the_deaths_of_the_table() {
     holds_the_table(2).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_copies_survive_what_the_table_says() {
+async fn three_copies_survive_the_deaths_of_the_table() {
     holds_the_table(3).await;
 }
 

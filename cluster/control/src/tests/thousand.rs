@@ -117,7 +117,7 @@ fn a_thousand_nodes_on_paper() {
 }
 
 #[test]
-fn what_a_thousand_nodes_say_when_nothing_happens() {
+fn idle_traffic_of_a_thousand_nodes() {
     let from = Sender {
         node_uuid: u128::MAX,
         incarnation: Incarnation(3),

@@ -55,7 +55,7 @@ fn run(nodes: usize, wanted: usize, seed: u128) -> Vec<usize> {
 }
 
 #[test]
-fn of_fewer_than_twice_as_many_no_two_found() {
+fn no_two_of_fewer_than_twice_the_wanted_found() {
     let mut founded = 0;
     for seed in 0..3000 {
         for (nodes, wanted) in [(3, 3), (3, 2), (4, 3), (5, 3)] {
@@ -69,7 +69,7 @@ fn of_fewer_than_twice_as_many_no_two_found() {
 }
 
 #[test]
-fn whoever_emptied_its_directory_is_not_waited_for() {
+fn emptied_node_does_not_block_the_bootstrap_vote() {
     let now = Duration::from_secs(1);
     let mut seekers = BootstrapPeers::default();
     seekers.saw(&sender(1), None, Some(now), now);
