@@ -150,8 +150,7 @@ pub fn cut(input: &[u8], body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, 
     Ok(rest.get(..length).map(|body| RawFrame { kind, body }))
 }
 
-/// Appends the header of a frame whose length is not known yet. Returns the index of the frame in
-/// `out`.
+/// Appends the header of a frame of unknown length. Returns the index of the frame in `out`.
 fn begin(out: &mut Vec<u8>, kind: FrameKind) -> usize {
     let at = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);

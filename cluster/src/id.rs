@@ -61,7 +61,7 @@ pub struct CopyId {
 /// another owner.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpStreamId {
-    /// The sending node. 0 in a section whose records belong to no operation.
+    /// The sending node. 0 in a section of records without operations.
     pub node: NodeId,
     /// The incarnation of that node.
     pub incarnation: Incarnation,

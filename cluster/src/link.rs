@@ -1,9 +1,9 @@
 //! A connection between two nodes: the bytes written and read, and resumption on the next
 //! connection.
 //!
-//! The node with the lower id numbers the connections. A newer connection ends the older one, whose
-//! remaining bytes are never read. A connection counts from its proof on. The first frame in each
-//! direction is a `StreamAck`; until the peer's has arrived, nothing else is sent.
+//! The node with the lower id numbers the connections. A newer connection ends the older one, and
+//! the remaining bytes of that one are never read. A connection counts from its proof on. The first
+//! frame in each direction is a `StreamAck`; until the peer's has arrived, nothing else is sent.
 
 use crate::frames::{FrameError, KeepAlive, RawFrame, StreamAck, StreamDone, cut};
 use crate::receive_stream::ReceiveStream;
@@ -102,9 +102,9 @@ impl ReceiveBuffer {
     }
 }
 
-/// Replaces the connection by one whose peer has proved its identity. Returns false if `number` is
-/// not newer: then the caller closes the new connection. The caller must have stopped reading the
-/// older connection.
+/// Replaces the connection by a newer one, after its peer has proved its identity. Returns false if
+/// `number` is not newer: then the caller closes the new connection. The caller must have stopped
+/// reading the older connection.
 pub fn connect(number: u64, sender: &mut LinkSender, receiver: &mut LinkReceiver) -> bool {
     if number <= sender.number {
         return false;

@@ -122,7 +122,7 @@ pub struct MapNode {
     pub description: NodeDescription,
 }
 
-/// A limit, whose body only the server interprets.
+/// A limit. Only the server interprets its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapLimit {
     /// Grows with each change.

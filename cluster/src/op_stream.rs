@@ -251,8 +251,8 @@ impl OpStreams {
         true
     }
 
-    /// Sends the operations of an op stream that were submitted and never sent. Runs whose owner by
-    /// `route` is the op stream's are appended to `out`, if given; all others wait for
+    /// Sends the operations of an op stream that were submitted and never sent. Runs that `route`
+    /// sends to the op stream's owner are appended to `out`, if given; all others wait for
     /// [`send_again`](Self::send_again).
     pub fn send_new(
         &mut self,

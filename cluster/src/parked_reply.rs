@@ -339,7 +339,7 @@ impl ParkedReplies {
 
     /// Gives up batches that wait too long. `is_late` decides from the time at which the operations
     /// were done and a link that the batch waits for. Calls `each` for each of their operations,
-    /// whose outcome is unknown then.
+    /// which have an unknown outcome then.
     pub fn expire(
         &mut self,
         mut is_late: impl FnMut(u64, LinkIndex) -> bool,

@@ -96,7 +96,7 @@ impl ReceiveStream {
         self.standing.len()
     }
 
-    /// Begins a new connection, whose first ack reports all refusals in force.
+    /// Begins a new connection. Its first ack reports all refusals in force.
     pub fn begin_link(&mut self) {
         self.owes_ack = true;
         if self.rules.lack(Bug::RefusalLostWithLink) {

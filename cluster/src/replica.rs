@@ -49,8 +49,8 @@ struct Core {
     last_term: Term,
     /// The lsn of the last record when the header's term was first seen.
     began: u64,
-    /// The copy whose node's monotonic clock the header's `ahead_ns` refers to. None if the
-    /// partition's time is not known.
+    /// The copy that `ahead_ns` refers to: the header's offset is against the monotonic clock of
+    /// its node. None if the partition's time is not known.
     clock_of: Option<CopyId>,
 }
 

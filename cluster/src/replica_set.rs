@@ -80,8 +80,8 @@ impl ReplicaSet {
 pub struct ReplicaSetTable(Arc<[AtomicU64]>);
 
 impl ReplicaSetTable {
-    /// The set in a row. The caller must hold the shard of a partition whose header refers to the
-    /// row, so that the row is not used for another set.
+    /// The set in a row. The caller must hold the shard of a partition that refers to the row by
+    /// its header, so that the row is not used for another set.
     #[must_use]
     #[inline]
     pub fn get(&self, index: SetIndex) -> ReplicaSet {

@@ -1,7 +1,7 @@
-//! The failure detector: the nodes that a majority of the voters does not hear.
+//! The failure detector: finds the nodes from which a majority of the voters receives nothing.
 //!
-//! Here: when this node last heard each other node, and the reports of the voters. Not here:
-//! heartbeats (`handle::heartbeat`), the consequences of silence (`handle::leader`).
+//! Here: when this node last received a message of each other node, and the reports of the voters.
+//! Not here: heartbeats (`handle::heartbeat`), the consequences of silence (`handle::leader`).
 //!
 //! Pure: the time is an argument, counted from the start of the node. A voter's report counts while
 //! it is fresh: a voter that is cut off reports nothing about the others. So a bad link, even one
@@ -13,15 +13,15 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, NodeState};
 
-/// A node that was not heard for this time is silent.
+/// A node without a message for this time is silent.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
-/// A node that is heard at least this long after it refused a connection is alive. An earlier
+/// A node that sends a message later than this after it refused a connection is alive. An earlier
 /// message may have been in flight.
 const IN_FLIGHT: Duration = Duration::from_millis(250);
 /// A voter's report counts for this time: three of its heartbeats.
 const FRESH: Duration = Duration::from_millis(750);
 
-/// When a voter last heard a node: the node, its incarnation, and the age in milliseconds.
+/// The last message of a node at a voter: the node, its incarnation, and the age in milliseconds.
 pub(crate) type LastHeard = (NodeId, Incarnation, u32);
 
 type VoterReport = BTreeMap<NodeId, (Incarnation, u32)>;
@@ -29,12 +29,13 @@ type VoterReport = BTreeMap<NodeId, (Incarnation, u32)>;
 /// The observations of one node about the others.
 #[derive(Debug, Default)]
 pub(crate) struct FailureDetector {
-    /// For the nodes of the map, when each was last heard; at first, when it appeared in the map.
+    /// For the nodes of the map, when the last message arrived; at first, when the node appeared in
+    /// the map.
     heard: BTreeMap<NodeId, (Incarnation, Duration)>,
     reports: BTreeMap<NodeId, (Duration, VoterReport)>,
     /// The voters, and when this node learned of them.
     voters: (BTreeSet<NodeId>, Duration),
-    /// Incarnations whose host refused a connection, and when.
+    /// Incarnations that refused a connection, and when.
     refused: BTreeMap<(NodeId, Incarnation), Duration>,
 }
 
@@ -91,7 +92,7 @@ impl FailureDetector {
         self.refused.insert((node, incarnation), now);
     }
 
-    /// Moves the records on by `gap`, in which this process did not run and could hear no node.
+    /// Moves the records on by `gap`, in which this process did not run and could receive nothing.
     pub(crate) fn slept(&mut self, gap: Duration, now: Duration) {
         for (_, at) in self.heard.values_mut() {
             *at = (*at + gap).min(now);
@@ -99,7 +100,7 @@ impl FailureDetector {
         self.reports.clear();
     }
 
-    /// The nodes of the map, and the time since each was heard by this node.
+    /// The nodes of the map, and the time since the last message of each.
     pub(crate) fn ages(&self, now: Duration) -> impl Iterator<Item = (NodeId, Duration)> + '_ {
         self.heard.iter().map(move |(&id, (_, at))| (id, now.saturating_sub(*at)))
     }
@@ -113,7 +114,8 @@ impl FailureDetector {
         self.heard.iter().map(one).collect()
     }
 
-    /// The nodes of the map that a majority of the voters, `me` among them, did not hear in time.
+    /// The nodes of the map from which a majority of the voters, `me` among them, received nothing
+    /// in time.
     ///
     /// While the voters are new no node is silent: the voters before may have granted a lease that
     /// lasts as long.
@@ -133,8 +135,8 @@ impl FailureDetector {
         };
         let reports: Vec<&VoterReport> = voters.iter().filter_map(theirs).collect();
         let is_silent = |node: NodeId, incarnation: Incarnation| {
-            // The report counts for any incarnation: one that was heard and died before the map had
-            // it has ended the one in the map.
+            // The report counts for any incarnation: one that sent a message and died before the
+            // map had it has ended the one in the map.
             let missed = |report: &&&VoterReport| {
                 report
                     .get(&node)

@@ -217,7 +217,7 @@ impl Control {
     }
 
     /// Sets the clocks: for each node, this one included, the milliseconds by which its wall clock
-    /// is ahead of this node's. The leader makes no node primary whose clock is off.
+    /// is ahead of this node's. The leader does not make a node with a wrong clock primary.
     pub fn set_clocks(&self, clocks: BTreeMap<NodeId, i64>) {
         self.node.state.lock().clocks = clocks;
     }
@@ -244,8 +244,8 @@ impl Control {
     /// that a majority of the voters answered heartbeats sent since, with a map in which the node
     /// is alive.
     ///
-    /// A process whose port refuses connections is declared dead at once. A process that closes its
-    /// port must therefore stop trusting its lease first.
+    /// A process that refuses connections on its port is declared dead at once. A process that
+    /// closes its port must therefore stop trusting its lease first.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.node.lease_age()

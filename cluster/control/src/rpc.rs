@@ -86,7 +86,7 @@ pub(crate) struct Heartbeat {
     pub(crate) load: u32,
     /// The state of the disk under the sender's control log.
     pub(crate) disk: DiskState,
-    /// From a voter to a voter: when the sender last heard each node.
+    /// From a voter to a voter: the last message of each node.
     pub(crate) heard: Vec<LastHeard>,
 }
 

@@ -75,7 +75,7 @@ impl World {
         self.start_on(name, Disk::new(), begin).await
     }
 
-    /// A cluster whose first node is the first name; all nodes are members.
+    /// A cluster founded by the first of `names`; all nodes are members.
     async fn cluster(seed: u64, names: &[&'static str]) -> Self {
         let mut world = Self::new(seed, names);
         for (at, name) in names.iter().enumerate() {
@@ -168,7 +168,7 @@ impl World {
     }
 }
 
-/// Acts as a server for the partitions whose primary it has: copies, and hands over.
+/// Acts as a server for the partitions of which it is primary: copies, and hands over.
 async fn hands(control: Control) {
     let mut watch = control.watch();
     loop {

@@ -12,7 +12,7 @@ pub const KEY_BYTES_MAX: usize = 1024;
 const FIXED_BYTES: usize = 18;
 /// The length of a section's header, in bytes.
 const SECTION_BYTES: usize = 36;
-/// Marks a key whose length does not fit into a byte; the length follows in two.
+/// Marks a key of 255 bytes or more; its length follows in two bytes.
 const LONG_KEY: u8 = 255;
 /// The bits of a record's kind.
 const STATE_BITS: u8 = 0b0000_0011;
@@ -22,7 +22,7 @@ const TIME_BIT: u8 = 0b0001_0000;
 /// The state of a key after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyState<'a> {
-    /// A counter without flags and deadline, whose cas unique is the record's term and lsn.
+    /// A counter without flags and deadline. Its cas unique is the record's term and lsn.
     Counter(u64),
     /// A whole item, in the state machine's own encoding.
     Item(&'a [u8]),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::NodeId;
 
-/// A node whose clock is further from the median does not become primary while another copy can.
+/// A node with a clock further from the median does not become primary while another copy can.
 pub const OFF_MS: u64 = 1000;
 /// A clock that was off counts as right again within this distance. The gap to `OFF_MS` prevents
 /// flapping.
@@ -30,7 +30,7 @@ pub fn common_ms(clocks: &BTreeMap<NodeId, i64>, leader: Option<NodeId>) -> Opti
     Some(if leads.abs_diff(lower) <= leads.abs_diff(upper) { lower } else { upper })
 }
 
-/// The nodes whose clock is off. `before` is the previous result.
+/// The nodes with a wrong clock. `before` is the previous result.
 #[must_use]
 pub fn off(
     clocks: &BTreeMap<NodeId, i64>,

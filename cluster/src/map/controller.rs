@@ -31,9 +31,9 @@ pub struct ControllerInput {
     pub serving: BTreeSet<NodeId>,
     /// Makes no new copies for now: many nodes died at once and may come back.
     pub hold_copies: bool,
-    /// Nodes whose wall clock is off: none becomes primary while another copy can.
+    /// Nodes with a wrong wall clock: none becomes primary while another copy can.
     pub off: BTreeSet<NodeId>,
-    /// Joining nodes whose wall clock is not measured yet: treated as off, and they stay joining.
+    /// Joining nodes without a measured wall clock: treated as wrong, and they stay joining.
     pub unmeasured: BTreeSet<NodeId>,
 }
 
@@ -154,7 +154,7 @@ impl Plan<'_> {
     ) -> Option<Transition> {
         let living = |copy: &&CopyId| self.map.is_living(**copy);
         let rank = |copy: &&CopyId| target.iter().position(|&node| node == copy.node);
-        // A node that leaves, or one whose clock is off, is promoted only if there is no other.
+        // A node that leaves, or one with a wrong clock, is promoted only if there is no other.
         let best = entry.in_sync.iter().filter(living).min_by_key(|copy| {
             let is_last = (self.is_off(copy.node), self.is_leaving(copy.node));
             (is_last, rank(copy).unwrap_or(COPIES_MAX), copy.node)
@@ -199,7 +199,7 @@ impl Plan<'_> {
     }
 
     /// The copy that should take over from a living primary. If the clock of the target primary is
-    /// off, the next target node takes its place.
+    /// wrong, the next target node stands in for it.
     fn next_primary(
         &self,
         entry: &PartitionEntry,
@@ -227,7 +227,7 @@ impl Plan<'_> {
         if first.is_some() {
             return right().find_map(|node| entry.in_sync_on(node));
         }
-        // A draining primary hands over even to a node whose clock is off if there will be no
+        // A draining primary hands over even to a node with a wrong clock if there will be no
         // other.
         is_leaving.then(|| target.iter().find_map(|&node| entry.in_sync_on(node)))?
     }

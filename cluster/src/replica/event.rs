@@ -71,8 +71,8 @@ pub enum Refusal {
     Moving,
     /// A queue is full.
     Busy,
-    /// The node had no contact to the controller for so long that the partition may have been given
-    /// up.
+    /// The node had no contact to the controller for a time after which the partition may have been
+    /// given up.
     Stopped,
     /// The op stream is done with the number: this is a late copy of an old sending.
     Stale,

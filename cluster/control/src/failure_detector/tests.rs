@@ -35,8 +35,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Whether leader 1 calls node 4 silent when the voters `late` heard it too long ago, and the
-/// voters `mute` report nothing.
+/// Whether leader 1 calls node 4 silent when its last message is too old at the voters `late`, and
+/// the voters `mute` report nothing.
 fn is_silent(voters: u32, late: &[u32], mute: &[u32]) -> bool {
     let map = map(7);
     let now = ms(60_000);
@@ -94,7 +94,8 @@ fn refused_or_replaced_incarnation_is_over() {
     liveness.record(NodeId(2), Incarnation(2), now);
     liveness.record(NodeId(2), LIFE, now);
     liveness.record(NodeId(3), Incarnation(0), now);
-    // A later incarnation is heard before it is in the map; a message of an earlier one is an echo.
+    // A later incarnation sends a message before it is in the map; a message of an earlier one is
+    // an echo.
     assert_eq!(liveness.silent(&map, NodeId(1), now), ids([3]));
     // It died before the map had it, so the incarnation in the map is over too.
     liveness.record(NodeId(3), LIFE, now + ms(1500));

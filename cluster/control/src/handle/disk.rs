@@ -88,7 +88,7 @@ fn cannot_be_written(node: &ControlNode, why: &str) -> String {
     format!("control log {} cannot be written: {why}", node.store.name())
 }
 
-/// Nodes whose control log cannot be written. They should not vote if others can.
+/// Nodes that cannot write their control log. They should not vote if others can.
 pub(super) fn unfit(node: &ControlNode) -> BTreeSet<NodeId> {
     let me = node.id().filter(|_| state(node) == DiskState::Failed);
     let state = node.state.lock();

@@ -31,14 +31,14 @@ const MOVING: Duration = Duration::from_millis(500);
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 /// A later answer is of no use.
 const TTL: Duration = Duration::from_secs(1);
-/// If the process did not run for this much longer than a period, it could not hear other nodes.
+/// If the process did not run for this much longer than a period, it could not receive messages.
 const GAP: Duration = Duration::from_millis(500);
 /// Older answers do not count for a lease.
 const LEASE_MAX: Duration = SILENCE;
 /// After this time without contact a node asks its seeds for the voters.
 const LOST: Duration = Duration::from_secs(1);
 /// A process that is refused as a duplicate of a running node ends after this time. Until then the
-/// other process may be its own previous incarnation, heard a moment ago at another address.
+/// other process may be its own previous incarnation, seen a moment ago at another address.
 const DOUBLED_MAX: Duration = Duration::from_secs(4);
 /// The time between two attempts to store a membership on a disk that fails.
 const SEEK_AGAIN: Duration = Duration::from_secs(5);

@@ -28,9 +28,9 @@ use crate::store::encode;
 
 /// The time between two rounds.
 const PACE: Duration = Duration::from_millis(100);
-/// The same, while nothing is left to do and every node was heard recently.
+/// The same, while nothing is left to do and every node sent a message recently.
 const PACE_AT_REST: Duration = Duration::from_millis(250);
-/// A node that was heard this long ago cannot become silent before the next round at rest.
+/// A node with a last message of this age cannot become silent before the next round at rest.
 const HEARD_RECENTLY: Duration = Duration::from_millis(600);
 /// The least time between two rounds, even on request.
 const PACE_MIN: Duration = Duration::from_millis(10);
@@ -40,11 +40,11 @@ const COMMIT_TTL: Duration = Duration::from_secs(2);
 const STAND_GAP: Duration = Duration::from_millis(100);
 /// The timeout for a probe of a suspected node.
 const PROBE_TTL: Duration = Duration::from_millis(300);
-/// Voters are not changed while one of them was last heard this long ago: it may be dying together
-/// with the one to replace. After a change of voters no node counts as silent for a while, so a
-/// change now would delay its removal.
+/// Voters are not changed while the last message of one of them is this old: it may be dying
+/// together with the one to replace. After a change of voters no node counts as silent for a while,
+/// so a change now would delay its removal.
 const FALLING_SILENT: Duration = Duration::from_millis(600);
-/// The change waits no longer than this: a voter that only the leader does not hear must not
+/// The change waits no longer than this: one bad link between the leader and a voter must not
 /// prevent replacements.
 const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
 /// If more than a third of the nodes die within this time, no copies are made for as long.
@@ -61,7 +61,7 @@ struct Leader {
     dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
     burials: Vec<Duration>,
     targets: Option<(Vec<Member>, u8, Vec<PartitionOwners>)>,
-    /// The nodes whose wall clock is off.
+    /// The nodes with a wrong wall clock.
     off: BTreeSet<NodeId>,
     /// The map version and the input with which nothing was left to do.
     at_rest: Option<(u64, ControllerInput)>,
@@ -85,7 +85,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
     }
 }
 
-/// Whether all nodes were heard recently.
+/// Whether all nodes sent a message recently.
 fn hears_all(node: &ControlNode) -> bool {
     let (me, now) = (node.id(), node.now());
     let state = node.state.lock();
@@ -176,8 +176,8 @@ impl Leader {
         ControllerInput { silent, lost, serving, hold_copies, off, unmeasured }
     }
 
-    /// The living nodes whose wall clock is off, and the joining ones whose clock this node has not
-    /// measured yet. Both are empty if clocks are not measured at all.
+    /// The living nodes with a wrong wall clock, and the joining ones without a measured clock.
+    /// Both are empty if clocks are not measured at all.
     fn judge_clocks(
         &mut self,
         node: &ControlNode,
@@ -337,9 +337,9 @@ pub(super) async fn decide(
                 if runs_elsewhere(node, id, *incarnation, &description.peer_address) {
                     return ProposeReply::Answered(map.ver(), Err(MapRefusal::RunsElsewhere));
                 }
-                // A dead node that few voters hear would be marked dead again at once, so it waits.
-                // A sender without a membership cannot be heard: the reply with its id was lost,
-                // and it was marked dead.
+                // A dead node that reaches few voters would be marked dead again at once, so it
+                // waits. A sender without a membership sends no heartbeats: the reply with its id
+                // was lost, and it was marked dead.
                 let sits = sender == Some(id);
                 if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
                     return ProposeReply::NotYet;

@@ -80,7 +80,7 @@ async fn reply(node: &Arc<ControlNode>, envelope: Envelope) -> Result<RpcReply, 
 }
 
 /// Whether the sender runs from a copy of the node's data directory: it reports a later incarnation
-/// of a node that was just heard in its present incarnation, at another address.
+/// of a node, at another address, just after a heartbeat of the present incarnation.
 pub(super) fn runs_elsewhere(
     node: &ControlNode,
     id: NodeId,

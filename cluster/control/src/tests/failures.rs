@@ -217,7 +217,7 @@ async fn two_halves_never_decide_both() {
     assert_eq!(body(&world.at(leader).map(), "api").as_deref(), Some("majority"));
 }
 
-/// Checks that no node is promoted over another one within its lease, whose end the test records.
+/// Checks that no node is marked dead before the end of a lease that it had.
 async fn nobody_is_promoted_within_a_lease(seed: u64, wreck: impl AsyncFn(&mut World)) {
     let mut world = three(seed).await;
     let mut until: BTreeMap<NodeId, Instant> = BTreeMap::new();
