@@ -70,7 +70,7 @@ fn promised_values_take_no_memory() {
 }
 
 #[test]
-fn a_large_value_does_not_stay_in_the_buffer_of_its_client() {
+fn a_large_value_leaves_its_clients_buffer() {
     let server = Server::start(&["-m", "64"]);
     let mut first = server.connect();
     let before = server.resident_bytes();
@@ -95,7 +95,7 @@ fn a_large_value_does_not_stay_in_the_buffer_of_its_client() {
 }
 
 #[test]
-fn many_who_never_read_take_no_more_than_the_memory_cap() {
+fn clients_that_never_read_stay_within_the_cap() {
     let mut server = Server::start(&["-m", "64"]);
     let mut first = server.connect();
     let value = "v".repeat(1_000_000);
@@ -121,7 +121,7 @@ fn many_who_never_read_take_no_more_than_the_memory_cap() {
 }
 
 #[test]
-fn who_never_reads_stalls_nobody() {
+fn a_client_that_never_reads_stalls_no_other() {
     let mut server = Server::start(&["-t", "1"]);
     let mut first = server.connect();
     let value = "v".repeat(1_000_000);
@@ -152,7 +152,7 @@ fn who_never_reads_stalls_nobody() {
 }
 
 #[test]
-fn a_value_there_is_no_memory_to_read_is_refused_in_order() {
+fn a_value_without_memory_is_refused_in_order() {
     let server = Server::start(&["-m", "2", "-t", "1"]);
     let mut first = server.connect();
     first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");

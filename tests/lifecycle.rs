@@ -144,7 +144,7 @@ fn a_unix_socket_takes_the_place_of_tcp() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_removed_for_one() {
+fn a_file_that_is_no_socket_is_not_removed() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("precious");
     fs::write(&path, "data").expect("the folder is ours");
@@ -300,7 +300,7 @@ fn hangup_and_broken_pipes_end_nothing() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_answered() {
+fn requests_sent_before_the_end_are_answered() {
     const CLIENTS: usize = 20;
     const REQUESTS: usize = 40_960;
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -389,7 +389,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn who_never_stops_sending_does_not_hold_up_the_end() {
+fn a_client_that_never_stops_does_not_delay_the_end() {
     let mut server = Server::start(&[]);
     let mut client = server.connect();
     client.ask("set abcdefg 0 0 1\r\n0\r\n", "STORED\r\n");

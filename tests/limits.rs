@@ -349,7 +349,7 @@ fn a_limits_file_is_checked_offline() {
 }
 
 #[test]
-fn what_is_no_bounded_file_is_refused_at_once() {
+fn a_path_that_is_no_bounded_file_is_refused_at_once() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let at = |name: &str| folder.path().join(name);
     mkfifo(&at("pipe"), Mode::S_IRWXU).expect("the folder is ours");

@@ -92,7 +92,7 @@ fn small_and_large_items_share_the_cap() {
 }
 
 #[test]
-fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
+fn without_eviction_stores_fail_and_counts_go_on() {
     const COUNTERS: usize = 1_000;
     let server = Server::start(&["-m", "8", "-M"]);
     let mut client = server.connect();
@@ -157,7 +157,7 @@ fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
 }
 
 #[test]
-fn what_may_not_go_goes_when_its_time_is_over() {
+fn an_item_that_is_never_evicted_still_expires() {
     let server = Server::start(&["-m", "8", "-M"]);
     let mut client = server.connect();
     let value = "v".repeat(1_000);

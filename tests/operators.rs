@@ -233,7 +233,7 @@ fn an_operator_logs_in_with_a_password() {
 }
 
 #[test]
-fn a_login_shows_no_password_to_a_server_without_users() {
+fn a_password_is_kept_from_a_server_without_users() {
     let server = node(&SOCKET);
     let address = server.address().to_string();
     let words = ["nodes", "--server", &address, "--login", "user"];

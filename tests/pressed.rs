@@ -37,7 +37,7 @@ fn make_states(client: &mut Client, count: usize) {
 }
 
 #[test]
-fn what_is_given_back_needs_no_room() {
+fn a_refund_needs_no_room() {
     let server = Server::start(&["-M", "-m", "8"]);
     let mut client = server.connect();
     let mut leases = Vec::new();
@@ -116,7 +116,7 @@ fn states_go_after_the_plain_items_of_all_shards() {
 }
 
 #[test]
-fn what_can_never_fit_costs_nobody_else() {
+fn a_value_that_can_never_fit_evicts_no_item() {
     const STATES: usize = 2000;
     let server = Server::start(&["-m", "64", "-I", "32m"]);
     let mut client = server.connect();

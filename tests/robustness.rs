@@ -334,7 +334,7 @@ fn noreply_is_silent_even_about_errors() {
 }
 
 #[test]
-fn who_stops_sending_still_hears_all_answers() {
+fn a_half_closed_client_still_receives_all_replies() {
     let server = Server::start(&["-R", "20"]);
     let mut client = server.connect();
     client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n");

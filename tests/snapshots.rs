@@ -97,7 +97,7 @@ fn everything_is_there_again() {
 }
 
 #[test]
-fn uniques_are_never_given_twice_even_after_the_highest() {
+fn uniques_stay_unique_even_after_the_highest() {
     let server = start_in(tempfile::tempdir().expect("a temporary folder can be made"));
     let mut client = server.connect();
     client.ask("ms top 1 E18446744073709551615\r\n1\r\n", "HD\r\n");
@@ -188,7 +188,7 @@ fn a_damaged_file_is_left_aside_whole() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_an_error_at_the_end() {
+fn an_unwritable_file_is_an_error_at_the_end() {
     let mut server = Server::start(&["-e", "{folder}/snapshot"]);
     server.connect().ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
     fs::create_dir(server.folder().join("snapshot.part")).expect("the folder is ours");

@@ -58,7 +58,7 @@ fn number(table: &BTreeMap<String, String>, name: &str) -> u64 {
 }
 
 #[test]
-fn what_agents_read_is_there() {
+fn the_names_that_agents_read_exist() {
     let mut server = Server::start(&[]);
     let mut client = server.connect();
     server.until_connected(&mut client, 0);

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_bound_once_and_then_stands_for_its_number() {
+    fn a_name_bound_once_stands_for_its_number() {
         let mut names = Names::new();
         let line = text("V $a $a $_ $b;");
         assert_eq!(line.compare(b"V 7 7 7 8;", &mut names), Match::Whole(10));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_for_1_6_18_replace_the_run_that_follows_them() {
+    fn lines_for_1_6_18_replace_the_run_after_them() {
         let parsed = Conversation::parse("f", "> a\n> b\n<18 X\n< Y\n< Z\n\n< W\n--\n> c\n<|\n");
         let parsed = parsed.expect("the test writes it well");
         let [first, second] = &parsed[..] else { panic!("{parsed:?}") };

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_thread_counts_from_zero_and_an_ended_one_not_at_all() {
+    fn new_threads_count_from_zero_ended_ones_not_at_all() {
         let reading = |threads: &[(u32, u64)]| CpuReading {
             threads: threads
                 .iter()

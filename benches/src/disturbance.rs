@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_look_finds_undisturbed_is_kept() {
+    fn undisturbed_latencies_are_kept() {
         let quiet = Some(WAITED_NS_MAX);
         assert_eq!(sifted(&[(1_000, false, None), (2_000, true, quiet)]), [1, 2]);
         assert_eq!(sifted(&[(1_000, true, None), (2_000, false, None)]), [0; 0]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_lines_and_absurd_lengths_are_not_waited_for() {
+    fn endless_lines_and_absurd_lengths_are_malformed() {
         assert!(matches!(parse(&[b'x'; 5000]), Some((Reply::Malformed(_), 5000))));
         assert!(matches!(parse(b"VALUE k 0 99999999999\r\n"), Some((Reply::Malformed(_), _))));
     }

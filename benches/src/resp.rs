@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_in_arrays_and_endless_lines_are_not_waited_for() {
+    fn nested_arrays_and_endless_lines_are_malformed() {
         assert!(matches!(parse(b"*1\r\n*1\r\n:1\r\n"), Some((Reply::Error(_), _))));
         assert!(matches!(parse(b"*99999999\r\n"), Some((Reply::Error(_), _))));
         assert!(matches!(parse(&[b'x'; 5000]), Some((Reply::Error(_), 5000))));

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_mean_and_the_spread_of_an_exponential() {
+    fn gaps_have_an_exponential_mean_and_spread() {
         let mut rng = Rng::new(2);
         let gaps: Vec<f64> = (0..200_000).map(|_| rng.gap(50.0)).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;

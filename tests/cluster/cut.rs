@@ -96,7 +96,7 @@ fn settled(cluster: &Cluster, at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
 }
 
 #[test]
-fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
+fn two_of_five_cut_off_count_no_key_on_both_sides() {
     let Some(net) = Net::or_say_why("two of five cut off") else { return };
     let cluster = &mut Cluster::start_in(Some(net), 5, FLAGS);
     Work::set_up(cluster, KEYS);
@@ -143,7 +143,7 @@ fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_is_replaced_and_comes_back_empty_handed() {
+fn a_node_that_was_cut_off_returns_without_copies() {
     let Some(net) = Net::or_say_why("one of five cut off") else { return };
     let mut cluster = Cluster::start_in(Some(net), 5, FLAGS);
     let work = Work::start(&cluster, 6, KEYS);

@@ -54,7 +54,7 @@ fn count_and_settle(cluster: &Cluster) -> Account {
 }
 
 #[test]
-fn pair_has_as_many_data_links_as_the_greater_number_of_workers() {
+fn a_pair_has_a_data_link_per_worker_of_the_larger() {
     for (first, second, links) in [("1", "1", 1), ("2", "2", 2), ("1", "3", 3), ("3", "1", 3)] {
         let threads = |number| vec!["-t".to_owned(), [first, second][usize::from(number)].into()];
         let cluster = Cluster::start_each(2, &[], |number, _| threads(number));

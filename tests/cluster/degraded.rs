@@ -51,7 +51,7 @@ fn a_node_alone_lets_its_part_pass_and_owes_it() {
 }
 
 #[test]
-fn a_plain_incr_that_is_refused_alone_answers_more_than_the_limit() {
+fn a_degraded_incr_refusal_exceeds_the_whole_limit() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("limits.toml");
     let limit = "[[limit]]\nname = 'login'\nmatch = 'login:{user}'\npolicy = 'log:9/600s'\n";

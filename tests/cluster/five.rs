@@ -52,7 +52,7 @@ enum Fault {
 }
 
 #[test]
-fn what_was_acknowledged_survives_all_that_happens_to_one_of_five() {
+fn acknowledged_counts_survive_any_fault_of_one() {
     let mut cluster = Cluster::start(NODES, &[]);
     let start = Instant::now();
     for round in 0.. {

@@ -38,7 +38,7 @@ fn used(cluster: &Cluster, number: u8) -> u64 {
 }
 
 #[test]
-fn many_holders_cost_as_few_and_are_known_after_a_death() {
+fn many_holders_cost_as_few_and_survive_a_death() {
     let mut cluster = Cluster::start(2, &[]);
     cluster.until_at_rest(2);
     let mut lines = [cluster.line(0), cluster.line(1)];

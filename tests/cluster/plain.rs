@@ -196,7 +196,7 @@ fn a_limit_that_many_ask_at_once_admits_no_more() {
 }
 
 #[test]
-fn who_has_another_key_is_no_peer() {
+fn a_node_with_another_key_is_no_peer() {
     let keys = tempfile::tempdir().expect("a temporary folder can be made");
     let file = |name: &str, key: &str| {
         let path = keys.path().join(name);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_policy_and_a_log_never_pass_more_than_the_limit() {
+    fn a_strict_policy_and_a_log_never_exceed_the_limit() {
         let exact = ["6+1 strict", "60+1 strict", "log"];
         for contender in &CONTENDERS {
             assert_eq!(contender.bound == LIMIT, exact.contains(&contender.name));

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_do_better_is_named() {
+    fn figures_of_better_peers_are_named() {
         let page = render(&report());
         let (_, losses) = page.split_once("## Where others are better").expect("a section");
         assert!(losses.contains("- `set` 50×1, CPU: 1.10× (1.10 to 1.10) memcached's"), "{losses}");
