@@ -144,7 +144,7 @@ fn touch_and_retrieve<'a>(
     line.done(Request::Retrieve { keys, with_cas, touch: Some(touch) })
 }
 
-/// Builds a command on one key whose reply is in the classic form.
+/// Builds a command on one key that is answered in the classic form.
 fn command<'a>(key: Key<'a>, operation: Operation<'a>, quiet: bool) -> Request<'a> {
     Request::Command { command: Command { key, operation }, form: Form::Text { quiet } }
 }

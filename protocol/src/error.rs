@@ -34,7 +34,7 @@ pub enum ProtocolError {
     /// Any fault in the flags of `ma`: memcached does not distinguish them.
     #[error("CLIENT_ERROR invalid or duplicate flag")]
     BadArithmeticFlag,
-    /// A meta flag whose number does not parse.
+    /// The number of a meta flag does not parse.
     #[error("CLIENT_ERROR bad token in command line format")]
     BadToken,
     /// The delta (`D`) of a meta command other than `ma`.

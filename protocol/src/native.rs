@@ -287,7 +287,7 @@ fn slide(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolEr
 
 const BAD_KEY: &str = "key must be 1 to 250 bytes";
 
-/// Builds a command on one key whose reply is a native line.
+/// Builds a command on one key that is answered by a native line.
 fn command<'a>(key: Key<'a>, native: Native<'a>, quiet: bool) -> Request<'a> {
     let command = Command { key, operation: Operation::Native(native) };
     Request::Command { command, form: Form::Native { quiet } }

@@ -74,7 +74,7 @@ pub enum Operation<'a> {
     Touch(Exptime),
     /// `me`: reads the item without counting as an access.
     Inspect,
-    /// A store whose value exceeds the bound.
+    /// A store with a value that exceeds the bound.
     TooLarge {
         /// Whether the verb is `set` or `ms`: memcached then drops the existing item, because the
         /// client must not go on reading the value that it meant to replace.

@@ -5,8 +5,10 @@
 //! and a partition its time (`cluster`).
 //!
 //! ```text
-//! hash of a placed key, high bits first:   partition | of the key | the partition's last bits, reversed
-//!                                          `-- shard               `------- line --------------------'
+//! hash of a placed key, high bits first:
+//!
+//!     partition | of the key | the partition's last bits, reversed
+//!     `-- shard                `------------- line --------------'
 //! ```
 //!
 //! A partition therefore lies in one shard, or in whole shards, and there in lines of its own:

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! bits u8 | next lease u64 | change …
-//! change: PUT, place u64, end u64, units u64 | DROP, place, end | CUT, place, end | ENDED, end, place
+//! change: PUT, place u64, end u64, units u64 | DROP, place, end
+//!       | CUT, place, end | ENDED, end, place
 //! ```
 //!
 //! With `FULL` among the bits the changes start from no holds. Any change may be applied twice, and

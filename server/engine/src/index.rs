@@ -325,7 +325,7 @@ impl Index {
         }
     }
 
-    /// The line whose overflow is `index`.
+    /// The line with the overflow line `index`.
     fn before(&self, hash: u64, index: usize) -> EntryPlace {
         let mut place = EntryPlace::Main(self.line_of(hash));
         while self.at(place).next as usize != index + 1 {

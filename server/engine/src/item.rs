@@ -1,9 +1,9 @@
 //! An item as bytes: one run of memory with header, key and value.
 //!
 //! ```text
-//! 0        8        12         17     18        19         19+n          19+n+k
-//! | cas u64 | access | deadline | bits | k = key | number n | key k bytes | value  | client flags |
-//!             u32      40 bits    u8     bytes u8  3, 4 or 8 bytes          (blob)   (u32, if not 0)
+//! 0     8        12         17     18   19        19+n      19+n+k
+//! | cas | access | deadline | bits | k  | number  | key     | value  | client flags    |
+//!   u64   u32      40 bits    u8     u8   n bytes   k bytes   (blob)   (u32, if not 0)
 //! ```
 //!
 //! Here: reading and writing the bytes. `number` is the count itself in 4 or 8 bytes, or the length

@@ -236,7 +236,7 @@ impl Store {
         ItemMut(self.arena_mut(slot).get_mut(slot))
     }
 
-    /// Writes the header of an item whose content is changed in place.
+    /// Writes the header of an item after a change of its content in place.
     pub(crate) fn set_header(&mut self, slot: Slot, header: ItemHeader) {
         self.note_cas(self.item(slot).cas(), header.cas);
         self.item_mut(slot).set_header(header);

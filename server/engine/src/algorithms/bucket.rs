@@ -337,7 +337,7 @@ impl Bucket {
         encode_steps(missing, moved, state);
     }
 
-    /// The clock of a key whose periods begin now.
+    /// The clock of a key if its periods begin now.
     fn fresh_clock(&self, now: Now) -> u128 {
         let ticks = tat::ticks(self.rate, now);
         if self.steps() { ticks + self.cost(self.rate.count) } else { ticks }

@@ -56,7 +56,7 @@ pub(super) fn units_within(rate: Rate, ticks: u128) -> u64 {
     }
 }
 
-/// The units whose cost is `ticks`, rounded up.
+/// The units that cost `ticks`, rounded up.
 pub(super) fn units_of(rate: Rate, ticks: u128) -> u64 {
     div_ceil(ticks, rate.period)
 }

@@ -123,7 +123,7 @@ impl SumTree {
         Some(units)
     }
 
-    /// The first entry whose key is not below `key`.
+    /// The first entry with a key not below `key`.
     pub(crate) fn at_or_after(&self, key: SumKey) -> Option<SumEntry> {
         let mut found = None;
         self.visit_from(key, &mut |entry| {

@@ -12,7 +12,7 @@ use crate::algorithms::fast::FastPath;
 use crate::algorithms::{Attempt, Decision, Verdict, left};
 use crate::time::Now;
 
-/// A bucket whose whole state is the TAT.
+/// A bucket with the TAT as its whole state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlainBucket {
     rate: Rate,

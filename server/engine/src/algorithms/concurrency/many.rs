@@ -1,4 +1,4 @@
-//! Decisions for a key whose holds are too many for its item and lie beside it.
+//! Decisions for a key with too many holds for its item, which lie beside it.
 //!
 //! Here: the counterpart of each operation. Not here: the store of holds (`holders`).
 
